@@ -1,0 +1,38 @@
+# Each target sets up what it needs in .venv; only Python 3.11+ and make have to be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## install everything into .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Phalanx needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (a few minutes the first time: PyTorch is large) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## train on a local cluster of four processes and compare strategies
+	@$(BIN)/phalanx demo
+
+test: $(STAMP) ## run all tests
+	@$(BIN)/python -m pytest
+
+check: $(STAMP) ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(STAMP) ## measure against plain PyTorch, interleaved, median of rounds
+	@$(BIN)/python benchmarks/input.py
+	@$(BIN)/python benchmarks/sync.py
+
+clean: ## remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,71 @@
+"""Which data, how it is split, shared out over workers, augmented and fed; and the batch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from phalanx.spec.base import ListOf, Spec, name_only
+
+Augmentation = Literal["flip", "pad-crop"]
+ShardPolicy = Literal["auto", "sample", "file", "off"]
+BUILT_IN_DATA = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar10")
+
+
+class DataSpec(Spec):
+    """A data set and the road from it to batches."""
+
+    name: str
+    """digits, mnist, fashion-mnist, kmnist, cifar10, or the path of a .npz or .parquet file or folder."""
+    augment: ListOf[Augmentation] = ()
+    """Random changes to training images: flip (left-right), pad-crop (pad by 4 pixels, crop back)."""
+    shard: ShardPolicy = "auto"
+    """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole files),
+    off (each worker sees everything), auto (file if the source has at least as many files as workers
+    and no shuffle across files is asked for, else sample)."""
+    shuffle: bool = True
+    """A new order each epoch, depending only on seed and epoch."""
+    normalize: Literal["standard", "unit", "none"] = "standard"
+    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values as float."""
+    validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
+    """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else 10 %."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Use only this many training samples (before the validation split), for quick trials."""
+    prefetch: Annotated[int, Field(ge=0)] = 2
+    """Batches prepared ahead of training in the background; 0 prepares them in line."""
+    directory: str | None = None
+    """Where the files lie; default: the data directory (`PHALANX_DATA`, else the user's cache)."""
+    input_key: str = "x"
+    """Column or array that holds the inputs, for .npz and .parquet."""
+    target_key: str = "y"
+    """Column or array that holds the labels, for .npz and .parquet."""
+
+
+DataField = Annotated[DataSpec, BeforeValidator(name_only)]
+
+
+class BatchSpec(Spec):
+    """How many samples make one step; exactly one of the two is given."""
+
+    global_: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="global")
+    """Samples per step over all workers together."""
+    per_worker: Annotated[int, Field(gt=0)] | None = None
+    """Samples per step on each worker; the global batch is this times the number of workers."""
+    shares: ListOf[Annotated[float, Field(gt=0)]] | None = None
+    """Relative share of the global batch per worker, for unequal machines; default: equal."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> BatchSpec:
+        if (self.global_ is None) == (self.per_worker is None):
+            raise ValueError("give exactly one of 'global' and 'per_worker', such as {global: 128}")
+        if self.shares is not None and self.global_ is None:
+            raise ValueError("'shares' divides a global batch; give 'global' with it")
+        return self
+
+    def global_size(self, num_workers: int) -> int:
+        """Samples per step over all workers together."""
+        if self.global_ is not None:
+            return self.global_
+        assert self.per_worker is not None
+        return self.per_worker * num_workers

@@ -1,0 +1,111 @@
+"""The job: everything that one training run is asked to do, with every default in one place."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from phalanx.spec.base import Spec
+from phalanx.spec.data import BatchSpec, DataField, DataSpec
+from phalanx.spec.model import MnistCnnSpec, ModelSpec
+from phalanx.spec.optimize import (
+    ConstantSpec,
+    EarlyStopSpec,
+    LossField,
+    LossSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    SgdSpec,
+)
+from phalanx.spec.strategy import AllreduceSpec, StrategySpec
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class CheckpointSpec(Spec):
+    """When the state is written down, and how much of it is kept."""
+
+    every_epochs: Annotated[int, Field(gt=0)] | None = 1
+    """Write after this many epochs; null: only `every_steps`."""
+    every_steps: Annotated[int, Field(gt=0)] | None = None
+    """Write after this many steps as well; null: only at epochs."""
+    keep: Annotated[int, Field(gt=0)] = 2
+    """The newest ones that are kept."""
+    best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
+    """Keep the best by this measure too; null: keep none."""
+
+
+class DeadlineSpec(Spec):
+    """How long anything may take before it counts as failed."""
+
+    start_s: Seconds = 120.0
+    """From launch until every worker has joined."""
+    exchange_s: Seconds = 60.0
+    """One collective exchange."""
+    heartbeat_s: Seconds = 5.0
+    """Silence after which a worker counts as frozen."""
+    stop_s: Seconds = 5.0
+    """From asking a worker to end until it is killed."""
+
+
+class JobSpec(Spec):
+    """One training run."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=80)] = "job"
+    """Names the run directory; letters, digits, dot, dash and underscore."""
+    model: ModelSpec = MnistCnnSpec()
+    """A built-in network or `package.module:function`."""
+    data: DataField = DataSpec(name="digits")
+    """What to learn from."""
+    batch: BatchSpec = BatchSpec.model_validate({"global": 128})
+    """Samples per step, over all workers or on each."""
+    optimizer: OptimizerSpec = SgdSpec()
+    """The update rule."""
+    schedule: ScheduleSpec = ConstantSpec()
+    """The learning rate over the run, indexed by samples seen."""
+    loss: LossField = LossSpec()
+    """What is minimised."""
+    epochs: Annotated[int, Field(gt=0)] = 1
+    """Passes over the training data."""
+    early_stop: EarlyStopSpec | None = None
+    """End early when validation stops improving."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    """Decides initial weights, sample order, augmentation and dropout."""
+    workers: Annotated[int, Field(gt=0, le=4096)] = 1
+    """Processes that compute gradients."""
+    threads: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    """Compute threads per worker; auto: cores divided by workers, at least one."""
+    pin: bool = True
+    """Give each worker cores of its own when there are enough."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """auto: bf16 where the CPU has it and a short measurement shows that it is faster."""
+    strategy: StrategySpec = AllreduceSpec()
+    """Who exchanges what, when."""
+    evaluate: Literal["epoch", "end", "never"] = "epoch"
+    """When the validation set is measured; the test set is measured once at the end unless never."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """What is written down, and when."""
+    deadlines: DeadlineSpec = DeadlineSpec()
+    """How long anything may take."""
+
+    @model_validator(mode="after")
+    def _combinations(self) -> JobSpec:
+        shares = self.batch.shares
+        if shares is not None and len(shares) != self.workers:
+            raise ValueError(
+                f"batch.shares has {len(shares)} entries for {self.workers} workers; give one each"
+            )
+        if self.strategy.name == "single" and self.workers != 1:
+            raise ValueError(
+                f"strategy 'single' takes 1 worker, not {self.workers}; "
+                "set 'workers: 1' or a strategy such as 'allreduce'"
+            )
+        if self.evaluate == "never" and self.early_stop is not None:
+            raise ValueError("early_stop needs evaluation; set 'evaluate: epoch'")
+        return self
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step over all workers together."""
+        return self.batch.global_size(self.workers)

@@ -1,0 +1,93 @@
+"""Which network: one of the built-in ones with its settings, or a function of the user's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from phalanx.spec.base import ListOf, Spec, name_only
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class MlpSpec(Spec):
+    """Fully connected layers with ReLU."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: ListOf[Positive] = (300, 100)
+    """Width of each hidden layer; [300, 100] has 266,610 parameters on 28×28 and [128] has 101,770."""
+    dropout: Share = 0.0
+    """Share of units dropped after each hidden layer."""
+
+
+class CnnSpec(Spec):
+    """One convolution of 32 filters, max-pooling, one dense layer of 64: 347,146 parameters on 28×28."""
+
+    name: Literal["cnn"] = "cnn"
+    filters: Positive = 32
+    """Filters of the 3×3 convolution."""
+    dense: Positive = 64
+    """Width of the dense layer."""
+
+
+class MnistCnnSpec(Spec):
+    """Two convolutions, pooling, dense 128, two dropouts: 1,199,882 parameters on 28×28."""
+
+    name: Literal["mnist-cnn"] = "mnist-cnn"
+    dropout: bool = True
+    """Dropout of 0.25 after pooling and 0.5 after the dense layer, as published."""
+
+
+class ResnetSpec(Spec):
+    """CIFAR-style residual network: depth 6n+2 in version 1, 9n+2 with bottlenecks in version 2."""
+
+    name: Literal["resnet"] = "resnet"
+    n: Positive = 8
+    """Blocks per stage; version 1 with n=8 has 763,882 parameters, version 2 with n=6 is ResNet-56 v2."""
+    version: Literal[1, 2] = 1
+    """1: convolution, normalise, activate; 2: pre-activation bottlenecks."""
+
+
+class DensenetSpec(Spec):
+    """DenseNet-BC of three dense blocks: depth 40 and growth 12 has 180,778 parameters on 28×28×1."""
+
+    name: Literal["densenet"] = "densenet"
+    depth: Positive = 40
+    """Depth by the usual count; must be 6k + 4."""
+    growth: Positive = 12
+    """Channels that each layer adds."""
+    reduction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of channels kept by each transition."""
+    dropout: Share = 0.1
+    """Dropout after each convolution of a dense layer."""
+
+
+class UserModelSpec(Spec):
+    """A function of the user's that returns an `nn.Module`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`package.module:function`, importable from the directory where `phalanx` is called."""
+    args: dict[str, Any] = {}
+    """Keyword arguments for the function; `input_shape` and `num_classes` are added if it takes them."""
+
+
+BUILT_IN_MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet")
+
+
+def _model_tag(value: object) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return name if name in BUILT_IN_MODELS else "user"
+
+
+ModelSpec = Annotated[
+    Annotated[MlpSpec, Tag("mlp")]
+    | Annotated[CnnSpec, Tag("cnn")]
+    | Annotated[MnistCnnSpec, Tag("mnist-cnn")]
+    | Annotated[ResnetSpec, Tag("resnet")]
+    | Annotated[DensenetSpec, Tag("densenet")]
+    | Annotated[UserModelSpec, Tag("user")],
+    Discriminator(_model_tag),
+    BeforeValidator(name_only),
+]

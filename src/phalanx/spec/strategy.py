@@ -1,0 +1,51 @@
+"""Who exchanges what, when: one spec per strategy, told apart by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from phalanx.spec.base import Spec, name_only
+
+
+class SingleSpec(Spec):
+    """One worker, no exchange: the reference that every other strategy is checked against."""
+
+    name: Literal["single"] = "single"
+
+
+class AllreduceSpec(Spec):
+    """Every worker has the whole model; gradients are summed over all workers in every step."""
+
+    name: Literal["allreduce"] = "allreduce"
+    compression: Literal["none", "bf16"] = "none"
+    """bf16 halves the traffic; what rounding takes away is kept and added to the next gradient."""
+    bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
+    at least 512 KiB and at most 25 MiB."""
+
+
+class OuterStepSpec(Spec):
+    """The outer optimiser of DiLoCo: a Nesterov step along the averaged change of the parameters."""
+
+    lr: Annotated[float, Field(gt=0)] = 0.7
+    """Outer learning rate; 1 with momentum 0 is plain averaging."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Outer Nesterov momentum."""
+
+
+class LocalSgdSpec(Spec):
+    """Workers step alone and average their parameters every few steps."""
+
+    name: Literal["local_sgd"] = "local_sgd"
+    every: Annotated[int, Field(gt=0)] = 8
+    """Steps between averagings (H)."""
+    outer: OuterStepSpec | None = None
+    """An outer Nesterov step instead of plain averaging."""
+
+
+StrategySpec = Annotated[
+    Annotated[SingleSpec | AllreduceSpec | LocalSgdSpec, Field(discriminator="name")],
+    BeforeValidator(name_only),
+]
