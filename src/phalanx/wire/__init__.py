@@ -1,1 +1,4 @@
-"""TODO"""
+"""BYTES BETWEEN PROCESSES: ZeroMQ sockets, framing without pickle, authentication, deadlines.
+
+Nothing here knows what the bytes mean; `control`, `comm`, `paramserver` and `worker` do.
+"""

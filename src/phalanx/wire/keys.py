@@ -1,0 +1,41 @@
+"""The keys of one run: who holds them may take part, nobody else.
+
+CURVE (elliptic-curve keys of ZeroMQ) authenticates both sides and encrypts what passes. The
+controller makes the keys at launch and hands each process its own over the launch channel, never on
+a command line or in the environment, where other users of the machine could read them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import zmq
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """A public key and its secret, in ZeroMQ's printable Z85 form."""
+
+    public: str
+    secret: str
+
+    @classmethod
+    def make(cls) -> KeyPair:
+        """A new random pair."""
+        public, secret = zmq.curve_keypair()
+        return cls(public=public.decode(), secret=secret.decode())
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r}, secret=…)"
+
+
+def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
+    """Make a listening socket accept only peers that the authenticator knows; call before bind."""
+    socket.curve_server = True
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+
+
+def secure_client(socket: zmq.Socket[bytes], keys: KeyPair, server_public: str) -> None:
+    """Make a connecting socket prove itself with its own keys; call before connect."""
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+    socket.curve_serverkey = server_public.encode()
