@@ -1,5 +1,32 @@
-"""Phalanx trains neural networks across the ordinary machines that people already have."""
+"""Phalanx trains neural networks across the ordinary machines that people already have.
+
+>>> import phalanx
+>>> summary = phalanx.train({"data": "digits", "epochs": 3, "workers": 2})  # doctest: +SKIP
+"""
+
+from typing import TYPE_CHECKING
 
 from phalanx._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from phalanx.api import resume, train
+    from phalanx.spec.job import JobSpec
+    from phalanx.spec.loader import load_job
+
+__all__ = ["JobSpec", "__version__", "load_job", "resume", "train"]
+
+_HOMES = {
+    "train": "phalanx.api",
+    "resume": "phalanx.api",
+    "load_job": "phalanx.spec.loader",
+    "JobSpec": "phalanx.spec.job",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load the public names on first use: `import phalanx` itself costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,90 @@
+"""How far the run is, put together from the heartbeats of all workers; and who wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from phalanx.records.summary import Summary
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import EpochReport, Progress
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """The state of a run at one moment, over all workers."""
+
+    epoch: int
+    epochs: int
+    epoch_share: float
+    samples: int
+    samples_per_s: float
+    loss: float | None
+    accuracy: float | None
+    lr: float
+    activity: str
+    elapsed_s: float
+    eta_s: float | None
+    time_shares: dict[str, float] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Follows a run; called by the controller's loop, so it must be quick."""
+
+    def run_started(self, run_dir: Path, job: JobSpec) -> None:
+        """Processes are being started."""
+
+    def progressed(self, progress: RunProgress) -> None:
+        """A few times a second."""
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """An epoch is over."""
+
+    def run_finished(self, summary: Summary) -> None:
+        """The run came to its end."""
+
+
+def combine(
+    workers: Sequence[Progress], *, epochs: int, elapsed_s: float, rate: float
+) -> RunProgress:
+    """Put the running totals of all workers together.
+
+    Waiting cannot be seen by one worker alone: the one that arrives last at an exchange only
+    communicates, and what the others spend beyond that is waiting for it.
+    """
+    lead = max(workers, key=lambda one: (one.epoch, one.step))
+    current = [one for one in workers if one.epoch == lead.epoch]
+    done = sum(one.epoch_samples for one in current)
+    total = lead.epoch_total
+    share = min(1.0, done / total) if total else 0.0
+    left = (epochs - lead.epoch - share) * total
+    eta = left / rate if rate > 0 and total else None
+    return RunProgress(
+        epoch=lead.epoch,
+        epochs=epochs,
+        epoch_share=share,
+        samples=sum(one.samples for one in workers),
+        samples_per_s=rate,
+        loss=sum(one.loss_sum for one in current) / done if done else None,
+        accuracy=sum(one.num_correct for one in current) / done if done else None,
+        lr=lead.lr,
+        activity=lead.activity,
+        elapsed_s=elapsed_s,
+        eta_s=eta,
+        time_shares=_time_shares(workers),
+    )
+
+
+def _time_shares(workers: Sequence[Progress]) -> dict[str, float]:
+    exchange = [one.exchange_s for one in workers]
+    shared = min(exchange)
+    seconds = {
+        "input": sum(one.input_s for one in workers),
+        "compute": sum(one.compute_s + one.apply_s for one in workers),
+        "communication": shared * len(workers),
+        "waiting": sum(exchange) - shared * len(workers),
+    }
+    total = sum(seconds.values())
+    return {name: spent / total for name, spent in seconds.items()} if total > 0 else {}

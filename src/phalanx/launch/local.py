@@ -1,0 +1,129 @@
+"""Processes on this machine, started by command; each gets its WorkerSpec on standard input.
+
+Standard input stays open as a lifeline: when the controller is gone it closes, and the worker ends
+itself. Workers live in sessions of their own, so Ctrl-C reaches the controller alone, which then
+ends them in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from typing_extensions import override
+
+from phalanx.errors import LaunchError
+from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
+from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.deadline import Deadline
+
+_KILL_LIMIT_S = 10.0
+
+
+class LocalLauncher(Launcher):
+    """Starts workers as child processes."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+
+    @override
+    def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
+        group = LocalGroup(self._logs)
+        try:
+            for spec in specs:
+                group.add(spec)
+        except BaseException:
+            group.stop(grace_s=0.0)
+            raise
+        return group
+
+
+class LocalGroup(WorkerGroup):
+    """Child processes of this one."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @override
+    def add(self, spec: WorkerSpec) -> None:
+        command = [sys.executable, "-m", "phalanx.worker"]
+        with self._log_path(spec.process).open("ab") as log:
+            try:
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LaunchError(
+                    f"cannot start {spec.process} with {command[0]}: {error.strerror}",
+                    process=spec.process,
+                ) from error
+        self._children[spec.process] = child
+        # A process that died at once breaks the pipe; poll() reports it with its exit code and log.
+        with contextlib.suppress(BrokenPipeError):
+            lifeline = _lifeline(child)
+            lifeline.write(spec.model_dump_json(by_alias=True).encode() + b"\n")
+            lifeline.flush()
+
+    @override
+    def poll(self) -> list[ProcessStatus]:
+        return [ProcessStatus(name, child.poll()) for name, child in self._children.items()]
+
+    @override
+    def log_tail(self, process: str, num_lines: int = 30) -> str:
+        path = self._log_path(process)
+        if not path.exists():
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-num_lines:])
+
+    @override
+    def kill(self, process: str) -> None:
+        child = self._children[process]
+        child.kill()
+        _reap(process, child)
+
+    @override
+    def stop(self, grace_s: float) -> None:
+        deadline = Deadline.after(grace_s, "workers to end")
+        for child in self._children.values():
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        for name, child in self._children.items():
+            try:
+                child.wait(deadline.remaining_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            _reap(name, child)
+
+    def _log_path(self, process: str) -> Path:
+        return self._logs / f"{process}.log"
+
+
+def _lifeline(child: subprocess.Popen[bytes]) -> BinaryIO:
+    assert child.stdin is not None
+    return child.stdin  # type: ignore[return-value]  # Popen types its pipes as IO[bytes]
+
+
+def _reap(name: str, child: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was killed and close its lifeline."""
+    try:
+        child.wait(_KILL_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(
+            f"{name} (pid {child.pid}) is still there {_KILL_LIMIT_S:g} s after SIGKILL; "
+            "it hangs in the kernel, probably on a dead disk",
+            process=name,
+        ) from error
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            _lifeline(child).close()

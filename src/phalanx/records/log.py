@@ -1,0 +1,111 @@
+"""The append-only event log of one process, and its reader.
+
+Recording an event never touches the disk: it is encoded into a buffer that a background thread
+hands to the system twice a second. A disk error surfaces at the next `record` or at the end, so
+that a full disk ends the run with its cause instead of losing facts silently.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from phalanx.errors import StoreError
+from phalanx.records.events import AnyEvent, Event
+
+FLUSH_INTERVAL_S = 0.5
+
+
+class EventLog:
+    """Writes the events of this process to one file; use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._encoder = msgspec.json.Encoder()
+        self._buffer = bytearray()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._error: OSError | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> EventLog:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._flush_until_closed, name="event-log")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._write_out()
+        if kind is None:
+            self._raise_if_broken()
+
+    def record(self, event: Event) -> None:
+        """Stamp and keep an event; raises `StoreError` if an earlier one could not be written."""
+        if self._error is not None:
+            self._raise_if_broken()
+        event.wall_s = time.time()
+        event.mono_s = time.monotonic()
+        line = self._encoder.encode(event)
+        with self._lock:
+            self._buffer += line
+            self._buffer += b"\n"
+
+    def flush(self) -> None:
+        """Hand everything recorded so far to the system now."""
+        self._write_out()
+        self._raise_if_broken()
+
+    def _flush_until_closed(self) -> None:
+        while not self._closing.wait(FLUSH_INTERVAL_S):
+            self._write_out()
+
+    def _write_out(self) -> None:
+        with self._writing:
+            with self._lock:
+                chunk = bytes(self._buffer)
+                self._buffer.clear()
+            if not chunk or self._error is not None:
+                return
+            try:
+                with self._path.open("ab", buffering=0) as file:
+                    file.write(chunk)
+            except OSError as error:
+                self._error = error
+
+    def _raise_if_broken(self) -> None:
+        if self._error is not None:
+            raise StoreError(
+                f"cannot write the event log {self._path}: {self._error.strerror}; "
+                "free some space or choose another directory with --runs",
+                path=str(self._path),
+            ) from self._error
+
+
+def read_events(path: Path) -> Iterator[AnyEvent]:
+    """All whole events of a log, oldest first; a line cut off by a crash ends the reading."""
+    decoder = msgspec.json.Decoder(AnyEvent)
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError:
+                # A crash may leave a torn line in the middle when a resumed process appends.
+                continue

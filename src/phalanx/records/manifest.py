@@ -1,0 +1,117 @@
+"""The manifest: what was asked, on which machine, with which versions and state of the source.
+
+Written once at the start of a run, before any worker, so that every run can be told apart and
+repeated. Versions come from package metadata: nothing heavy is imported to learn them.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from phalanx._version import __version__
+from phalanx.errors import StoreError
+from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.spec.job import JobSpec
+from phalanx.store.atomic import write_atomically
+
+_PACKAGES = ("torch", "numpy", "pyzmq", "pydantic", "msgspec", "safetensors")
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What a run was started from."""
+
+    job: dict[str, Any]
+    phalanx: str
+    python: str
+    packages: dict[str, str]
+    host: str
+    system: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    source: dict[str, str]
+    command: list[str]
+    data_root: str
+    cache_root: str
+
+
+def describe(job: JobSpec, *, data_root: Path, cache_root: Path) -> Manifest:
+    """The manifest of a run that is about to start here."""
+    return Manifest(
+        job=job.model_dump(mode="json", by_alias=True),
+        phalanx=__version__,
+        python=platform.python_version(),
+        packages={name: _version(name) for name in _PACKAGES},
+        host=platform.node(),
+        system=platform.platform(),
+        cpu=cpu_model(),
+        cores=len(psutil.Process().cpu_affinity() or [0]),
+        memory_bytes=psutil.virtual_memory().total,
+        source=_source_state(Path.cwd()),
+        command=sys.argv,
+        data_root=str(data_root),
+        cache_root=str(cache_root),
+    )
+
+
+def write_manifest(run: RunDir, manifest: Manifest) -> None:
+    """Write the manifest; done once per run."""
+    write_atomically(run.path / "manifest.json", encode_pretty(manifest))
+
+
+def read_manifest(run: RunDir) -> Manifest:
+    """The manifest of a run."""
+    path = run.path / "manifest.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _source_state(directory: Path) -> dict[str, str]:
+    """Commit and cleanliness of the user's own repository, if the job is started from one."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    changes = git("status", "--porcelain")
+    return {"commit": commit, "state": "clean" if changes == "" else "modified"}

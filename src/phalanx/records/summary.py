@@ -1,0 +1,50 @@
+"""What a run came to: the object that `--json` prints and that `runs show` reads.
+
+The keys are documented in docs/ref-summary.md and only ever added to.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """The result of one run."""
+
+    run_dir: str
+    name: str
+    state: str
+    strategy: str
+    model: str
+    data: str
+    workers: int
+    threads: int
+    precision: str
+    seed: int
+    global_batch: int
+    epochs: int
+    samples: int
+    updates: int
+    parameters: int
+    elapsed_s: float
+    train_s: float
+    evaluate_s: float
+    startup_s: float
+    samples_per_s: float
+    train_loss: float | None
+    train_accuracy: float | None
+    regularisation: float | None
+    val_loss: float | None
+    val_accuracy: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    bytes_sent: int
+    input_s: float
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    apply_s: float
+    stopped_early: bool
+    attempts: int
+    parameters_sha256: str
+    cause: str | None = None

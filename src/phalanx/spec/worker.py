@@ -1,0 +1,48 @@
+"""The WorkerSpec: the one thing that a launched process receives, on its standard input."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from phalanx.spec.base import ListOf, Spec
+from phalanx.spec.job import JobSpec
+
+
+class WorkerSpec(Spec):
+    """Everything a process needs to know to take part in a run."""
+
+    job: JobSpec
+    """What the run is to do."""
+    role: str
+    """worker; more roles come with more strategies."""
+    rank: int
+    """Index among the processes of this role."""
+    run_dir: str
+    """Where records and checkpoints go."""
+    data_root: str
+    """Where data sets lie."""
+    cache_root: str
+    """Where decoded data is kept."""
+    threads: int
+    """Compute threads."""
+    cpus: ListOf[int]
+    """Cores this process is bound to; empty: any."""
+    attempt: int
+    """1 for the first start of the run, one more for each resume."""
+    resume: str | None
+    """The checkpoint to continue from."""
+    control_address: str
+    """Where the controller listens."""
+    controller_key: str
+    """The controller's public key."""
+    public_key: str
+    """This process's own public key."""
+    secret_key: str = Field(repr=False)
+    """This process's own secret key."""
+    parent_pid: int | None
+    """The process to die with, when it runs on this machine."""
+
+    @property
+    def process(self) -> str:
+        """The name of this process in logs and messages, such as worker-0."""
+        return f"{self.role}-{self.rank}"

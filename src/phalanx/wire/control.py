@@ -1,0 +1,251 @@
+"""The control channel: an authenticated, encrypted connection between controller and process.
+
+`ControlServer` belongs to the controller and is driven by its loop. `ControlClient` belongs to a
+process of the run and owns a thread, so that heartbeats go out while the process computes: silence
+then means that the process is frozen or gone, never that it is busy.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+import zmq
+
+from phalanx.wire.auth import AllowList, peer_key
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.keys import KeyPair, secure_client, secure_server
+from phalanx.wire.messages import (
+    Beat,
+    FromController,
+    FromWorker,
+    Progress,
+    Put,
+    Stop,
+    Value,
+    Want,
+)
+
+HEARTBEAT_INTERVAL_S = 0.5
+_MAX_MESSAGE_BYTES = 1 << 20
+
+
+class ControlServer:
+    """The controller's end; use as a context manager.
+
+    Also keeps the rendezvous board: values that processes publish for one another before they have
+    connections of their own.
+
+    Args:
+        host: Address to listen on; the port comes from the system.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._host = host
+        self._keys = KeyPair.make()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._allow_list = AllowList(self._context)
+        self._names: dict[str, str] = {}
+        self._routes: dict[str, bytes] = {}
+        self._board: dict[str, bytes] = {}
+        self._wanted: dict[str, set[str]] = {}
+        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self.address = ""
+
+    @property
+    def public_key(self) -> str:
+        """What clients need to know to trust this server."""
+        return self._keys.public
+
+    def __enter__(self) -> ControlServer:
+        self._allow_list.__enter__()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        secure_server(self._socket, self._keys)
+        port = self._socket.bind_to_random_port(f"tcp://{self._host}")
+        self.address = f"tcp://{self._host}:{port}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+        self._allow_list.__exit__(kind, error, traceback)
+        self._context.term()
+
+    def admit(self, name: str) -> KeyPair:
+        """Make keys for a process that is about to be started; replaces its earlier ones."""
+        for key in [key for key, known in self._names.items() if known == name]:
+            del self._names[key]
+            self._allow_list.remove(key)
+        keys = KeyPair.make()
+        self._names[keys.public] = name
+        self._allow_list.add(keys.public)
+        return keys
+
+    def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
+        """The next message for the controller, or nothing if none comes in time.
+
+        Rendezvous messages are answered here and never returned.
+        """
+        deadline = Deadline.after(timeout_s, "a message")
+        while self._socket.poll(deadline.remaining_ms):
+            route, body = self._socket.recv_multipart(copy=False)
+            name = self._names.get(peer_key(body))
+            if name is None:
+                continue
+            self._routes[name] = route.bytes
+            try:
+                message = self._decoder.decode(body.buffer)
+            except msgspec.DecodeError:
+                continue
+            if isinstance(message, Put):
+                self._publish(message)
+            elif isinstance(message, Want):
+                self._want(name, message.key)
+            else:
+                return name, message
+        return None
+
+    def send(self, name: str, message: FromController) -> None:
+        """Send to a process, or drop the message if it never connected or its queue is full."""
+        route = self._routes.get(name)
+        if route is not None:
+            self._socket.send_multipart([route, msgspec.msgpack.encode(message)])
+
+    def clear_board(self) -> None:
+        """Forget everything that was published, before the group forms anew."""
+        self._board.clear()
+        self._wanted.clear()
+
+    def _publish(self, message: Put) -> None:
+        self._board[message.key] = message.value
+        for name in self._wanted.pop(message.key, ()):
+            self.send(name, Value(message.key, message.value))
+
+    def _want(self, name: str, key: str) -> None:
+        if key in self._board:
+            self.send(name, Value(key, self._board[key]))
+        else:
+            self._wanted.setdefault(key, set()).add(name)
+
+
+class ControlClient:
+    """A process's end; use as a context manager.
+
+    Args:
+        address: Where the controller listens.
+        server_key: The controller's public key.
+        keys: This process's own keys.
+        progress: Called by the channel's thread for each heartbeat; must be quick and not block.
+        on_stop: Called by the channel's thread when the controller asks this process to end.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        server_key: str,
+        keys: KeyPair,
+        progress: Callable[[], Progress],
+        on_stop: Callable[[str], None],
+    ) -> None:
+        self._address = address
+        self._server_key = server_key
+        self._keys = keys
+        self._progress = progress
+        self._on_stop = on_stop
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
+        self._board: dict[str, bytes] = {}
+        self._board_changed = threading.Condition()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="control")
+
+    def __enter__(self) -> ControlClient:
+        # The main thread writes to this pair to wake the channel's thread out of its poll.
+        self._bell: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self._bell.linger = 0
+        self._bell.bind("inproc://bell")
+        self._ringing = threading.Lock()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._ring()
+        self._thread.join()
+        self._bell.close()
+        self._context.term()
+
+    def send(self, message: FromWorker) -> None:
+        """Hand a message to the channel's thread; all of them leave before the channel closes."""
+        self._outgoing.put(message)
+        self._ring()
+
+    def put(self, key: str, value: bytes) -> None:
+        """Publish a value for the other processes of the run."""
+        self.send(Put(key, value))
+
+    def get(self, key: str, deadline: Deadline) -> bytes:
+        """Wait for a value that some process of the run publishes."""
+        with self._board_changed:
+            if key not in self._board:
+                self.send(Want(key))
+            while key not in self._board:
+                if not self._board_changed.wait(deadline.remaining_s):
+                    raise deadline.error()
+            return self._board[key]
+
+    def _ring(self) -> None:
+        with self._ringing:
+            self._bell.send(b"")
+
+    def _serve(self) -> None:
+        decoder = msgspec.msgpack.Decoder(FromController)
+        with self._context.socket(zmq.DEALER) as socket, self._context.socket(zmq.PAIR) as bell:
+            # Long enough for last words to leave, short enough not to hold up the exit.
+            socket.linger = 1000
+            bell.linger = 0
+            secure_client(socket, self._keys, self._server_key)
+            socket.connect(self._address)
+            bell.connect("inproc://bell")
+            poller = zmq.Poller()
+            poller.register(socket, zmq.POLLIN)
+            poller.register(bell, zmq.POLLIN)
+            beat = Deadline.after(0.0, "a heartbeat")
+            while True:
+                ready = dict(poller.poll(beat.remaining_ms))
+                if bell in ready:
+                    bell.recv()
+                if socket in ready:
+                    self._take(decoder.decode(socket.recv()))
+                closing = self._closing.is_set()
+                while not self._outgoing.empty():
+                    socket.send(msgspec.msgpack.encode(self._outgoing.get()))
+                if closing:
+                    return
+                if beat.expired:
+                    socket.send(msgspec.msgpack.encode(Beat(self._progress())))
+                    beat = Deadline.after(HEARTBEAT_INTERVAL_S, "a heartbeat")
+
+    def _take(self, message: FromController) -> None:
+        if isinstance(message, Value):
+            with self._board_changed:
+                self._board[message.key] = message.value
+                self._board_changed.notify_all()
+        elif isinstance(message, Stop):
+            self._on_stop(message.reason)

@@ -1,0 +1,139 @@
+"""What the controller and the processes of a run say to each other.
+
+Small, typed, in msgpack; decoding checks the types, so a malformed message is refused as a whole.
+Bulk data never travels here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a worker is; running totals, so that a lost message costs nothing."""
+
+    epoch: int = 0
+    step: int = 0
+    samples: int = 0
+    epoch_samples: int = 0
+    epoch_total: int = 0
+    loss_sum: float = 0.0
+    num_correct: int = 0
+    activity: str = "starting"
+    lr: float = 0.0
+    input_s: float = 0.0
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    apply_s: float = 0.0
+    wait_s: float = 0.0
+    sent_bytes: int = 0
+
+
+class EpochReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a finished epoch, over all workers."""
+
+    epoch: int
+    samples: int
+    updates: int
+    train_loss: float
+    train_accuracy: float
+    val_loss: float | None
+    val_accuracy: float | None
+    lr: float
+    train_s: float
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker reports when it has finished; the chief's carries the measures of the run."""
+
+    precision: str
+    parameters: int
+    epochs: int
+    samples: int
+    updates: int
+    train_s: float
+    evaluate_s: float
+    startup_s: float
+    stopped_early: bool
+    train_loss: float | None
+    train_accuracy: float | None
+    regularisation: float | None
+    val_loss: float | None
+    val_accuracy: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    sent_bytes: int
+    input_s: float
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    apply_s: float
+    parameters_sha256: str
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Hello(_Message, frozen=True):
+    """A process has started and can be spoken to."""
+
+    pid: int
+    host: str
+
+
+class Beat(_Message, frozen=True):
+    """A process is alive; sent by a thread of its own, so only a frozen process is silent."""
+
+    progress: Progress
+
+
+class EpochDone(_Message, frozen=True):
+    """The chief has finished an epoch."""
+
+    report: EpochReport
+
+
+class Failed(_Message, frozen=True):
+    """A process is about to end because of an error."""
+
+    kind: str
+    message: str
+    traceback: str
+    exit_code: int
+
+
+class Done(_Message, frozen=True):
+    """A process has finished its work."""
+
+    result: Result
+
+
+class Put(_Message, frozen=True):
+    """Rendezvous: publish a value under a key."""
+
+    key: str
+    value: bytes
+
+
+class Want(_Message, frozen=True):
+    """Rendezvous: send me the value of this key as soon as there is one."""
+
+    key: str
+
+
+class Value(_Message, frozen=True):
+    """Rendezvous: the value of a key that was wanted."""
+
+    key: str
+    value: bytes
+
+
+class Stop(_Message, frozen=True):
+    """The controller asks a process to end now."""
+
+    reason: str
+
+
+FromWorker = Hello | Beat | EpochDone | Failed | Done | Put | Want
+FromController = Value | Stop
