@@ -69,6 +69,14 @@ class EventLog:
         self._write_out()
         self._raise_if_broken()
 
+    def append_last(self, event: Event) -> None:
+        """Write an event after the log was closed: last words, dropped if the disk refuses them."""
+        event.wall_s = time.time()
+        event.mono_s = time.monotonic()
+        with self._lock:
+            self._buffer += self._encoder.encode(event) + b"\n"
+        self._write_out()
+
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(FLUSH_INTERVAL_S):
             self._write_out()

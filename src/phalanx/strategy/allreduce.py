@@ -1,0 +1,100 @@
+"""Synchronous data parallelism: gradients are summed over all workers in every step.
+
+Every worker divides its loss by the true size of the global batch, so the sum over workers is the
+exact mean gradient however unevenly the batch is cut. Buckets of the flat gradient buffer travel
+while backward still computes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from typing_extensions import override
+
+from phalanx.comm.base import Collective, Pending
+from phalanx.comm.compression import Bf16Compressor
+from phalanx.data.pipeline import Batch
+from phalanx.engine.replica import Replica
+from phalanx.spec.strategy import AllreduceSpec
+from phalanx.strategy.base import StepFacts, Strategy, average_buffers
+
+_RESIDUAL = "residual"
+
+
+class Allreduce(Strategy):
+    """All workers hold the whole model and apply the same update."""
+
+    def __init__(self, spec: AllreduceSpec) -> None:
+        self._spec = spec
+
+    @override
+    def attach(self, replica: Replica, collective: Collective) -> None:
+        self._replica = replica
+        self._collective = collective
+        self._compressor = (
+            Bf16Compressor(replica.gradients) if self._spec.compression == "bf16" else None
+        )
+        self._buckets = replica.buckets
+        self._ready: set[int] = set()
+        self._pending: list[Pending] = []
+        collective.broadcast(replica.parameters)
+        if replica.buffers.numel() > 0:
+            collective.broadcast(replica.buffers)
+
+    @override
+    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
+        self._ready.clear()
+        self._pending.clear()
+        result = self._replica.forward_backward(
+            batch, draw=draw, on_bucket_ready=self._bucket_ready
+        )
+        computed = time.perf_counter()
+        for index, pending in enumerate(self._pending):
+            pending.wait()
+            if self._compressor is not None:
+                self._compressor.decompress(*self._buckets[index])
+        exchanged = time.perf_counter()
+        self._replica.apply(lr)
+        return StepFacts(
+            num_samples=result.num_samples,
+            loss_sum=result.loss_sum,
+            num_correct=result.num_correct,
+            forward_s=result.forward_s,
+            backward_s=result.backward_s,
+            exchange_s=exchanged - computed,
+            apply_s=time.perf_counter() - exchanged,
+        )
+
+    def _bucket_ready(self, index: int) -> None:
+        """Start every bucket whose turn it is: all workers must send them in the same order."""
+        self._ready.add(index)
+        while (turn := len(self._pending)) in self._ready:
+            begin, end = self._buckets[turn]
+            if self._compressor is not None:
+                tensor = self._compressor.compress(begin, end)
+            else:
+                tensor = self._replica.gradients[begin:end]
+            self._pending.append(self._collective.start_all_reduce(tensor))
+
+    @override
+    def settle(self) -> None:
+        average_buffers(self._replica, self._collective)
+
+    @override
+    def export_state(self) -> dict[str, torch.Tensor]:
+        if self._compressor is None:
+            return {}
+        return {_RESIDUAL: torch.stack(self._collective.all_gather(self._compressor.residual))}
+
+    @override
+    def import_state(self, state: dict[str, torch.Tensor]) -> None:
+        if self._compressor is None or _RESIDUAL not in state:
+            return
+        residuals = state[_RESIDUAL]
+        rank = self._collective.rank
+        if len(residuals) == self._collective.size:
+            self._compressor.residual.copy_(residuals[rank])
+        elif rank == 0:
+            # In a group of another size the first worker carries what all of them still owed.
+            self._compressor.residual.copy_(residuals.sum(0))

@@ -1,0 +1,110 @@
+"""Local SGD: workers step alone and average their parameters every H steps.
+
+Notation: x shared parameters at the last averaging, x_i worker i's after H own steps, n_i samples it
+used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer step (DiLoCo, arXiv 2311.08105):
+d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a Nesterov step along -d.
+With H = 1 and SGD, plain averaging is the same update as all-reduce, because it is linear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+from typing_extensions import override
+
+from phalanx.comm.base import Collective
+from phalanx.data.pipeline import Batch
+from phalanx.engine.replica import Replica
+from phalanx.spec.strategy import LocalSgdSpec
+from phalanx.strategy.base import StepFacts, Strategy, average_buffers
+
+_ANCHOR, _VELOCITY = "anchor", "velocity"
+
+
+class LocalSgd(Strategy):
+    """Exchange every few steps instead of every step."""
+
+    def __init__(self, spec: LocalSgdSpec) -> None:
+        self._spec = spec
+
+    @override
+    def attach(self, replica: Replica, collective: Collective) -> None:
+        self._replica = replica
+        self._collective = collective
+        self._steps = 0
+        self._samples = 0
+        collective.broadcast(replica.parameters)
+        if replica.buffers.numel() > 0:
+            collective.broadcast(replica.buffers)
+        self._anchor = replica.parameters.clone() if self._spec.outer else None
+        self._velocity = torch.zeros_like(replica.parameters) if self._spec.outer else None
+
+    @override
+    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
+        num_samples = len(batch.targets)
+        # The mean over this worker's own samples: nobody else takes part in this update.
+        own = dataclasses.replace(batch, global_count=max(1, num_samples))
+        result = self._replica.forward_backward(own, draw=draw)
+        computed = time.perf_counter()
+        if num_samples > 0:
+            self._replica.apply(lr)
+        applied = time.perf_counter()
+        self._steps += 1
+        self._samples += num_samples
+        if self._steps == self._spec.every:
+            self._average()
+        return StepFacts(
+            num_samples=result.num_samples,
+            loss_sum=result.loss_sum,
+            num_correct=result.num_correct,
+            forward_s=result.forward_s,
+            backward_s=result.backward_s,
+            exchange_s=time.perf_counter() - applied,
+            apply_s=applied - computed,
+        )
+
+    @override
+    def settle(self) -> None:
+        """Average what is open, parameters, optimiser state and statistics alike."""
+        if self._steps > 0:
+            self._average()
+        if self._collective.size > 1:
+            for tensor in self._replica.optimizer_tensors():
+                self._collective.all_reduce(tensor)
+                tensor.div_(self._collective.size)
+        average_buffers(self._replica, self._collective)
+
+    def _average(self) -> None:
+        parameters = self._replica.parameters
+        total = torch.tensor([float(self._samples)])
+        self._collective.all_reduce(total)
+        if total.item() > 0:
+            parameters.mul_(self._samples / total.item())
+            self._collective.all_reduce(parameters)
+            self._outer_step(parameters)
+        self._steps = 0
+        self._samples = 0
+
+    def _outer_step(self, parameters: torch.Tensor) -> None:
+        outer = self._spec.outer
+        if outer is None or self._anchor is None or self._velocity is None:
+            return
+        change = self._anchor.sub(parameters)
+        self._velocity.mul_(outer.momentum).add_(change)
+        change.add_(self._velocity, alpha=outer.momentum)
+        self._anchor.add_(change, alpha=-outer.lr)
+        parameters.copy_(self._anchor)
+
+    @override
+    def export_state(self) -> dict[str, torch.Tensor]:
+        if self._anchor is None or self._velocity is None:
+            return {}
+        return {_ANCHOR: self._anchor, _VELOCITY: self._velocity}
+
+    @override
+    def import_state(self, state: dict[str, torch.Tensor]) -> None:
+        if self._anchor is not None and self._velocity is not None and _ANCHOR in state:
+            self._anchor.copy_(state[_ANCHOR])
+            self._velocity.copy_(state[_VELOCITY])

@@ -1,0 +1,48 @@
+"""One worker, no exchange: the reference that every other strategy is checked against."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from typing_extensions import override
+
+from phalanx.comm.base import Collective
+from phalanx.data.pipeline import Batch
+from phalanx.engine.replica import Replica
+from phalanx.strategy.base import StepFacts, Strategy
+
+
+class Single(Strategy):
+    """Plain training in one process."""
+
+    @override
+    def attach(self, replica: Replica, collective: Collective) -> None:
+        self._replica = replica
+
+    @override
+    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
+        result = self._replica.forward_backward(batch, draw=draw)
+        begin = time.perf_counter()
+        self._replica.apply(lr)
+        return StepFacts(
+            num_samples=result.num_samples,
+            loss_sum=result.loss_sum,
+            num_correct=result.num_correct,
+            forward_s=result.forward_s,
+            backward_s=result.backward_s,
+            exchange_s=0.0,
+            apply_s=time.perf_counter() - begin,
+        )
+
+    @override
+    def settle(self) -> None:
+        return
+
+    @override
+    def export_state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    @override
+    def import_state(self, state: dict[str, torch.Tensor]) -> None:
+        return

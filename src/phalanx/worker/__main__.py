@@ -1,0 +1,5 @@
+"""`python -m phalanx.worker`: what every launcher starts."""
+
+from phalanx.worker.bootstrap import main
+
+main()

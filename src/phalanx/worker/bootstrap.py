@@ -1,0 +1,89 @@
+"""From a started process to a worker that trains: the only module that reads the environment.
+
+Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the role
+and reports how it ended. torch is imported after the cores are bound, so that its thread pools see
+the right ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from phalanx.errors import ExitCode, PhalanxError
+from phalanx.records.events import Failure, Finished
+from phalanx.records.log import EventLog
+from phalanx.records.rundir import RunDir
+from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.control import ControlClient
+from phalanx.wire.keys import KeyPair
+from phalanx.wire.messages import Done, Failed, Hello
+from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
+from phalanx.worker.tally import Tally
+
+
+def main() -> None:
+    """Run the process described on standard input, then exit with its code."""
+    started = time.monotonic()
+    spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s {spec.process} %(levelname)s %(message)s"
+    )
+    if spec.parent_pid is not None:
+        die_with_parent(spec.parent_pid)
+    log = EventLog(RunDir(Path(spec.run_dir)).events_path(spec.process))
+    watch_signals(log.flush)
+    watch_stdin(sys.stdin.buffer, log.flush)
+    if spec.cpus:
+        os.sched_setaffinity(0, spec.cpus)
+    _limit_threads(spec.threads)
+    sys.exit(_take_part(spec, log, started))
+
+
+def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
+    tally = Tally()
+    control = ControlClient(
+        spec.control_address,
+        server_key=spec.controller_key,
+        keys=KeyPair(public=spec.public_key, secret=spec.secret_key),
+        progress=tally.progress,
+        on_stop=lambda reason: logging.info("asked to stop: %s", reason),
+    )
+    with control:
+        control.send(Hello(pid=os.getpid(), host=socket.gethostname()))
+        try:
+            with log:
+                # torch and all that needs it, only now.
+                from phalanx.worker.roles import run_worker
+
+                result = run_worker(spec, control=control, log=log, tally=tally, started=started)
+                log.record(Finished(rank=spec.rank, state="finished"))
+        except Exception as error:  # the process boundary: everything is reported, nothing raised
+            return _report(error, spec, control, log)
+        control.send(Done(result))
+    return ExitCode.OK
+
+
+def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: EventLog) -> int:
+    """Tell the controller, the event log and the printed log why this process ends."""
+    expected = isinstance(error, PhalanxError)
+    code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
+    message = str(error) if expected else f"{type(error).__name__}: {error}"
+    detail = "" if expected else traceback.format_exc()
+    logging.error("%s", detail or message)
+    control.send(
+        Failed(kind=type(error).__name__, message=message, traceback=detail, exit_code=int(code))
+    )
+    log.append_last(Failure(rank=spec.rank, cause=message, detail=detail))
+    return int(code)
+
+
+def _limit_threads(threads: int) -> None:
+    """Tell the thread pools of the libraries below torch, which read the environment at import."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)

@@ -1,0 +1,104 @@
+"""Checkpoints: the whole state of a run in one file, written in one stroke by the chief.
+
+A file holds named tensors (safetensors) and the position as JSON in its header. Writing goes through
+a temporary file, so a crash leaves the previous checkpoint; if the newest one cannot be read back,
+the one before it is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from phalanx.errors import StoreError
+from phalanx.spec.job import CheckpointSpec
+from phalanx.store.atomic import write_atomically
+
+_log = logging.getLogger(__name__)
+
+_BEST = "best.safetensors"
+_PATTERN = "samples-*.safetensors"
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """Where in the job a run stands; everything that is not a tensor."""
+
+    epoch: int = 0
+    epoch_samples: int = 0
+    epoch_step: int = 0
+    samples: int = 0
+    updates: int = 0
+    train_s: float = 0.0
+    evaluate_s: float = 0.0
+    num_workers: int = 1
+    stopped_early: bool = False
+    best_value: float | None = None
+    stale_epochs: int = 0
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        directory: Where the files lie.
+        spec: How many are kept.
+    """
+
+    def __init__(self, directory: Path, spec: CheckpointSpec) -> None:
+        self._directory = directory
+        self._spec = spec
+
+    def write(self, position: Position, tensors: dict[str, torch.Tensor]) -> Path:
+        """Write a checkpoint, then drop the ones that are no longer kept."""
+        path = self._directory / f"samples-{position.samples:012d}.safetensors"
+        metadata = {"position": msgspec.json.encode(position).decode()}
+        write_atomically(path, save(tensors, metadata))
+        for old in self._newest_first()[self._spec.keep :]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def mark_best(self, path: Path) -> None:
+        """Keep a checkpoint as the best one, whatever happens to the newest."""
+        temporary = self._directory / f".{_BEST}"
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:
+            # Some file systems have no hard links.
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, self._directory / _BEST)
+
+    def read_newest(self) -> tuple[Path, Position, dict[str, torch.Tensor]] | None:
+        """The newest checkpoint that can be read, or nothing if there is none."""
+        for path in self._newest_first():
+            try:
+                return path, *read_checkpoint(path)
+            except StoreError as error:
+                _log.warning("%s; trying the one before it", error)
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        return sorted(self._directory.glob(_PATTERN), reverse=True)
+
+
+def read_checkpoint(path: Path) -> tuple[Position, dict[str, torch.Tensor]]:
+    """The position and the tensors of a checkpoint file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        position = msgspec.json.decode(metadata["position"], type=Position)
+    except (OSError, SafetensorError, KeyError, msgspec.DecodeError) as error:
+        raise StoreError(f"cannot read the checkpoint {path}: {error}", path=str(path)) from error
+    return position, tensors

@@ -1,0 +1,53 @@
+"""Dying in time: with the controller, on request, and without waiting for a stuck computation.
+
+Three ropes, because each fails alone: the system's parent-death signal (this machine only), the end
+of standard input (any launcher), and SIGTERM, which is awaited by a thread of its own so that a main
+thread stuck inside a collective cannot hold the process up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the system kill this process when its parent goes, even by SIGKILL (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        # The parent went before the rope was tied.
+        os._exit(1)
+
+
+def watch_signals(last_words: Callable[[], None]) -> None:
+    """Leave on SIGTERM at once, whatever the main thread does; call before any thread starts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        last_words()
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
+def watch_stdin(stream: BinaryIO, last_words: Callable[[], None]) -> None:
+    """Leave when the launcher's end of standard input closes."""
+
+    def wait() -> None:
+        while stream.read(1024):
+            pass
+        last_words()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -1,0 +1,331 @@
+"""The training loop: batches in, steps through the strategy, measures and checkpoints out.
+
+The same loop serves every strategy. All workers run it in lockstep as far as epochs, evaluations
+and checkpoints go; what happens inside a step is the strategy's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+import torch
+
+from phalanx.comm.base import Collective
+from phalanx.data.pipeline import Batch, Dataset, train_batches
+from phalanx.engine.replica import Replica
+from phalanx.engine.schedule import learning_rate
+from phalanx.records import events
+from phalanx.records.log import EventLog
+from phalanx.spec.job import JobSpec
+from phalanx.strategy.base import Strategy
+from phalanx.wire.control import ControlClient
+from phalanx.wire.messages import EpochDone, EpochReport, Result
+from phalanx.worker.checkpoint import Checkpoints, Position
+from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
+from phalanx.worker.improvement import is_better
+from phalanx.worker.snapshot import collect, take_up
+from phalanx.worker.tally import Tally
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Where a worker's facts go."""
+
+    log: EventLog
+    control: ControlClient
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """What is trained, and with whom."""
+
+    dataset: Dataset
+    replica: Replica
+    strategy: Strategy
+    collective: Collective
+
+
+class TrainLoop:
+    """One worker's way through a job.
+
+    Args:
+        job: What is to be done.
+        trainee: Data, replica, strategy (attached already) and group.
+        checkpoints: Where the chief writes states down.
+        reporting: Where facts go.
+    """
+
+    def __init__(
+        self, job: JobSpec, *, trainee: Trainee, checkpoints: Checkpoints, reporting: Reporting
+    ) -> None:
+        self._job = job
+        self._dataset = trainee.dataset
+        self._replica = trainee.replica
+        self._strategy = trainee.strategy
+        self._collective = trainee.collective
+        self._checkpoints = checkpoints
+        self._log = reporting.log
+        self._control = reporting.control
+        self._tally = reporting.tally
+        self._epoch_size = trainee.dataset.train.num_samples
+        self._position = Position(num_workers=trainee.collective.size)
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._collective.rank == 0
+
+    def restore(self) -> None:
+        """Take up the newest checkpoint; with none, start from the beginning."""
+        found = self._checkpoints.read_newest()
+        if found is None:
+            self._log.record(events.Warned(message="no checkpoint yet: starting from the beginning"))
+            return
+        path, position, state = found
+        take_up(state, self._replica, self._strategy, self._collective, self._tally)
+        position.num_workers = self._collective.size
+        self._position = position
+        self._tally.step = position.updates
+        self._log.record(
+            events.Resumed(path=str(path), epoch=position.epoch, samples=position.samples)
+        )
+
+    def run(self, *, precision: str, startup_s: float) -> Result:
+        """Train until the last epoch, or until early stopping ends it."""
+        position = self._position
+        while position.epoch < self._job.epochs and not position.stopped_early:
+            self._train_epoch()
+            self._end_epoch()
+        test = None
+        if self._job.evaluate != "never" and self._dataset.test.num_samples > 0:
+            test = self._measure("test")
+        return self._result(test, precision=precision, startup_s=startup_s)
+
+    def _train_epoch(self) -> None:
+        position, tally = self._position, self._tally
+        tally.begin_epoch(
+            position.epoch, total=self._epoch_size, resumed=position.epoch_samples > 0
+        )
+        tally.activity = "training"
+        begin = time.perf_counter()
+        with train_batches(
+            self._dataset,
+            spec=self._job.data,
+            seed=self._job.seed,
+            epoch=position.epoch,
+            global_batch=self._job.global_batch,
+            rank=self._collective.rank,
+            num_workers=self._collective.size,
+            shares=self._job.batch.shares,
+            start_sample=position.epoch_samples,
+        ) as batches:
+            asked = time.perf_counter()
+            for batch in batches:
+                self._step(batch, input_s=time.perf_counter() - asked)
+                if self._mid_epoch_checkpoint_due():
+                    position.train_s += time.perf_counter() - begin
+                    self._write_checkpoint()
+                    begin = time.perf_counter()
+                asked = time.perf_counter()
+        position.train_s += time.perf_counter() - begin
+
+    def _step(self, batch: Batch, *, input_s: float) -> None:
+        position = self._position
+        lr = learning_rate(
+            self._job.schedule,
+            peak=self._job.optimizer.lr,
+            samples_seen=position.samples,
+            total_samples=self._epoch_size * self._job.epochs,
+            samples_per_epoch=self._epoch_size,
+        )
+        facts = self._strategy.step(batch, lr=lr, draw=position.updates)
+        position.samples += batch.global_count
+        position.epoch_samples += batch.global_count
+        position.updates += 1
+        sent_before = self._tally.sent_bytes
+        self._tally.add(facts, input_s=input_s, lr=lr, sent_bytes=self._collective.sent_bytes)
+        self._log.record(
+            events.Step(
+                epoch=position.epoch,
+                step=position.updates,
+                num_samples=facts.num_samples,
+                loss_sum=facts.loss_sum,
+                num_correct=facts.num_correct,
+                lr=lr,
+                input_s=input_s,
+                forward_s=facts.forward_s,
+                backward_s=facts.backward_s,
+                exchange_s=facts.exchange_s,
+                apply_s=facts.apply_s,
+                sent_bytes=self._tally.sent_bytes - sent_before,
+            )
+        )
+
+    def _end_epoch(self) -> None:
+        """Measure, record and save what the epoch came to."""
+        position, tally = self._position, self._tally
+        before_s = position.train_s
+        self._strategy.settle()
+        self._split_exchange_time()
+        train = reduce_measures(
+            self._collective,
+            tally.epoch_loss_sum,
+            tally.epoch_correct,
+            tally.epoch_samples,
+            duration_s=before_s,
+        )
+        position.train_loss, position.train_accuracy = train.loss, train.accuracy
+        last = position.epoch + 1 == self._job.epochs
+        if self._dataset.validation.num_samples > 0 and (
+            self._job.evaluate == "epoch" or (self._job.evaluate == "end" and last)
+        ):
+            validation = self._measure("validation")
+            position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
+        self._report_epoch()
+        improved = self._judge_improvement()
+        position.epoch += 1
+        position.epoch_samples = 0
+        every = self._job.checkpoint.every_epochs
+        due = every is not None and (position.epoch % every == 0 or last)
+        if due or improved or position.stopped_early:
+            self._write_checkpoint(best=improved)
+
+    def _split_exchange_time(self) -> None:
+        """Divide the time in exchanges into communication and waiting for others.
+
+        The worker that arrives last at an exchange waits for nobody: its time is the communication,
+        and what the others spent beyond it they waited.
+        """
+        tally = self._tally
+        own = torch.tensor(tally.exchanges, dtype=torch.float64)
+        shared = own.clone()
+        self._collective.all_reduce(shared, "min")
+        tally.wait_s += (own - shared).sum().item()
+        tally.exchanges = []
+
+    def _measure(self, part: str) -> Measures:
+        self._tally.activity = f"measuring {part}"
+        data = self._dataset.test if part == "test" else self._dataset.validation
+        measures = evaluate(self._replica, self._collective, data)
+        self._position.evaluate_s += measures.duration_s
+        self._log.record(
+            events.Evaluation(
+                part=part,
+                epoch=self._position.epoch,
+                num_samples=measures.num_samples,
+                loss=measures.loss,
+                accuracy=measures.accuracy,
+                duration_s=measures.duration_s,
+            )
+        )
+        return measures
+
+    def _report_epoch(self) -> None:
+        position = self._position
+        assert position.train_loss is not None
+        assert position.train_accuracy is not None
+        report = EpochReport(
+            epoch=position.epoch,
+            samples=position.samples,
+            updates=position.updates,
+            train_loss=position.train_loss,
+            train_accuracy=position.train_accuracy,
+            val_loss=position.val_loss,
+            val_accuracy=position.val_accuracy,
+            lr=self._tally.lr,
+            train_s=position.train_s,
+        )
+        self._log.record(
+            events.Epoch(
+                epoch=report.epoch,
+                samples=report.samples,
+                updates=report.updates,
+                train_loss=report.train_loss,
+                train_accuracy=report.train_accuracy,
+                regularisation=self._replica.regularisation(),
+                val_loss=report.val_loss,
+                val_accuracy=report.val_accuracy,
+                lr=report.lr,
+                train_s=position.train_s,
+                evaluate_s=position.evaluate_s,
+            )
+        )
+        if self._is_chief:
+            self._control.send(EpochDone(report))
+
+    def _judge_improvement(self) -> bool:
+        """Keep count of epochs without improvement; returns whether this one is the best so far."""
+        position, early = self._position, self._job.early_stop
+        monitor = early.monitor if early else self._job.checkpoint.best
+        if monitor is None:
+            return False
+        value = position.val_loss if monitor == "val_loss" else position.val_accuracy
+        if value is None:
+            return False
+        delta = early.min_delta if early else 0.0
+        if is_better(monitor, value, position.best_value, min_delta=delta):
+            position.best_value = value
+            position.stale_epochs = 0
+            return self._job.checkpoint.best is not None
+        position.stale_epochs += 1
+        position.stopped_early = early is not None and position.stale_epochs >= early.patience
+        return False
+
+    def _mid_epoch_checkpoint_due(self) -> bool:
+        every = self._job.checkpoint.every_steps
+        return (
+            every is not None
+            and self._position.updates % every == 0
+            and self._position.epoch_samples < self._epoch_size
+        )
+
+    def _write_checkpoint(self, *, best: bool = False) -> None:
+        begin = time.perf_counter()
+        if self._position.epoch_samples > 0:
+            self._strategy.settle()
+        state = collect(self._replica, self._strategy, self._collective, self._tally)
+        if not self._is_chief:
+            return
+        path = self._checkpoints.write(self._position, state)
+        if best:
+            self._checkpoints.mark_best(path)
+        self._log.record(
+            events.Checkpoint(
+                path=path.name,
+                epoch=self._position.epoch,
+                samples=self._position.samples,
+                size_bytes=path.stat().st_size,
+                duration_s=time.perf_counter() - begin,
+            )
+        )
+
+    def _result(self, test: Measures | None, *, precision: str, startup_s: float) -> Result:
+        position, tally = self._position, self._tally
+        parameters = self._replica.parameters
+        return Result(
+            precision=precision,
+            parameters=parameters.numel(),
+            epochs=position.epoch,
+            samples=position.samples,
+            updates=position.updates,
+            train_s=position.train_s,
+            evaluate_s=position.evaluate_s,
+            startup_s=startup_s,
+            stopped_early=position.stopped_early,
+            train_loss=position.train_loss,
+            train_accuracy=position.train_accuracy,
+            regularisation=self._replica.regularisation(),
+            val_loss=position.val_loss,
+            val_accuracy=position.val_accuracy,
+            test_loss=test.loss if test else None,
+            test_accuracy=test.accuracy if test else None,
+            sent_bytes=self._collective.sent_bytes,
+            input_s=tally.input_s,
+            compute_s=tally.compute_s,
+            communication_s=tally.exchange_s - tally.wait_s,
+            wait_s=tally.wait_s,
+            apply_s=tally.apply_s,
+            parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+        )
