@@ -123,6 +123,7 @@ class Controller:
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
                 summary = self._supervise(server, log, caught)
         except PhalanxError as error:
+            error.facts.setdefault("run_dir", str(run.path))
             interrupted = isinstance(error, Interrupted | Terminated)
             self._mark("interrupted" if interrupted else "failed", error)
             raise

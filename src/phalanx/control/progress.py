@@ -28,6 +28,8 @@ class RunProgress:
     elapsed_s: float
     eta_s: float | None
     time_shares: dict[str, float] = field(default_factory=dict)
+    epoch_samples: int = 0
+    epoch_total: int = 0
 
 
 class Observer(Protocol):
@@ -74,6 +76,8 @@ def combine(
         elapsed_s=elapsed_s,
         eta_s=eta,
         time_shares=_time_shares(workers),
+        epoch_samples=done,
+        epoch_total=total,
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from phalanx.errors import StoreError
+from phalanx.errors import SpecError, StoreError
 from phalanx.records.summary import Summary
 from phalanx.store.atomic import write_atomically
 
@@ -61,7 +61,7 @@ class RunDir:
     def open(cls, path: Path) -> RunDir:
         """An existing run directory."""
         if not (path / "manifest.json").is_file():
-            raise StoreError(f"{path} is not a run directory: it has no manifest.json")
+            raise SpecError(f"{path} is not a run directory: it has no manifest.json")
         return cls(path)
 
     @property
@@ -134,5 +134,5 @@ def find_run(root: Path, name: str) -> RunDir:
         return matches[0]
     if matches:
         names = ", ".join(run.name for run in matches[:5])
-        raise StoreError(f"run '{name}' could be any of {names}; write more of the name")
-    raise StoreError(f"no run '{name}' in {root}; `phalanx runs list` shows what is there")
+        raise SpecError(f"run '{name}' could be any of {names}; write more of the name")
+    raise SpecError(f"no run '{name}' in {root}; `phalanx runs list` shows what is there")
