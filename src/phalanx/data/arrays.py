@@ -1,0 +1,89 @@
+"""Arrays as people store them, brought into the one form of `base.Samples`.
+
+Used by the sources of free form (NPZ, Parquet). The message of a refusal names the file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.base import Array, Samples
+from phalanx.errors import DataError
+
+_MAX_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
+
+
+def as_samples(inputs: Array, targets: Array, *, origin: str) -> Samples:
+    """Check and convert one chunk of samples.
+
+    Args:
+        inputs: Any numeric array with the samples along its first axis.
+        targets: Labels or values, as many as there are inputs.
+        origin: The file, for messages.
+    """
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise DataError(
+            f"{origin}: inputs of shape {inputs.shape} do not go with targets of shape "
+            f"{targets.shape}; both need one row per sample",
+            path=origin,
+        )
+    return Samples(inputs=as_inputs(inputs, origin=origin), targets=as_targets(targets, origin))
+
+
+def as_inputs(inputs: Array, *, origin: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
+    """Images of bytes to uint8 (N, H, W, C), anything else numeric to float32."""
+    if inputs.dtype.kind not in "buif":
+        raise DataError(
+            f"{origin}: inputs of type {inputs.dtype} are not numbers; "
+            "store them as numbers or as encoded images (PNG, JPEG)",
+            path=origin,
+        )
+    is_image = inputs.dtype == np.uint8 and inputs.ndim in (3, 4)
+    if is_image and inputs.ndim == 3:
+        inputs = inputs[..., None]
+    if inputs.ndim == 4 and _channels_come_first(inputs.shape):
+        inputs = np.moveaxis(inputs, 1, 3)
+    if is_image:
+        return np.ascontiguousarray(inputs)
+    values = np.ascontiguousarray(inputs, dtype=np.float32)
+    if values.ndim == 1:
+        values = values[:, None]
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[0])
+        raise DataError(
+            f"{origin}: row {row} of the inputs holds a value that is not finite; "
+            "remove or fill such rows",
+            path=origin,
+            row=row,
+        )
+    return values
+
+
+def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
+    """Whole numbers to int64 class labels, fractions to float32 values."""
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    if targets.dtype.kind == "f":
+        if not np.isfinite(targets).all():
+            raise DataError(
+                f"{origin}: some targets are not finite; remove or fill such rows", path=origin
+            )
+        return np.ascontiguousarray(targets, dtype=np.float32)
+    if targets.dtype.kind not in "bui" or targets.ndim != 1:
+        raise DataError(
+            f"{origin}: targets of type {targets.dtype} and shape {targets.shape} are neither "
+            "class labels (one whole number per sample) nor float values",
+            path=origin,
+        )
+    labels = targets.astype(np.int64)
+    if len(labels) and labels.min() < 0:
+        raise DataError(
+            f"{origin}: label {labels.min()} is negative; number the classes from 0", path=origin
+        )
+    return labels
+
+
+def _channels_come_first(shape: tuple[int, ...]) -> bool:
+    """Whether (N, a, b, c) is N, C, H, W: few in front, and too many for channels at the end."""
+    return shape[1] <= _MAX_CHANNELS < shape[3]

@@ -1,0 +1,68 @@
+"""The interface of a data source: what a data set must offer to be decoded into the cache.
+
+A source reads files and nothing else. Splitting, sharing out, shuffling and batching happen later,
+on the decoded arrays. Called by `cache`, which decodes each source once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+PartName = Literal["train", "test"]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Decoded samples in the one form that the rest of the package knows.
+
+    `inputs` is uint8 (N, H, W, C) for images and float32 (N, ...) for anything else; `targets` is
+    int64 (N,) for classes and float32 (N, ...) for values.
+    """
+
+    inputs: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Source(ABC):
+    """A data set as it lies in files.
+
+    Every failure to read is a `DataError` that names the file and says what to do.
+    """
+
+    test_share: float = 0.1
+    """Share of the samples that becomes the test part when the files offer none."""
+
+    num_classes: int | None = None
+    """Classes that the data set is known to have; None: as many as its labels show."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name that people know it by."""
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """Where the samples come from, for messages and tables."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A cheap identity of the files: it changes when any of them does."""
+
+    @abstractmethod
+    def chunks(self, part: PartName) -> Iterator[Samples]:
+        """Decode one part, one chunk per file, in an order that never changes.
+
+        No chunk at all means that the files offer no such part; only `test` may be absent. A chunk
+        is also the unit that the shard policy `file` gives to one worker.
+        """

@@ -1,0 +1,137 @@
+"""Finding the files of a data set under a data directory.
+
+Looks, and never reads more than it must to tell one data set from another. The directory arrives as
+an argument; who chose it (an option, `PHALANX_DATA`, the default) is the command's business.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.data.catalogue import CATALOGUE, Entry
+from phalanx.errors import DataError
+
+CIFAR_TAR = "cifar-10-python.tar.gz"
+CIFAR_FOLDER = "cifar-10-batches-py"
+CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+@dataclass(frozen=True)
+class Located:
+    """The files of one data set, found."""
+
+    name: str
+    folder: Path
+    layout: str
+    """idx, cifar-tar, cifar-batches or parquet."""
+    files: tuple[Path, ...]
+
+
+def refetch_hint(name: str) -> str:
+    """What to do about a file that is missing or damaged."""
+    return f"run `phalanx data fetch {name}` or `phalanx data fetch {name} --from DIR`"
+
+
+def locate(entry: Entry, root: Path) -> Located:
+    """Find the files of a built-in data set, or raise a `DataError` that says what is missing."""
+    missing = ""
+    places = [*(root / folder for folder in entry.folders), root]
+    for folder in places:
+        found = _in_folder(entry, folder)
+        if isinstance(found, Located):
+            return found
+        missing = missing or found
+    seen = ", ".join(str(folder) for folder in (root / entry.name, root))
+    raise DataError(
+        f"{entry.name}: {missing} was not found in {seen}; {refetch_hint(entry.name)}",
+        dataset=entry.name,
+        path=root,
+    )
+
+
+def is_present(entry: Entry, root: Path) -> Located | None:
+    """Like `locate`, with None for a data set that is not there."""
+    try:
+        return locate(entry, root)
+    except DataError:
+        return None
+
+
+def stat_fingerprint(files: tuple[Path, ...], *, decoder: str) -> str:
+    """Identity of files by name, size and time of change, and of the way they are decoded."""
+    digest = hashlib.sha256(decoder.encode())
+    for path in files:
+        stat = path.stat()
+        digest.update(f"\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _in_folder(entry: Entry, folder: Path) -> Located | str:
+    """The files in this very folder, or the name of the first that is missing."""
+    return _idx_in(entry, folder) if entry.kind == "idx" else _cifar_in(entry, folder)
+
+
+def _idx_in(entry: Entry, folder: Path) -> Located | str:
+    files: list[Path] = []
+    for remote in entry.files:
+        packed = folder / remote.name
+        plain = folder / remote.name.removesuffix(".gz")
+        present = packed if packed.is_file() else plain
+        if not present.is_file():
+            return remote.name
+        files.append(present)
+    if _belongs_to_another(entry, files):
+        return entry.files[0].name
+    return Located(name=entry.name, folder=folder, layout="idx", files=tuple(files))
+
+
+def _belongs_to_another(entry: Entry, files: list[Path]) -> bool:
+    """Whether these files are those of another data set, as all of the family bear the same names.
+
+    Tells by the test labels: they are short, and no two data sets share them.
+    """
+    raw = files[-1].read_bytes()
+    try:
+        contents = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (EOFError, zlib.error, OSError):
+        return False  # damaged: reading it later says so, with the right words
+    digests = {hashlib.sha256(raw).hexdigest(), hashlib.sha256(contents).hexdigest()}
+    return any(
+        other.files[-1].sha256 in digests
+        for other in CATALOGUE.values()
+        if other.kind == "idx" and other.name != entry.name
+    )
+
+
+def _cifar_in(entry: Entry, folder: Path) -> Located | str:
+    tar = folder / CIFAR_TAR
+    if tar.is_file():
+        return Located(name=entry.name, folder=folder, layout="cifar-tar", files=(tar,))
+    for place in (folder / CIFAR_FOLDER, folder):
+        batches = tuple(place / name for name in CIFAR_BATCHES)
+        there = [path.is_file() for path in batches]
+        if all(there):
+            return Located(name=entry.name, folder=place, layout="cifar-batches", files=batches)
+        if any(there):
+            return str(batches[there.index(False)])
+    train, test = _parquet_parts(folder)
+    if train and test:
+        files = (*train, *test)
+        return Located(name=entry.name, folder=folder, layout="parquet", files=files)
+    if train or test:
+        return f"the {'test' if train else 'train'} part of the Parquet files in {folder}"
+    return f"{CIFAR_TAR}, {CIFAR_FOLDER}/ or cifar10-train.parquet"
+
+
+def _parquet_parts(folder: Path) -> tuple[list[Path], list[Path]]:
+    """CIFAR-10 as Parquet: cifar10-train.parquet, or train-00000-of-00001.parquet and the like."""
+    for prefix in ("cifar10-", ""):
+        train = sorted(folder.glob(f"{prefix}train*.parquet"))
+        test = sorted(folder.glob(f"{prefix}test*.parquet"))
+        if train or test:
+            return train, test
+    return [], []

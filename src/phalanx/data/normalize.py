@@ -1,0 +1,66 @@
+"""From stored values to the float32 numbers that a network is fed, in one multiply and one add."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.base import Array
+from phalanx.data.statistics import Statistics
+
+
+class Normalizer:
+    """Maps a stored value v of channel c to v * scale[c] + shift[c].
+
+    Args:
+        kind: standard, unit or none, as in `DataSpec.normalize`.
+        statistics: Of the training part.
+        like: Any array of stored samples, for its shape and type.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["standard", "unit", "none"],
+        *,
+        statistics: Statistics,
+        like: Array,
+    ) -> None:
+        self._shape = like.shape[1:]
+        scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
+        # One entry per value of a sample, so that the loops over a batch are long.
+        repeats = int(np.prod(self._shape)) // len(scale)
+        self._is_identity = kind == "none"
+        self._scale = np.tile(scale, repeats).astype(np.float32)
+        self._shift = np.tile(shift, repeats).astype(np.float32)
+
+    def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
+        """Room for the result of the largest batch."""
+        return np.empty((max_rows, *self._shape), dtype=np.float32)
+
+    def __call__(self, samples: Array, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Write the result to the first rows of `out` and return these."""
+        result = out[: len(samples)]
+        flat = result.reshape(len(samples), self._scale.size)
+        np.copyto(flat, samples.reshape(len(samples), self._scale.size))
+        if not self._is_identity:
+            np.multiply(flat, self._scale, out=flat)
+            np.add(flat, self._shift, out=flat)
+        return result
+
+
+def _scale_and_shift(
+    kind: Literal["standard", "unit", "none"], statistics: Statistics, *, is_bytes: bool
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    if kind == "standard":
+        centre, spread = np.array(statistics.mean), np.array(statistics.std)
+    elif kind == "unit" and is_bytes:
+        centre, spread = np.zeros(len(statistics.mean)), np.full(len(statistics.mean), 255.0)
+    elif kind == "unit":
+        centre = np.array(statistics.low)
+        spread = np.array(statistics.high) - centre
+    else:
+        centre, spread = np.zeros(len(statistics.mean)), np.ones(len(statistics.mean))
+    spread[spread == 0] = 1.0  # a constant channel carries nothing and must not divide by zero
+    return 1.0 / spread, -centre / spread

@@ -1,0 +1,207 @@
+"""Parquet files and folders of them: columns of numbers, of lists, or of encoded images.
+
+Each file is a unit for the shard policy `file`; with a single file, each of its row groups is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from phalanx.data.arrays import as_samples
+from phalanx.data.base import Array, PartName, Samples, Source
+from phalanx.data.directory import stat_fingerprint
+from phalanx.data.images import decode_images
+from phalanx.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+# Columns that stand in for the default names x and y, as exports of public data sets call them.
+_INPUT_NAMES = ("x", "image", "img", "images")
+_TARGET_NAMES = ("y", "label", "labels", "target")
+
+
+class ParquetSource(Source):
+    """One Parquet file or a folder of them.
+
+    Files whose name has the word `test` make the test part; all others are for training, also
+    those called validation, since the split into training and validation is Phalanx's own.
+
+    Args:
+        files: The files, in any order.
+        name: The data set's name.
+        input_key: Column of the inputs.
+        target_key: Column of the labels or values.
+        num_classes: Classes that are known to exist; None: as the labels show.
+    """
+
+    def __init__(
+        self,
+        files: tuple[Path, ...],
+        *,
+        name: str,
+        input_key: str = "x",
+        target_key: str = "y",
+        num_classes: int | None = None,
+    ) -> None:
+        self._files = tuple(sorted(files))
+        self._name = name
+        self._keys = (input_key, target_key)
+        self._mode: str | None = None
+        self.num_classes = num_classes
+
+    @property
+    @override
+    def name(self) -> str:
+        return self._name
+
+    @property
+    @override
+    def location(self) -> str:
+        return str(self._files[0] if len(self._files) == 1 else self._files[0].parent)
+
+    @override
+    def fingerprint(self) -> str:
+        return stat_fingerprint(self._files, decoder=f"parquet-1 {self._keys}")
+
+    @override
+    def chunks(self, part: PartName) -> Iterator[Samples]:
+        files = self._parts[part]
+        for path in files:
+            with self._open(path) as file:
+                columns = self._columns(path, file.schema_arrow.names)
+                groups = [[group] for group in range(file.num_row_groups)]
+                if len(files) > 1:
+                    groups = [[group for one in groups for group in one]]
+                for group in groups:
+                    yield self._decode(file, group, columns, path)
+
+    @cached_property
+    def _parts(self) -> dict[PartName, tuple[Path, ...]]:
+        test = tuple(path for path in self._files if _is_test(path))
+        train = tuple(path for path in self._files if path not in test)
+        # A folder of nothing but test files is a data set of its own.
+        return {"train": train, "test": test} if train else {"train": test, "test": ()}
+
+    def _open(self, path: Path) -> pq.ParquetFile:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.ParquetFile(path, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+
+    def _columns(self, path: Path, present: list[str]) -> tuple[str, str]:
+        columns = []
+        for key, default, names in zip(
+            self._keys, ("x", "y"), (_INPUT_NAMES, _TARGET_NAMES), strict=True
+        ):
+            wanted = names if key == default else (key,)
+            found = next((name for name in wanted if name in present), None)
+            if found is None:
+                raise DataError(
+                    f"{path} has no column '{key}' (it has: {', '.join(present)}); "
+                    "name the columns with data.input_key and data.target_key",
+                    path=path,
+                )
+            columns.append(found)
+        return columns[0], columns[1]
+
+    def _decode(
+        self, file: pq.ParquetFile, groups: list[int], columns: tuple[str, str], path: Path
+    ) -> Samples:
+        import pyarrow as pa
+
+        try:
+            table = file.read_row_groups(groups, columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+        inputs = table.column(columns[0]).combine_chunks()
+        targets = table.column(columns[1]).combine_chunks()
+        return as_samples(
+            self._inputs(inputs, path, columns[0]),
+            _numbers(targets, path, columns[1]),
+            origin=str(path),
+        )
+
+    def _inputs(self, column: pa.Array, path: Path, name: str) -> Array:
+        import pyarrow as pa
+
+        if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+            column = column.field("bytes")
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            images, self._mode = decode_images(
+                column.to_pylist(), origin=str(path), mode=self._mode
+            )
+            return images
+        return _numbers(column, path, name)
+
+
+def parquet_files(folder: Path) -> tuple[Path, ...]:
+    """All Parquet files in a folder and the folders in it, in a fixed order."""
+    return tuple(sorted(folder.rglob("*.parquet")))
+
+
+def _is_test(path: Path) -> bool:
+    words = re.split(r"[^a-z0-9]+", path.stem.lower())
+    return "test" in words or path.parent.name.lower() == "test"
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{path} is truncated, corrupt or not a Parquet file ({str(error).splitlines()[0]}); "
+        "get it again from where it came",
+        path=path,
+    )
+
+
+def _numbers(column: Any, path: Path, name: str) -> Array:
+    """A column of numbers, or of (nested) lists of one length, as an array."""
+    import pyarrow as pa
+
+    if column.null_count:
+        raise DataError(
+            f"{path}: column '{name}' has {column.null_count} empty values; remove such rows",
+            path=path,
+        )
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    lengths: list[int] = []
+    num_rows = len(column)
+    while pa.types.is_list(column.type) or _is_other_list(column.type):
+        flat = column.flatten()
+        rows = len(column)
+        width = len(flat) // rows if rows else 0
+        if not pa.types.is_fixed_size_list(column.type) and rows:
+            counts = np.asarray(column.value_lengths())
+            if (counts != width).any():
+                raise DataError(
+                    f"{path}: the lists in column '{name}' differ in length; "
+                    "bring all of them to one length",
+                    path=path,
+                )
+        lengths.append(width)
+        column = flat
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if not any(is_kind(column.type) for is_kind in kinds):
+        raise DataError(
+            f"{path}: column '{name}' of type {column.type} holds neither numbers nor images",
+            path=path,
+        )
+    values: Array = column.to_numpy(zero_copy_only=False)
+    return values.reshape(num_rows, *lengths)
+
+
+def _is_other_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

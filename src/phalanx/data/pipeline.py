@@ -1,0 +1,210 @@
+"""The door of this package: from an opened data set to the batches of one worker.
+
+Builds the chain shuffle -> cut -> augment -> normalise -> prefetch out of `stages`. Workers call
+`train_batches` once per epoch and `eval_batches` once per evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import numpy as np
+
+from phalanx.data.augment import Augmenter
+from phalanx.data.base import Array
+from phalanx.data.dataset import Dataset, Part, open_dataset
+from phalanx.data.file_shards import FileShards
+from phalanx.data.order import EpochOrder, Indices, share_sizes
+from phalanx.data.shards import Cut, OffShards, SampleShards, Shards, choose_policy
+from phalanx.data.stages import Origin, Prefetch, Stage
+from phalanx.data.stream import Batch, BatchStream, Timed
+from phalanx.spec.data import DataSpec
+
+__all__ = [
+    "Batch",
+    "BatchStream",
+    "Dataset",
+    "Part",
+    "eval_batches",
+    "open_dataset",
+    "train_batches",
+]
+
+_EVAL_PREFETCH = 2
+
+
+def train_batches(
+    dataset: Dataset,
+    *,
+    spec: DataSpec,
+    seed: int,
+    epoch: int,
+    global_batch: int,
+    rank: int,
+    num_workers: int,
+    shares: Sequence[float] | None = None,
+    start_step: int = 0,
+    start_sample: int = 0,
+) -> BatchStream:
+    """One worker's batches of one training epoch.
+
+    Args:
+        dataset: The opened data set.
+        spec: The same data section that it was opened with.
+        seed: The job's seed.
+        epoch: Counted from 0.
+        global_batch: Samples per step over all workers.
+        rank: This worker.
+        num_workers: How many there are.
+        shares: Relative share of the global batch per worker; None: equal.
+        start_step: Continue at this step, with workers and batch as they were.
+        start_sample: Continue after so many samples of the epoch, with any workers and batch.
+    """
+    if start_step and start_sample:
+        raise ValueError("give start_step or start_sample, not both")
+    part = dataset.train
+    policy = choose_policy(
+        spec.shard,
+        num_files=len(part.file_sizes),
+        num_workers=num_workers,
+        shuffle=spec.shuffle,
+    )
+    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
+    shards = _shards(policy, order, part, global_batch, num_workers, shares)
+    start_sample = start_sample or shards.offset_of(start_step)
+    augmenter = None
+    if spec.augment:
+        own_key = (1 + rank,) if policy == "off" else (0,)
+        augmenter = Augmenter(
+            spec.augment,
+            key=(seed, epoch, *own_key),
+            max_rows=shards.max_rows(rank),
+            like=part.inputs,
+        )
+    return _stream(
+        part,
+        shards.batches(epoch, rank, start_sample=start_sample),
+        steps=shards.steps(start_sample),
+        max_rows=shards.max_rows(rank),
+        augmenter=augmenter,
+        prefetch=spec.prefetch,
+    )
+
+
+def eval_batches(part: Part, *, rank: int, num_workers: int, worker_batch: int) -> BatchStream:
+    """One worker's share of a part, in order and unaugmented.
+
+    Every sample is in exactly one worker's share. Shares differ by one sample at most, so the
+    number of batches can differ between workers; none is empty.
+    """
+    sizes = share_sizes(part.num_samples, num_workers)
+    own = np.arange(sum(sizes[:rank]), sum(sizes[: rank + 1]), dtype=np.int64)
+    steps = range(-(-len(own) // worker_batch))
+    return _stream(
+        part,
+        _eval_cuts(own, sizes, worker_batch, steps),
+        steps=steps,
+        max_rows=worker_batch,
+        augmenter=None,
+        prefetch=_EVAL_PREFETCH,
+    )
+
+
+def _eval_cuts(
+    own: Indices, sizes: Sequence[int], worker_batch: int, steps: range
+) -> Iterator[Cut]:
+    for step in steps:
+        first, last = step * worker_batch, (step + 1) * worker_batch
+        before = sum(min(size, first) for size in sizes)
+        yield Cut(
+            epoch=0,
+            step=step,
+            indices=own[first:last],
+            global_count=sum(min(size, last) for size in sizes) - before,
+            global_offset=before,
+        )
+
+
+def _shards(
+    policy: str,
+    order: EpochOrder,
+    part: Part,
+    global_batch: int,
+    num_workers: int,
+    shares: Sequence[float] | None,
+) -> Shards:
+    if policy == "file":
+        return FileShards(
+            order,
+            file_sizes=part.file_sizes,
+            global_batch=global_batch,
+            num_workers=num_workers,
+            shares=shares,
+        )
+    kind = SampleShards if policy == "sample" else OffShards
+    return kind(order, global_batch=global_batch, num_workers=num_workers, shares=shares)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Samples between the stages."""
+
+    cut: Cut
+    inputs: Array
+    targets: Array
+
+
+def _stream(
+    part: Part,
+    cuts: Iterator[Cut],
+    *,
+    steps: range,
+    max_rows: int,
+    augmenter: Augmenter | None,
+    prefetch: int,
+) -> BatchStream:
+    """Join the stages into one chain."""
+    max_rows = min(max_rows, part.num_samples)
+    # Only this chain's thread touches it, and each batch leaves it before the next is cut.
+    stored = np.empty((max_rows, *part.inputs.shape[1:]), dtype=part.inputs.dtype)
+    # See `Prefetch`: one in the making, `prefetch` ready, one in the consumer's hands.
+    buffers = cycle([part.normalizer.buffer(max_rows) for _ in range(prefetch + 2)])
+
+    def gather(cut: Cut) -> _Gathered:
+        rows = part.rows[cut.indices]
+        inputs = stored[: len(rows)]
+        # The rows are right by construction; "clip" spares numpy a copy of the whole result.
+        np.take(part.inputs, rows, axis=0, out=inputs, mode="clip")
+        return _Gathered(cut=cut, inputs=inputs, targets=part.targets[rows])
+
+    def augment(samples: _Gathered) -> _Gathered:
+        assert augmenter is not None
+        return replace(samples, inputs=augmenter(samples.inputs, samples.cut.indices))
+
+    def normalise(samples: _Gathered) -> Batch:
+        return Batch(
+            inputs=part.normalizer(samples.inputs, next(buffers)),
+            targets=samples.targets,
+            indices=samples.cut.indices,
+            global_count=samples.cut.global_count,
+            global_offset=samples.cut.global_offset,
+            epoch=samples.cut.epoch,
+            step=samples.cut.step,
+        )
+
+    shuffled = Origin("shuffle", cuts)
+    gathered = Stage("cut", shuffled, gather)
+    stages: list[Timed] = [shuffled, gathered]
+    samples: Iterator[_Gathered] = gathered
+    if augmenter is not None:
+        augmented = Stage("augment", gathered, augment)
+        stages.append(augmented)
+        samples = augmented
+    normalised = Stage("normalise", samples, normalise)
+    stages.append(normalised)
+    if prefetch == 0:
+        return BatchStream(stages, normalised, steps)
+    ahead = Prefetch(normalised, depth=prefetch)
+    return BatchStream([*stages, ahead], ahead, steps)

@@ -1,0 +1,88 @@
+"""What a worker is handed: batches, and the stream that they come in.
+
+Plain values and their life cycle. `pipeline` builds the streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.base import Array
+from phalanx.data.order import Indices
+from phalanx.data.stages import Prefetch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One worker's samples of one step.
+
+    `inputs` lies in a buffer that the stream uses again: it is the consumer's until it asks for the
+    next batch. `copy` makes a batch that lasts.
+    """
+
+    inputs: npt.NDArray[np.float32]
+    """Contiguous (n, H, W, C) or (n, ...); n may be 0."""
+    targets: Array
+    """int64 labels or float32 values."""
+    indices: Indices
+    """Which samples of the part these are."""
+    global_count: int
+    """Samples of all workers in this step."""
+    global_offset: int
+    """Samples of all workers in this epoch before this step."""
+    epoch: int
+    step: int
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def copy(self) -> Batch:
+        """A batch whose inputs are its own."""
+        return replace(self, inputs=self.inputs.copy())
+
+
+class Timed(Protocol):
+    """A stage, as far as its cost is concerned."""
+
+    name: str
+    seconds: float
+
+
+class BatchStream:
+    """The batches of one epoch or evaluation, once through.
+
+    Use it in a `with` block, so that leaving the loop early ends the background thread at once.
+    """
+
+    def __init__(self, stages: Sequence[Timed], batches: Iterator[Batch], steps: range) -> None:
+        self._stages = stages
+        self._batches = batches
+        self.first_step = steps.start
+        self.num_steps = steps.stop
+        """One past the last step's number: for a whole epoch, the number of its steps."""
+
+    def __len__(self) -> int:
+        return self.num_steps - self.first_step
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+    def __enter__(self) -> BatchStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the background thread, if there is one; the batches not yet taken are dropped."""
+        if isinstance(self._batches, Prefetch):
+            self._batches.close()
+
+    def stage_times(self) -> dict[str, float]:
+        """Seconds that each stage has worked so far; for `prefetch`, that the consumer waited."""
+        return {stage.name: stage.seconds for stage in self._stages}
