@@ -36,7 +36,7 @@ class Collective(ABC):
 
     @abstractmethod
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
-        """Begin to combine a tensor over all workers, in place; it must not be touched until done."""
+        """Begin to combine a tensor over all workers, in place; hands off until it is done."""
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:

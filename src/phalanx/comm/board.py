@@ -24,7 +24,7 @@ class Board(Protocol):
         """Wait for a value."""
 
 
-class BoardStore(dist.Store):
+class BoardStore(dist.Store):  # type: ignore[misc, name-defined]  # no stubs in torch
     """The part of torch's store interface that Gloo's rendezvous uses.
 
     Args:

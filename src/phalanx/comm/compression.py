@@ -1,8 +1,8 @@
 """Halving gradient traffic: bf16 on the wire, and what rounding took away added to the next step.
 
-Notation: g gradient, e residual, q what is sent. p = g + e, q = bf16(p), e' = p - q. Over many steps
-the sum of what was sent equals the sum of the gradients up to one residual, so nothing is lost for
-good (error feedback).
+Notation: g gradient, e residual, q what is sent. p = g + e, q = bf16(p), e' = p - q. Over many
+steps the sum of what was sent equals the sum of the gradients up to one residual, so nothing is
+lost for good (error feedback).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Collectives on Gloo, the CPU back-end of torch.distributed.
 
 The process group is made directly rather than through torch's global default group: several groups
-can then live in one process, and a test can run its ranks as threads.
+can then live in one process, and a test can run its ranks as threads. torch ships no complete type
+stubs for these classes, hence the ignores.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo
 from typing_extensions import override
 
 from phalanx.comm.base import Collective, Pending, Reduction
@@ -22,6 +24,8 @@ _OPERATIONS = {
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
 }
+# Gloo works on each collective in a thread of its own; two keep one sending while one reduces.
+_NUM_THREADS = 2
 
 
 class GlooCollective(Collective):
@@ -36,48 +40,73 @@ class GlooCollective(Collective):
     """
 
     def __init__(
-        self, store: dist.Store, *, rank: int, size: int, host: str, deadline_s: float
+        self,
+        store: dist.Store,  # type: ignore[name-defined]
+        *,
+        rank: int,
+        size: int,
+        host: str,
+        deadline_s: float,
     ) -> None:
         self.rank = rank
         self.size = size
         self.sent_bytes = 0
         self._deadline_s = deadline_s
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=deadline_s)
-        options._threads = 2
+        options._threads = _NUM_THREADS
         try:
-            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+            self._group = ProcessGroupGloo(store, rank, size, options)
         except RuntimeError as error:
             raise PeerError(f"the group of {size} workers did not form: {error}") from error
 
     @override
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         options = dist.AllreduceOptions()
-        options.reduceOp = _OPERATIONS[reduction]
+        options.reduceOp = _OPERATIONS[reduction]  # type: ignore[assignment]
         # A ring sends each of its N chunks N-1 times while reducing and N-1 times while spreading.
         self._count(2 * (self.size - 1) / self.size * tensor.nbytes)
-        return self._start(lambda: self._group.allreduce([tensor], options), "all-reduce")
+        return self._start(
+            lambda: self._group.allreduce([tensor], options),  # type: ignore[attr-defined]
+            "all-reduce",
+        )
 
     @override
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
         options = dist.BroadcastOptions()
         options.rootRank = source
         options.rootTensor = 0
-        # A binomial tree: the source sends log2(N) copies, so the mean over workers is (N-1)/N.
-        self._count(math.ceil(math.log2(self.size)) * tensor.nbytes if self.rank == source else 0)
-        self._start(lambda: self._group.broadcast([tensor], options), "broadcast").wait()
+        # A binomial tree; what inner nodes pass on is put down to the source.
+        copies = math.ceil(math.log2(self.size)) if self.rank == source else 0
+        self._count(copies * tensor.nbytes)
+        self._start(
+            lambda: self._group.broadcast([tensor], options),  # type: ignore[attr-defined]
+            "broadcast",
+        ).wait()
 
     @override
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         self._count((self.size - 1) * tensor.nbytes)
-        self._start(lambda: self._group.allgather([parts], [tensor]), "all-gather").wait()
+        self._start(
+            lambda: self._group.allgather([parts], [tensor]),  # type: ignore[attr-defined]
+            "all-gather",
+        ).wait()
         return parts
 
     @override
     def close(self) -> None:
         self._group.shutdown()
+
+    def failure(self, activity: str, error: RuntimeError) -> PeerError:
+        """The error that a failed exchange surfaces as."""
+        reason = str(error).strip() or "no reason given"
+        return PeerError(
+            f"{activity} with {self.size - 1} peers broke off (limit {self._deadline_s:g} s): "
+            f"{reason.splitlines()[0]}",
+            rank=self.rank,
+        )
 
     def _count(self, num_bytes: float) -> None:
         self.sent_bytes += int(num_bytes)
@@ -87,15 +116,6 @@ class GlooCollective(Collective):
             return _GlooPending(begin(), activity, self)
         except RuntimeError as error:
             raise self.failure(activity, error) from error
-
-    def failure(self, activity: str, error: RuntimeError) -> PeerError:
-        """The error that a failed exchange surfaces as."""
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-        return PeerError(
-            f"{activity} with {self.size - 1} peers broke off (limit {self._deadline_s:g} s): "
-            f"{first_line}",
-            rank=self.rank,
-        )
 
 
 class _GlooPending:

@@ -36,24 +36,21 @@ class Allreduce(Strategy):
             Bf16Compressor(replica.gradients) if self._spec.compression == "bf16" else None
         )
         self._buckets = replica.buckets
-        self._ready: set[int] = set()
         self._pending: list[Pending] = []
         collective.broadcast(replica.parameters)
         if replica.buffers.numel() > 0:
             collective.broadcast(replica.buffers)
 
     @override
-    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
-        self._ready.clear()
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         self._pending.clear()
-        result = self._replica.forward_backward(
-            batch, draw=draw, on_bucket_ready=self._bucket_ready
-        )
+        result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
         computed = time.perf_counter()
         for index, pending in enumerate(self._pending):
             pending.wait()
             if self._compressor is not None:
-                self._compressor.decompress(*self._buckets[index])
+                bucket = self._buckets[index]
+                self._compressor.decompress(bucket.start, bucket.stop)
         exchanged = time.perf_counter()
         self._replica.apply(lr)
         return StepFacts(
@@ -66,16 +63,14 @@ class Allreduce(Strategy):
             apply_s=time.perf_counter() - exchanged,
         )
 
-    def _bucket_ready(self, index: int) -> None:
-        """Start every bucket whose turn it is: all workers must send them in the same order."""
-        self._ready.add(index)
-        while (turn := len(self._pending)) in self._ready:
-            begin, end = self._buckets[turn]
-            if self._compressor is not None:
-                tensor = self._compressor.compress(begin, end)
-            else:
-                tensor = self._replica.gradients[begin:end]
-            self._pending.append(self._collective.start_all_reduce(tensor))
+    def _start_bucket(self, index: int) -> None:
+        """Called during backward, with rising bucket numbers: the same order on every worker."""
+        bucket = self._buckets[index]
+        if self._compressor is not None:
+            tensor = self._compressor.compress(bucket.start, bucket.stop)
+        else:
+            tensor = self._replica.gradients[bucket.start : bucket.stop]
+        self._pending.append(self._collective.start_all_reduce(tensor))
 
     @override
     def settle(self) -> None:

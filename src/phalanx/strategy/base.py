@@ -37,13 +37,14 @@ class Strategy(ABC):
         """Take over a replica and bring all workers to the same parameters; called once, first."""
 
     @abstractmethod
-    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         """Train on this worker's part of a batch.
 
         Args:
             batch: The samples, maybe none, and the true size of the global batch.
             lr: The learning rate at this point of the schedule.
-            draw: Number of this step in the run; decides dropout, together with seed and rank.
+            step_index: Number of this step in the run; decides dropout, together with seed and
+            rank.
         """
 
     @abstractmethod

@@ -1,9 +1,9 @@
 """Local SGD: workers step alone and average their parameters every H steps.
 
-Notation: x shared parameters at the last averaging, x_i worker i's after H own steps, n_i samples it
-used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer step (DiLoCo, arXiv 2311.08105):
-d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a Nesterov step along -d.
-With H = 1 and SGD, plain averaging is the same update as all-reduce, because it is linear.
+Notation: x shared parameters at the last averaging, x_i worker i's after H own steps, n_i samples
+it used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer step (DiLoCo, arXiv
+2311.08105): d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a Nesterov step along
+-d. With H = 1 and SGD, plain averaging is the same update as all-reduce, because it is linear.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LocalSgd(Strategy):
         self._velocity = torch.zeros_like(replica.parameters) if self._spec.outer else None
 
     @override
-    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         num_samples = len(batch.targets)
         # The mean over this worker's own samples: nobody else takes part in this update.
         own = dataclasses.replace(batch, global_count=max(1, num_samples))
-        result = self._replica.forward_backward(own, draw=draw)
+        result = self._replica.forward_backward(own, step=step_index)
         computed = time.perf_counter()
         if num_samples > 0:
             self._replica.apply(lr)
@@ -71,10 +71,16 @@ class LocalSgd(Strategy):
         if self._steps > 0:
             self._average()
         if self._collective.size > 1:
-            for tensor in self._replica.optimizer_tensors():
+            for tensor in self._moments():
                 self._collective.all_reduce(tensor)
                 tensor.div_(self._collective.size)
         average_buffers(self._replica, self._collective)
+
+    def _moments(self) -> list[torch.Tensor]:
+        """The optimiser's state per parameter, such as momentum; counters are equal everywhere."""
+        optimizer = self._replica.optimizer
+        state = optimizer.state().values() if optimizer is not None else ()
+        return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]
 
     def _average(self) -> None:
         parameters = self._replica.parameters

@@ -21,8 +21,8 @@ class Single(Strategy):
         self._replica = replica
 
     @override
-    def step(self, batch: Batch, *, lr: float, draw: int) -> StepFacts:
-        result = self._replica.forward_backward(batch, draw=draw)
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        result = self._replica.forward_backward(batch, step=step_index)
         begin = time.perf_counter()
         self._replica.apply(lr)
         return StepFacts(

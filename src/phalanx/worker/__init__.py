@@ -1,5 +1,5 @@
 """INSIDE A PROCESS: bootstrap, the training loop, evaluation, checkpoints.
 
-Started by command (`python -m phalanx.worker`) with a WorkerSpec on standard input; never imported by
-the control plane.
+Started by command (`python -m phalanx.worker`) with a WorkerSpec on standard input; never imported
+by the control plane.
 """

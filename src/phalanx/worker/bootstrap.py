@@ -1,8 +1,8 @@
 """From a started process to a worker that trains: the only module that reads the environment.
 
-Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the role
-and reports how it ended. torch is imported after the cores are bound, so that its thread pools see
-the right ones.
+Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the
+role and reports how it ended. torch is imported after the cores are bound, so that its thread
+pools see the right ones.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.tally import Tally
 
+_log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Run the process described on standard input, then exit with its code."""
@@ -38,7 +40,7 @@ def main() -> None:
         die_with_parent(spec.parent_pid)
     log = EventLog(RunDir(Path(spec.run_dir)).events_path(spec.process))
     watch_signals(log.flush)
-    watch_stdin(sys.stdin.buffer, log.flush)
+    watch_stdin(sys.stdin.fileno(), log.flush)
     if spec.cpus:
         os.sched_setaffinity(0, spec.cpus)
     _limit_threads(spec.threads)
@@ -52,7 +54,7 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
         server_key=spec.controller_key,
         keys=KeyPair(public=spec.public_key, secret=spec.secret_key),
         progress=tally.progress,
-        on_stop=lambda reason: logging.info("asked to stop: %s", reason),
+        on_stop=lambda reason: _log.info("asked to stop: %s", reason),
     )
     with control:
         control.send(Hello(pid=os.getpid(), host=socket.gethostname()))
@@ -75,7 +77,7 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
     code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
     message = str(error) if expected else f"{type(error).__name__}: {error}"
     detail = "" if expected else traceback.format_exc()
-    logging.error("%s", detail or message)
+    _log.error("%s", detail or message)
     control.send(
         Failed(kind=type(error).__name__, message=message, traceback=detail, exit_code=int(code))
     )

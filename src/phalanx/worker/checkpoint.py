@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run in one file, written in one stroke by the chief.
 
-A file holds named tensors (safetensors) and the position as JSON in its header. Writing goes through
-a temporary file, so a crash leaves the previous checkpoint; if the newest one cannot be read back,
-the one before it is taken.
+A file holds named tensors (safetensors) and the position as JSON in its header. Writing goes
+through a temporary file, so a crash leaves the previous checkpoint; if the newest one cannot be
+read back, the one before it is taken.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dying in time: with the controller, on request, and without waiting for a stuck computation.
 
 Three ropes, because each fails alone: the system's parent-death signal (this machine only), the end
-of standard input (any launcher), and SIGTERM, which is awaited by a thread of its own so that a main
-thread stuck inside a collective cannot hold the process up.
+of standard input (any launcher), and SIGTERM, which is awaited by a thread of its own so that a
+main thread stuck inside a collective cannot hold the process up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,11 +40,12 @@ def watch_signals(last_words: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
 
 
-def watch_stdin(stream: BinaryIO, last_words: Callable[[], None]) -> None:
+def watch_stdin(descriptor: int, last_words: Callable[[], None]) -> None:
     """Leave when the launcher's end of standard input closes."""
 
     def wait() -> None:
-        while stream.read(1024):
+        # Not through sys.stdin: its lock would be held when the interpreter shuts down.
+        while os.read(descriptor, 1024):
             pass
         last_words()
         os._exit(1)

@@ -81,14 +81,16 @@ class TrainLoop:
         """Take up the newest checkpoint; with none, start from the beginning."""
         found = self._checkpoints.read_newest()
         if found is None:
-            self._log.record(events.Warned(message="no checkpoint yet: starting from the beginning"))
+            self._log.record(
+                events.Warned(message="no checkpoint yet: starting from the beginning")
+            )
             return
         path, position, state = found
         take_up(state, self._replica, self._strategy, self._collective, self._tally)
         position.num_workers = self._collective.size
         self._position = position
         self._tally.step = position.updates
-        self._log.record(
+        self._record_as_chief(
             events.Resumed(path=str(path), epoch=position.epoch, samples=position.samples)
         )
 
@@ -140,7 +142,7 @@ class TrainLoop:
             total_samples=self._epoch_size * self._job.epochs,
             samples_per_epoch=self._epoch_size,
         )
-        facts = self._strategy.step(batch, lr=lr, draw=position.updates)
+        facts = self._strategy.step(batch, lr=lr, step_index=position.updates)
         position.samples += batch.global_count
         position.epoch_samples += batch.global_count
         position.updates += 1
@@ -210,7 +212,7 @@ class TrainLoop:
         data = self._dataset.test if part == "test" else self._dataset.validation
         measures = evaluate(self._replica, self._collective, data)
         self._position.evaluate_s += measures.duration_s
-        self._log.record(
+        self._record_as_chief(
             events.Evaluation(
                 part=part,
                 epoch=self._position.epoch,
@@ -221,6 +223,11 @@ class TrainLoop:
             )
         )
         return measures
+
+    def _record_as_chief(self, event: events.Event) -> None:
+        """Facts about all workers together are written once."""
+        if self._is_chief:
+            self._log.record(event)
 
     def _report_epoch(self) -> None:
         position = self._position
@@ -237,14 +244,14 @@ class TrainLoop:
             lr=self._tally.lr,
             train_s=position.train_s,
         )
-        self._log.record(
+        self._record_as_chief(
             events.Epoch(
                 epoch=report.epoch,
                 samples=report.samples,
                 updates=report.updates,
                 train_loss=report.train_loss,
                 train_accuracy=report.train_accuracy,
-                regularisation=self._replica.regularisation(),
+                regularisation=self._regularisation(),
                 val_loss=report.val_loss,
                 val_accuracy=report.val_accuracy,
                 lr=report.lr,
@@ -254,6 +261,10 @@ class TrainLoop:
         )
         if self._is_chief:
             self._control.send(EpochDone(report))
+
+    def _regularisation(self) -> float:
+        optimizer = self._replica.optimizer
+        return optimizer.regularisation() if optimizer is not None else 0.0
 
     def _judge_improvement(self) -> bool:
         """Keep count of epochs without improvement; returns whether this one is the best so far."""
@@ -316,7 +327,7 @@ class TrainLoop:
             stopped_early=position.stopped_early,
             train_loss=position.train_loss,
             train_accuracy=position.train_accuracy,
-            regularisation=self._replica.regularisation(),
+            regularisation=self._regularisation(),
             val_loss=position.val_loss,
             val_accuracy=position.val_accuracy,
             test_loss=test.loss if test else None,

@@ -1,4 +1,4 @@
-"""What a process does in its role; called by the bootstrap once cores, channel and log are ready."""
+"""What a process does in its role; called by the bootstrap once channel and log are ready."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
-from phalanx.data.pipeline import Dataset, open_dataset
-from phalanx.engine.replica import Replica
-from phalanx.model.catalogue import build_model
+from phalanx.data.pipeline import open_dataset
 from phalanx.records.events import Started
 from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
@@ -25,7 +23,7 @@ from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import Result
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
-from phalanx.worker.precision import settle_precision
+from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.tally import Tally
 
 _LOOPBACK = "127.0.0.1"
@@ -44,7 +42,7 @@ def run_worker(
     collective = _join(spec, control)
     try:
         precision = settle_precision(spec.job, dataset, collective)
-        replica = _build_replica(spec, dataset, precision.name)
+        replica = build_replica(spec.job, dataset, rank=spec.rank, precision=precision.name)
         strategy = build_strategy(spec.job.strategy)
         strategy.attach(replica, collective)
         startup_s = time.monotonic() - started
@@ -87,24 +85,4 @@ def _join(spec: WorkerSpec, control: ControlClient) -> Collective:
         size=spec.job.workers,
         host=_LOOPBACK,
         deadline_s=deadlines.exchange_s,
-    )
-
-
-def _build_replica(spec: WorkerSpec, dataset: Dataset, precision: str) -> Replica:
-    job = spec.job
-    model = build_model(
-        job.model,
-        input_shape=dataset.input_shape,
-        num_classes=dataset.num_classes,
-        seed=job.seed,
-    )
-    bucket_bytes = getattr(job.strategy, "bucket_bytes", "auto")
-    return Replica(
-        model,
-        loss=job.loss,
-        optimizer=job.optimizer,
-        precision=precision,
-        seed=job.seed,
-        rank=spec.rank,
-        bucket_bytes=bucket_bytes,
     )

@@ -1,8 +1,8 @@
 """The whole state of a run as named tensors, and back: what a checkpoint holds.
 
 Parameters, statistics and optimiser state come from the replica, residuals and the like from the
-strategy, and the sums of the epoch in progress from every worker. Random state is not among them: sample
-order, augmentation and dropout are functions of seed, epoch, step and rank.
+strategy, and the sums of the epoch in progress from every worker. Random state is not among them:
+sample order, augmentation and dropout are functions of seed, epoch, step and rank.
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""How many bytes went which way, by peer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class ByteMeter:
+    """Counts payload and header bytes; one thread writes, any thread may read the totals."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+
+    @property
+    def total_sent(self) -> int:
+        """Over all peers."""
+        return sum(self.sent.values())
+
+    @property
+    def total_received(self) -> int:
+        """Over all peers."""
+        return sum(self.received.values())

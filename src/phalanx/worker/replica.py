@@ -1,0 +1,72 @@
+"""Making this worker's replica: the job's model on the data's shapes, in the format that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from phalanx.comm.base import Collective
+from phalanx.data.pipeline import Dataset, train_batches
+from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
+from phalanx.engine.replica import Replica
+from phalanx.model.catalogue import build_model
+from phalanx.spec.job import JobSpec
+from phalanx.spec.strategy import AllreduceSpec, StrategySpec
+
+_FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
+
+
+def settle_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:
+    """The format that all workers compute in; under `auto` the chief measures for everyone."""
+
+    def step_factory(precision: Precision) -> Callable[[], object]:
+        replica = build_replica(job, dataset, rank=0, precision=precision)
+        with train_batches(
+            dataset,
+            spec=job.data,
+            seed=job.seed,
+            epoch=0,
+            global_batch=job.global_batch,
+            rank=0,
+            num_workers=collective.size,
+            shares=job.batch.shares,
+        ) as batches:
+            batch = next(iter(batches)).copy()
+        return lambda: replica.forward_backward(batch, step=0)
+
+    # The others take the chief's word, so they need not measure.
+    requested = job.precision if collective.rank == 0 or job.precision != "auto" else "fp32"
+    choice = choose_precision(requested, step_factory=step_factory)
+    if job.precision != "auto":
+        return choice
+    chosen = torch.tensor([_FORMATS.index(choice.name)])
+    collective.broadcast(chosen)
+    if collective.rank == 0:
+        return choice
+    return PrecisionChoice(_FORMATS[int(chosen.item())], "the chief's choice")
+
+
+def build_replica(job: JobSpec, dataset: Dataset, *, rank: int, precision: Precision) -> Replica:
+    """A worker's copy of the job's model, equal on all workers of the run."""
+    model = build_model(
+        job.model,
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        seed=job.seed,
+    )
+    return Replica(
+        model,
+        loss=job.loss,
+        optimizer=job.optimizer,
+        precision=precision,
+        seed=job.seed,
+        rank=rank,
+        bucket_bytes=_bucket_bytes(job.strategy),
+    )
+
+
+def _bucket_bytes(strategy: StrategySpec) -> int | None:
+    if isinstance(strategy, AllreduceSpec) and strategy.bucket_bytes != "auto":
+        return strategy.bucket_bytes
+    return None
