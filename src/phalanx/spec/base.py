@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
 
 
 class Spec(BaseModel):
@@ -23,12 +25,43 @@ class Spec(BaseModel):
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True)
+class Words:
+    """Annotates a type with the words that messages and the reference use for it."""
+
+    text: str
+
+
+def fault(message: str, hint: str = "", *, at: tuple[str, ...] = ()) -> PydanticCustomError:
+    """Build what a validator raises when several settings do not go together.
+
+    Args:
+        message: What is wrong, complete without its position.
+        hint: The rest of the sentence, `; ...` or ` (...)`: what would be right.
+        at: Path of the setting to blame, seen from the validated value; its line is the one shown.
+    """
+    return PydanticCustomError(
+        "fault", "{message}{hint}", {"message": message, "hint": hint, "at": at}
+    )
+
+
 def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
 ListOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
 """An immutable sequence that is written as a list in YAML."""
+
+
+def _whole(value: object) -> object:
+    # 1, 1.0 and True are equal in Python, so a Literal of numbers would let all three pass.
+    if type(value) is not int:
+        raise PydanticCustomError("int_type", "Input should be a whole number")
+    return value
+
+
+Whole = BeforeValidator(_whole)
+"""Goes with a `Literal` of whole numbers and keeps booleans and fractions out."""
 
 
 def name_only(value: object) -> object:

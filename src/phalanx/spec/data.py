@@ -4,32 +4,56 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, name_only
+from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.names import did_you_mean
 
 Augmentation = Literal["flip", "pad-crop"]
 ShardPolicy = Literal["auto", "sample", "file", "off"]
 BUILT_IN_DATA = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar10")
+DATA_SUFFIXES = (".npz", ".parquet")
+
+
+def is_path(name: str) -> bool:
+    """Whether a data name is the user's own file or folder; it need not exist on this machine."""
+    return "/" in name or name.endswith(DATA_SUFFIXES)
+
+
+def _built_in_or_path(name: str) -> str:
+    if name in BUILT_IN_DATA or is_path(name):
+        return name
+    raise fault(
+        f"unknown data {name!r}",
+        f"{did_you_mean(name, BUILT_IN_DATA)} (built in: {', '.join(BUILT_IN_DATA)}; "
+        "or a path that contains '/' or ends in .npz or .parquet)",
+    )
+
+
+DataName = Annotated[
+    str, AfterValidator(_built_in_or_path), Words("a built-in data set or a path, as text")
+]
 
 
 class DataSpec(Spec):
     """A data set and the road from it to batches."""
 
-    name: str
-    """digits, mnist, fashion-mnist, kmnist, cifar10, or the path of a .npz or .parquet file or folder."""
+    name: DataName
+    """digits, mnist, fashion-mnist, kmnist, cifar10, or the path of a .npz or .parquet file or
+    folder; a path contains `/` or ends in .npz or .parquet, seen from where `phalanx` is called."""
     augment: ListOf[Augmentation] = ()
-    """Random changes to training images: flip (left-right), pad-crop (pad by 4 pixels, crop back)."""
+    """Random changes to training images: flip (left-right), pad-crop (pad by 4, crop back)."""
     shard: ShardPolicy = "auto"
-    """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole files),
-    off (each worker sees everything), auto (file if the source has at least as many files as workers
-    and no shuffle across files is asked for, else sample)."""
+    """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole
+    files), off (each worker sees everything), auto (file if the source has at least as many files
+    as workers and no shuffle across files is asked for, else sample)."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
     normalize: Literal["standard", "unit", "none"] = "standard"
-    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values as float."""
+    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values."""
     validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
-    """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else 10 %."""
+    """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else
+    10 %."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Use only this many training samples (before the validation split), for quick trials."""
     prefetch: Annotated[int, Field(ge=0)] = 2
@@ -58,9 +82,17 @@ class BatchSpec(Spec):
     @model_validator(mode="after")
     def _one_of_two(self) -> BatchSpec:
         if (self.global_ is None) == (self.per_worker is None):
-            raise ValueError("give exactly one of 'global' and 'per_worker', such as {global: 128}")
+            raise fault(
+                "batch takes exactly one of global and per_worker",
+                ", such as {global: 128}",
+                at=() if self.global_ is None else ("per_worker",),
+            )
         if self.shares is not None and self.global_ is None:
-            raise ValueError("'shares' divides a global batch; give 'global' with it")
+            raise fault(
+                "batch.shares divides a global batch",
+                "; give 'global' instead of 'per_worker'",
+                at=("shares",),
+            )
         return self
 
     def global_size(self, num_workers: int) -> int:

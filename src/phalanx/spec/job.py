@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from phalanx.spec.base import Spec
+from phalanx.spec.base import Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.optimize import (
@@ -52,8 +52,13 @@ class DeadlineSpec(Spec):
 class JobSpec(Spec):
     """One training run."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=80)] = "job"
-    """Names the run directory; letters, digits, dot, dash and underscore."""
+    name: Annotated[
+        str,
+        # The name becomes a directory: no slash, no leading dot or dash, and one byte a letter.
+        Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=80),
+        Words("up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"),
+    ] = "job"
+    """Names the run directory."""
     model: ModelSpec = MnistCnnSpec()
     """A built-in network or `package.module:function`."""
     data: DataField = DataSpec(name="digits")
@@ -83,7 +88,7 @@ class JobSpec(Spec):
     strategy: StrategySpec = AllreduceSpec()
     """Who exchanges what, when."""
     evaluate: Literal["epoch", "end", "never"] = "epoch"
-    """When the validation set is measured; the test set is measured once at the end unless never."""
+    """When the validation set is measured; the test set once at the end, unless never."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """What is written down, and when."""
     deadlines: DeadlineSpec = DeadlineSpec()
@@ -93,16 +98,18 @@ class JobSpec(Spec):
     def _combinations(self) -> JobSpec:
         shares = self.batch.shares
         if shares is not None and len(shares) != self.workers:
-            raise ValueError(
-                f"batch.shares has {len(shares)} entries for {self.workers} workers; give one each"
+            raise fault(
+                f"batch.shares takes one entry per worker ({self.workers}), not {len(shares)}",
+                at=("batch", "shares"),
             )
         if self.strategy.name == "single" and self.workers != 1:
-            raise ValueError(
-                f"strategy 'single' takes 1 worker, not {self.workers}; "
-                "set 'workers: 1' or a strategy such as 'allreduce'"
+            raise fault(
+                f"strategy 'single' takes 1 worker, not {self.workers}",
+                "; set 'workers: 1' or a strategy such as allreduce",
+                at=("workers",),
             )
         if self.evaluate == "never" and self.early_stop is not None:
-            raise ValueError("early_stop needs evaluation; set 'evaluate: epoch'")
+            raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         return self
 
     @property

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    model_validator,
+)
 
-from phalanx.spec.base import ListOf, Spec, name_only
+from phalanx.spec.base import ListOf, Spec, Whole, Words, fault, name_only
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -17,23 +24,23 @@ class MlpSpec(Spec):
 
     name: Literal["mlp"] = "mlp"
     hidden: ListOf[Positive] = (300, 100)
-    """Width of each hidden layer; [300, 100] has 266,610 parameters on 28×28 and [128] has 101,770."""
+    """Width of each hidden layer; on 28x28, [300, 100] has 266,610 parameters, [128] 101,770."""
     dropout: Share = 0.0
     """Share of units dropped after each hidden layer."""
 
 
 class CnnSpec(Spec):
-    """One convolution of 32 filters, max-pooling, one dense layer of 64: 347,146 parameters on 28×28."""
+    """One convolution, max-pooling, one dense layer: 347,146 parameters on 28x28."""
 
     name: Literal["cnn"] = "cnn"
     filters: Positive = 32
-    """Filters of the 3×3 convolution."""
+    """Filters of the 3x3 convolution."""
     dense: Positive = 64
     """Width of the dense layer."""
 
 
 class MnistCnnSpec(Spec):
-    """Two convolutions, pooling, dense 128, two dropouts: 1,199,882 parameters on 28×28."""
+    """Two convolutions, pooling, dense 128, two dropouts: 1,199,882 parameters on 28x28."""
 
     name: Literal["mnist-cnn"] = "mnist-cnn"
     dropout: bool = True
@@ -45,13 +52,14 @@ class ResnetSpec(Spec):
 
     name: Literal["resnet"] = "resnet"
     n: Positive = 8
-    """Blocks per stage; version 1 with n=8 has 763,882 parameters, version 2 with n=6 is ResNet-56 v2."""
-    version: Literal[1, 2] = 1
+    """Blocks per stage; version 1 with n = 8 has 763,882 parameters, version 2 with n = 6 is
+    ResNet-56 v2."""
+    version: Annotated[Literal[1, 2], Whole] = 1
     """1: convolution, normalise, activate; 2: pre-activation bottlenecks."""
 
 
 class DensenetSpec(Spec):
-    """DenseNet-BC of three dense blocks: depth 40 and growth 12 has 180,778 parameters on 28×28×1."""
+    """DenseNet-BC of three dense blocks: depth 40, growth 12 has 180,778 parameters on 28x28."""
 
     name: Literal["densenet"] = "densenet"
     depth: Positive = 40
@@ -63,14 +71,30 @@ class DensenetSpec(Spec):
     dropout: Share = 0.1
     """Dropout after each convolution of a dense layer."""
 
+    @model_validator(mode="after")
+    def _whole_blocks(self) -> DensenetSpec:
+        nearest = max(10, 6 * round((self.depth - 4) / 6) + 4)
+        if self.depth != nearest:
+            raise fault(
+                f"model.depth must be 6k + 4 for densenet, not {self.depth}",
+                f"; the nearest is {nearest}",
+                at=("depth",),
+            )
+        return self
+
 
 class UserModelSpec(Spec):
     """A function of the user's that returns an `nn.Module`."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"),
+        Words("package.module:function"),
+    ]
     """`package.module:function`, importable from the directory where `phalanx` is called."""
-    args: dict[str, Any] = {}
-    """Keyword arguments for the function; `input_shape` and `num_classes` are added if it takes them."""
+    args: dict[str, JsonValue] = {}
+    """Keyword arguments for the function; `input_shape` and `num_classes` are added if it takes
+    them."""
 
 
 BUILT_IN_MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, name_only
+from phalanx.spec.base import ListOf, Spec, fault, name_only
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -16,9 +16,10 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 class _Optimizer(Spec):
     weight_decay: NonNegative = 0.0
-    """Pull towards zero in the update rule: added to the gradient, except adamw, which decouples it."""
+    """Pull towards zero in the update rule: added to the gradient; adamw decouples it."""
     l2: NonNegative = 0.0
-    """L2 regulariser on kernels (not on biases or normalisation): l2 · Σ w², reported apart from the loss."""
+    """L2 regulariser on kernels (not on biases or normalisation): l2 · Σ w², reported apart from
+    the loss."""
     clip_norm: PositiveFloat | None = None
     """Scale the whole gradient down to this norm if it is longer."""
 
@@ -37,7 +38,9 @@ class SgdSpec(_Optimizer):
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SgdSpec:
         if self.nesterov and self.momentum == 0:
-            raise ValueError("'nesterov: true' needs a momentum above 0, such as 0.9")
+            raise fault(
+                "optimizer.nesterov needs a momentum above 0", ", such as 0.9", at=("nesterov",)
+            )
         return self
 
 
@@ -74,7 +77,11 @@ class _AdamFamily(_Optimizer):
     @model_validator(mode="after")
     def _two_betas(self) -> _AdamFamily:
         if len(self.betas) != 2:
-            raise ValueError("'betas' takes two numbers, such as [0.9, 0.999]")
+            raise fault(
+                f"optimizer.betas takes two numbers, not {len(self.betas)}",
+                "; such as [0.9, 0.999]",
+                at=("betas",),
+            )
         return self
 
 
@@ -102,7 +109,8 @@ OptimizerSpec = Annotated[
 
 class _Schedule(Spec):
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all samples over which the rate climbs linearly from `warmup_from` times the peak."""
+    """Share of all samples over which the rate climbs linearly from `warmup_from` times the
+    peak."""
     warmup_from: Share = 0.1
     """Where the climb starts, as a share of the peak rate."""
 
@@ -127,12 +135,13 @@ class MilestonesSpec(_Schedule):
     @model_validator(mode="after")
     def _one_kind_of_moment(self) -> MilestonesSpec:
         if bool(self.at) == bool(self.at_epochs):
-            raise ValueError(
-                "give either 'at' (shares, such as [0.5, 0.75]) or 'at_epochs' (such as [80, 130])"
+            raise fault(
+                "schedule 'milestones' takes exactly one of at and at_epochs",
+                ", such as {at: [0.5, 0.75]} or {at_epochs: [80, 130]}",
             )
-        moments = self.at or self.at_epochs
+        moments, key = (self.at, "at") if self.at else (self.at_epochs, "at_epochs")
         if list(moments) != sorted(set(moments)):
-            raise ValueError("milestones must rise, such as [0.5, 0.75]")
+            raise fault(f"schedule.{key} must rise, not {list(moments)}", at=(key,))
         return self
 
 

@@ -27,7 +27,7 @@ class AllreduceSpec(Spec):
 
 
 class OuterStepSpec(Spec):
-    """The outer optimiser of DiLoCo: a Nesterov step along the averaged change of the parameters."""
+    """The outer optimiser of DiLoCo: a Nesterov step along the averaged change of parameters."""
 
     lr: Annotated[float, Field(gt=0)] = 0.7
     """Outer learning rate; 1 with momentum 0 is plain averaging."""
