@@ -1,0 +1,68 @@
+"""Job files and mappings as `JobSpec`: read, override, validate, and say what is wrong.
+
+Called by `api` and `cli`. Whether data, models and machines exist is not checked here: the job may
+be meant for other machines than this one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from phalanx.errors import SpecError
+from phalanx.spec.document import Document, from_mapping, read
+from phalanx.spec.job import JobSpec
+from phalanx.spec.messages import spec_error
+from phalanx.spec.overrides import apply_overrides
+
+_SUCH_AS = "such as 'model: mnist-cnn'"
+
+
+def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job file.
+
+    Args:
+        path: A YAML file.
+        overrides: `path=value` settings that win over the file, such as `optimizer.lr=0.05`.
+
+    Raises:
+        SpecError: One sentence with file, line, value and what would be right.
+    """
+    document = read(Path(path))
+    if document.data is None:
+        raise SpecError(
+            f"{path}: the file is empty; write at least one setting, {_SUCH_AS}", file=str(path)
+        )
+    if not isinstance(document.data, dict):
+        kind = "a list" if isinstance(document.data, list) else "a single value"
+        raise SpecError(
+            f"{document.mark(())}: the file holds {kind}; a job is settings by name, {_SUCH_AS}",
+            file=str(path),
+            line=document.mark(()).line,
+        )
+    return _validated(document, overrides)
+
+
+def job_from_mapping(mapping: Mapping[str, object], overrides: Sequence[str] = ()) -> JobSpec:
+    """Build a job from Python values, with the same checks and messages as for a file.
+
+    Args:
+        mapping: What a job file would hold; may contain specs, and is not changed.
+        overrides: `path=value` settings that win over the mapping.
+
+    Raises:
+        SpecError: One sentence with setting, value and what would be right.
+    """
+    return _validated(from_mapping(mapping), overrides)
+
+
+def _validated(document: Document, overrides: Sequence[str]) -> JobSpec:
+    apply_overrides(document, overrides, JobSpec)
+    try:
+        # Files use the aliases only: 'global', never the Python name 'global_'.
+        return JobSpec.model_validate(document.data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise spec_error(error, document, JobSpec) from None
