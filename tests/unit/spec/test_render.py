@@ -1,0 +1,198 @@
+"""What is rendered reads back as the same job, for any job."""
+
+import json
+import string
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from phalanx.errors import SpecError
+from phalanx.spec import JobSpec, Spec, job_from_mapping, load_job, shape
+from phalanx.spec.data import BUILT_IN_DATA
+from phalanx.spec.document import parse
+from phalanx.spec.flow import flow
+from phalanx.spec.reference import EXAMPLE
+from phalanx.spec.render import json_schema, to_mapping, to_yaml
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+identifiers = st.text(string.ascii_letters + "_", min_size=1, max_size=8)
+user_names = st.builds("{}.{}:{}".format, identifiers, identifiers, identifiers)
+data_names = st.sampled_from(BUILT_IN_DATA) | st.text(max_size=20).map("./{}".format)
+job_names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
+
+
+def numbers(whole: bool, constraints: tuple[object, ...]) -> st.SearchStrategy[object]:
+    bounds = {
+        name: getattr(constraint, name)
+        for constraint in constraints
+        for name in ("gt", "ge", "lt", "le")
+        if hasattr(constraint, name)
+    }
+    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+    if whole:
+        low += "gt" in bounds
+        return st.integers(low, high if high is None else high - ("lt" in bounds))
+    limits = {"exclude_min": "gt" in bounds, "exclude_max": "lt" in bounds}
+    return st.floats(low, high, allow_nan=False, allow_infinity=False, **limits)
+
+
+def values(annotation: object) -> st.SearchStrategy[object]:
+    """Anything that the models' types allow, as it would stand in a file."""
+    specs = shape.spec_classes(annotation)
+    choices = [settings_of(spec) for spec in specs]
+    for core, constraints in shape.alternatives(annotation):
+        if core in specs:
+            continue
+        if get_origin(core) is Literal:
+            choices.append(st.sampled_from(get_args(core)))
+        elif get_origin(core) is tuple:
+            choices.append(st.lists(values(get_args(core)[0]), max_size=4))
+        elif get_origin(core) is dict:
+            choices.append(st.dictionaries(st.text(), json_values, max_size=3))
+        elif core in (int, float):
+            choices.append(numbers(core is int, constraints))
+        else:
+            choices.append({bool: st.booleans(), str: st.text(), type(None): st.none()}[core])
+    return st.one_of(choices)
+
+
+def settings_of(spec: type[Spec]) -> st.SearchStrategy[dict[str, object]]:
+    fields = {key: values(shape.annotation_of(field)) for key, field in shape.keys(spec).items()}
+    special = {"DataSpec": data_names, "UserModelSpec": user_names, "JobSpec": job_names}
+    if spec.__name__ in special:
+        fields["name"] = special[spec.__name__]
+    required = {"name": fields.pop("name")} if "name" in fields else {}
+    return st.fixed_dictionaries(required, optional=fields)
+
+
+def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
+    """Repair what the types alone cannot promise."""
+    workers = mapping.get("workers", 1)
+    batch = mapping.get("batch")
+    if isinstance(batch, dict):
+        batch.pop("per_worker" if batch.get("global") else "global", None)
+        if not batch.get("per_worker"):
+            batch.setdefault("global", 64)
+        if batch.get("shares") is not None and (
+            not batch.get("global") or len(batch["shares"]) != workers
+        ):
+            del batch["shares"]
+    optimizer = mapping.get("optimizer", {})
+    if optimizer.get("nesterov"):
+        optimizer["momentum"] = 0.9
+    if len(optimizer.get("betas", "ab")) != 2:
+        del optimizer["betas"]
+    schedule = mapping.get("schedule", {})
+    if schedule.get("name") == "milestones":
+        schedule["at"] = sorted(set(schedule.get("at", ()))) or [0.5]
+        schedule.pop("at_epochs", None)
+    model = mapping.get("model", {})
+    if model.get("name") == "densenet":
+        model.pop("depth", None)
+    if mapping.get("strategy", {}).get("name") == "single":
+        mapping["workers"] = 1
+        mapping.pop("batch", None)
+    if mapping.get("evaluate") == "never":
+        mapping.pop("early_stop", None)
+    return mapping
+
+
+jobs = settings_of(JobSpec).map(made_consistent).map(job_from_mapping)
+
+
+@given(job=jobs, comments=st.booleans())
+def test_any_job_survives_a_round_trip_through_yaml(
+    tmp_path_factory: pytest.TempPathFactory, job: JobSpec, comments: bool
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "round-trip.yaml"
+    file.write_text(to_yaml(job, comments=comments), encoding="utf-8")
+    assert load_job(file) == job
+
+
+@given(job=jobs)
+def test_any_job_survives_a_round_trip_through_the_manifest(job: JobSpec) -> None:
+    assert job_from_mapping(json.loads(json.dumps(to_mapping(job), allow_nan=False))) == job
+
+
+@given(value=json_values)
+def test_any_plain_value_is_one_line_of_yaml(value: object) -> None:
+    text = flow(value)
+    assert "\n" not in text
+    assert parse(text, "").data == value
+    assert parse(f"a:\n  b: {text}  # note", "").data == {"a": {"b": value}}
+
+
+@given(text=st.text(alphabet=st.sampled_from("abc:{}[],-&*!|>'\"%@`#?\\ \n\t01.e~<=\x85\u2028")))
+def test_any_text_is_a_job_or_one_sentence(text: str) -> None:
+    message = "job.yaml: fine"
+    try:
+        parse(text, "job.yaml")
+    except SpecError as error:
+        message = str(error)
+    assert message.startswith("job.yaml:")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("word", ["off", "Yes", "null", "~", "1e-3", "010", "1_000", "2024-01-31"])
+def test_text_that_other_readers_take_for_something_else_is_quoted(word: str) -> None:
+    assert flow(word) == f'"{word}"'
+    old_reader = YAML(typ="safe", pure=True)
+    old_reader.version = (1, 1)
+    assert old_reader.load(flow(word)) == word
+
+
+def test_small_numbers_are_numbers_for_other_readers_too() -> None:
+    assert flow([1e-10, 1.5e-7, 1e16]) == "[1.0e-10, 1.5e-07, 1.0e+16]"
+
+
+def test_yaml_has_all_defaults_in_the_order_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(EXAMPLE)
+    lines = to_yaml(load_job(tmp_path / "job.yaml")).splitlines()
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == list(
+        shape.keys(JobSpec)
+    )
+    start = lines.index("batch:")
+    assert lines[start : start + 8] == [
+        "batch:",
+        "  global: 128",
+        "  per_worker: null",
+        "  shares: null",
+        "optimizer:",
+        "  name: sgd",
+        "  lr: 0.05",
+        "  momentum: 0.9",
+    ]
+
+
+def test_comments_explain_and_keep_to_the_width() -> None:
+    lines = to_yaml(JobSpec(), comments=True).splitlines()
+    assert "epochs: 1  # Passes over the training data." in lines
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_manifest_is_plain_json_data() -> None:
+    mapping = to_mapping(JobSpec())
+    assert json.loads(json.dumps(mapping)) == mapping
+    assert mapping["batch"] == {"global": 128, "per_worker": None, "shares": None}
+
+
+def test_json_schema_allows_short_and_long_forms() -> None:
+    properties = json_schema()["properties"]
+    short, long = properties["optimizer"]["anyOf"]
+    assert short["enum"] == ["sgd", "adagrad", "adadelta", "adam", "adamw"]
+    assert len(long["oneOf"]) == 5
+    assert {"type": "string"} in properties["model"]["anyOf"][0]["anyOf"]
+    assert properties["epochs"]["exclusiveMinimum"] == 0
+    assert json_schema()["additionalProperties"] is False
