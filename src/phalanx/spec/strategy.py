@@ -41,6 +41,9 @@ class LocalSgdSpec(Spec):
     name: Literal["local_sgd"] = "local_sgd"
     every: Annotated[int, Field(gt=0)] = 8
     """Steps between averagings (H)."""
+    average_moments: bool = True
+    """Average the optimiser's moments with the parameters; false keeps each worker's own, which
+    saves traffic and is what DiLoCo does."""
     outer: OuterStepSpec | None = None
     """An outer Nesterov step instead of plain averaging."""
 

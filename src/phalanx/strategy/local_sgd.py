@@ -3,7 +3,8 @@
 Notation: x shared parameters at the last averaging, x_i worker i's after H own steps, n_i samples
 it used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer step (DiLoCo, arXiv
 2311.08105): d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a Nesterov step along
--d. With H = 1 and SGD, plain averaging is the same update as all-reduce, because it is linear.
+-d. Moments (momentum and the like) are averaged with the same weights (Yu, Jin, Yang 2019). With H
+= 1 and SGD this is the same update as all-reduce, because it is linear.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LocalSgd(Strategy):
         self._steps += 1
         self._samples += num_samples
         if self._steps == self._spec.every:
-            self._average()
+            self._average(moments=self._spec.average_moments)
         return StepFacts(
             num_samples=result.num_samples,
             loss_sum=result.loss_sum,
@@ -67,31 +68,29 @@ class LocalSgd(Strategy):
 
     @override
     def settle(self) -> None:
-        """Average what is open, parameters, optimiser state and statistics alike."""
+        """Average what is open: parameters, moments and batch-norm statistics."""
         if self._steps > 0:
-            self._average()
-        if self._collective.size > 1:
-            for tensor in self._moments():
-                self._collective.all_reduce(tensor)
-                tensor.div_(self._collective.size)
+            self._average(moments=True)
         average_buffers(self._replica, self._collective)
 
-    def _moments(self) -> list[torch.Tensor]:
-        """The optimiser's state per parameter, such as momentum; counters are equal everywhere."""
-        optimizer = self._replica.optimizer
-        state = optimizer.state().values() if optimizer is not None else ()
-        return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]
-
-    def _average(self) -> None:
-        parameters = self._replica.parameters
+    def _average(self, *, moments: bool) -> None:
+        """Replace every worker's parameters by the mean, each weighed by the samples it used."""
         total = torch.tensor([float(self._samples)])
         self._collective.all_reduce(total)
         if total.item() > 0:
-            parameters.mul_(self._samples / total.item())
-            self._collective.all_reduce(parameters)
-            self._outer_step(parameters)
+            share = self._samples / total.item()
+            for tensor in (self._replica.parameters, *(self._moments() if moments else ())):
+                tensor.mul_(share)
+                self._collective.all_reduce(tensor)
+            self._outer_step(self._replica.parameters)
         self._steps = 0
         self._samples = 0
+
+    def _moments(self) -> list[torch.Tensor]:
+        """The optimiser's state per parameter, such as momentum."""
+        optimizer = self._replica.optimizer
+        state = optimizer.state().values() if optimizer is not None else ()
+        return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]
 
     def _outer_step(self, parameters: torch.Tensor) -> None:
         outer = self._spec.outer

@@ -1,0 +1,57 @@
+"""What every collective promises, over each implementation and several sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from phalanx.comm.base import Collective
+from support.ranks import run_ranks
+
+SIZES = [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", SIZES)
+class TestCollective:
+    def test_sum_min_max(self, size: int) -> None:
+        def body(group: Collective) -> list[float]:
+            found = []
+            for reduction in ("sum", "min", "max"):
+                tensor = torch.tensor([float(group.rank + 1)])
+                group.all_reduce(tensor, reduction)
+                found.append(tensor.item())
+            return found
+
+        expected = [sum(range(1, size + 1)), 1.0, float(size)]
+        assert run_ranks(size, body) == [expected] * size
+
+    def test_many_exchanges_at_once_do_not_mix(self, size: int) -> None:
+        def body(group: Collective) -> list[float]:
+            tensors = [torch.full((1000,), float(i)) for i in range(20)]
+            pending = [group.start_all_reduce(tensor) for tensor in tensors]
+            for one in pending:
+                one.wait()
+            return [tensor[-1].item() for tensor in tensors]
+
+        assert run_ranks(size, body)[-1] == [float(i * size) for i in range(20)]
+
+    def test_broadcast_from_any_rank(self, size: int) -> None:
+        def body(group: Collective) -> float:
+            tensor = torch.tensor([float(group.rank)])
+            group.broadcast(tensor, source=size - 1)
+            return tensor.item()
+
+        assert run_ranks(size, body) == [float(size - 1)] * size
+
+    def test_gather_by_rank(self, size: int) -> None:
+        def body(group: Collective) -> list[float]:
+            return [part.item() for part in group.all_gather(torch.tensor([group.rank + 0.5]))]
+
+        assert run_ranks(size, body) == [[rank + 0.5 for rank in range(size)]] * size
+
+    def test_sent_bytes_follow_the_ring(self, size: int) -> None:
+        def body(group: Collective) -> int:
+            group.all_reduce(torch.zeros(1200))
+            return group.sent_bytes
+
+        assert run_ranks(size, body) == [int(2 * (size - 1) / size * 4800)] * size

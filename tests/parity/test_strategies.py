@@ -1,0 +1,121 @@
+"""Every strategy against the single-process reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.ranks import run_ranks
+from support.toy import toy_data, toy_job, train_epochs
+
+OPTIMIZERS = [
+    {"name": "sgd", "lr": 0.05},
+    {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+    {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    {"name": "sgd", "lr": 0.05, "l2": 1e-3, "clip_norm": 0.5},
+    {"name": "adagrad", "lr": 0.01},
+    {"name": "adadelta", "lr": 1.0},
+    {"name": "adam", "lr": 0.001},
+    {"name": "adamw", "lr": 0.001, "weight_decay": 0.05},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def reference(folder: Path, **fields: object) -> torch.Tensor:
+    job = toy_job(**fields, workers=1, strategy="single")
+    dataset = toy_data(job, folder)
+    return run_ranks(1, lambda group: train_epochs(job, dataset, group))[0]
+
+
+def trained(folder: Path, **fields: object) -> list[torch.Tensor]:
+    job = toy_job(**fields)
+    dataset = toy_data(job, folder)
+    return run_ranks(job.workers, lambda group: train_epochs(job, dataset, group))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    "optimizer", OPTIMIZERS, ids=lambda spec: "-".join(map(str, spec.values()))
+)
+def test_allreduce_equals_single(folder: Path, optimizer: dict[str, object], workers: int) -> None:
+    expected = reference(folder, optimizer=optimizer)
+    replicas = trained(folder, optimizer=optimizer, workers=workers, strategy="allreduce")
+    torch.testing.assert_close(replicas[0], expected, atol=1e-5, rtol=0)
+    for replica in replicas[1:]:
+        assert torch.equal(replica, replicas[0]), "replicas drifted apart"
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"global": 128},  # does not divide by five workers, and leaves a last batch of 66
+        {"global": 7},  # leaves a last batch of two for five workers: three of them have none
+        {"global": 40, "shares": [5, 1, 1, 2, 1]},
+        {"per_worker": 9},
+    ],
+    ids=str,
+)
+def test_uneven_batches_give_the_exact_mean(folder: Path, batch: dict[str, object]) -> None:
+    optimizer = {"name": "sgd", "lr": 0.05, "momentum": 0.9}
+    single_batch = {"global": 45} if "per_worker" in batch else {"global": batch["global"]}
+    expected = reference(folder, optimizer=optimizer, batch=single_batch)
+    replicas = trained(folder, optimizer=optimizer, batch=batch, workers=5, strategy="allreduce")
+    torch.testing.assert_close(replicas[0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1000, 10_000_000])
+def test_buckets_do_not_change_the_result(folder: Path, bucket_bytes: int) -> None:
+    strategy = {"name": "allreduce", "bucket_bytes": bucket_bytes}
+    plain = trained(folder, workers=2, strategy="allreduce")
+    cut = trained(folder, workers=2, strategy=strategy)
+    assert torch.equal(plain[0], cut[0])
+
+
+def test_convolutions_too(folder: Path) -> None:
+    model = {"name": "mnist-cnn", "dropout": False}
+    expected = reference(folder, model=model)
+    replicas = trained(folder, model=model, workers=3, strategy="allreduce")
+    torch.testing.assert_close(replicas[0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_local_sgd_every_step_equals_allreduce(folder: Path, momentum: float) -> None:
+    optimizer = {"name": "sgd", "lr": 0.05, "momentum": momentum}
+    together = trained(folder, optimizer=optimizer, workers=3, strategy="allreduce")
+    local = {"name": "local_sgd", "every": 1}
+    alone = trained(folder, optimizer=optimizer, workers=3, strategy=local)
+    torch.testing.assert_close(alone[0], together[0], atol=1e-5, rtol=0)
+
+
+def test_local_sgd_ends_with_equal_replicas(folder: Path) -> None:
+    replicas = trained(folder, workers=3, strategy={"name": "local_sgd", "every": 4})
+    assert torch.equal(replicas[0], replicas[1])
+    assert torch.equal(replicas[0], replicas[2])
+
+
+def test_outer_step_of_one_is_plain_averaging(folder: Path) -> None:
+    plain = trained(folder, workers=2, strategy={"name": "local_sgd", "every": 4})
+    outer = {"name": "local_sgd", "every": 4, "outer": {"lr": 1.0, "momentum": 0.0}}
+    stepped = trained(folder, workers=2, strategy=outer)
+    torch.testing.assert_close(stepped[0], plain[0], atol=1e-6, rtol=0)
+
+
+def test_outer_momentum_changes_the_way(folder: Path) -> None:
+    plain = trained(folder, workers=2, strategy={"name": "local_sgd", "every": 4})
+    outer = {"name": "local_sgd", "every": 4, "outer": {"lr": 0.7, "momentum": 0.9}}
+    assert not torch.allclose(trained(folder, workers=2, strategy=outer)[0], plain[0], atol=1e-3)
+
+
+def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> None:
+    strategy = {"name": "allreduce", "compression": "bf16"}
+    replicas = trained(folder, workers=2, strategy=strategy)
+    expected = reference(folder)
+    assert torch.equal(replicas[0], replicas[1])
+    assert not torch.equal(replicas[0], expected), "nothing was rounded: compression is off"
+    torch.testing.assert_close(replicas[0], expected, atol=2e-3, rtol=0)
