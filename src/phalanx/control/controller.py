@@ -242,6 +242,9 @@ class Controller:
     def _report_progress(self, elapsed_s: float) -> None:
         workers = [watched.progress for watched in self._watched.values()]
         samples = sum(worker.samples for worker in workers)
+        if samples == 0:
+            # The time before the first step would make the speed look lower than it is.
+            self._rates.clear()
         self._rates.append((elapsed_s, samples))
         while elapsed_s - self._rates[0][0] > _RATE_WINDOW_S and len(self._rates) > 2:
             self._rates.popleft()

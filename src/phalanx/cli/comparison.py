@@ -1,0 +1,137 @@
+"""How runs look side by side, and what the difference means in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from phalanx.cli.screen import TIME_GLYPHS, TIME_STYLES, time_bar, time_legend
+from phalanx.report.compare import Row
+from phalanx.report.format import (
+    count_noun,
+    format_accuracy,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_ratio,
+)
+
+# Two runs of the same job with different seeds differ by about this much on a small test set.
+_SAME_ACCURACY = 0.02
+_BAR_COLUMNS = 36
+_COLUMNS = (
+    "\nworkers",
+    "test\naccuracy",
+    "\nsamples/s",
+    "\nspeed",
+    "\ntraining",
+    "\nelapsed",
+    "sent\nin all",
+    "sent per\nupdate",
+)
+
+
+def render_comparison(rows: Sequence[Row]) -> Table:
+    """One line per run: what it reached, how fast, and what it sent."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("\nstrategy", no_wrap=True)
+    for title in _COLUMNS:
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.strategy,
+            str(row.workers),
+            format_accuracy(row.test_accuracy),
+            format_count(row.samples_per_s),
+            format_ratio(row.speed),
+            format_duration(row.train_s),
+            format_duration(row.elapsed_s),
+            format_bytes(row.bytes_sent),
+            format_bytes(row.bytes_per_update),
+        )
+    return table
+
+
+def render_times(rows: Sequence[Row]) -> RenderableType:
+    """Where the time of training went, as bars."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("time of training", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for name, glyph in TIME_GLYPHS.items():
+        table.add_column(glyph, justify="right", no_wrap=True, header_style=TIME_STYLES[name])
+    for row in rows:
+        shares = (format_percent(row.time_shares.get(name, 0.0)) for name in TIME_GLYPHS)
+        table.add_row(row.strategy, time_bar(row.time_shares, _BAR_COLUMNS), *shares)
+    return Group(table, time_legend())
+
+
+def interpret(rows: Sequence[Row], *, cores: int) -> list[str]:
+    """What the comparison shows on this machine, without flattery.
+
+    Args:
+        rows: The reference first.
+        cores: Cores that this process may use.
+    """
+    return [_accuracy_sentence(rows), _speed_sentence(rows, cores), *_traffic(rows), _next()]
+
+
+def _accuracy_sentence(rows: Sequence[Row]) -> str:
+    reached = {row.strategy: row.test_accuracy for row in rows if row.test_accuracy is not None}
+    if not reached:
+        return "Accuracy was not measured."
+    best, worst = max(reached.values()), min(reached.values())
+    span = f"{format_accuracy(worst)} to {format_accuracy(best)}"
+    if best - worst <= _SAME_ACCURACY:
+        return f"Accuracy: all reach about the same, {span}."
+    last = min(reached, key=lambda name: reached[name])
+    return f"Accuracy: {span}; {last} is behind and needs more epochs or more frequent exchange."
+
+
+def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
+    others = [row for row in rows[1:] if row.speed is not None]
+    if not others:
+        return "Speed: there is nothing to compare."
+    speeds = " and ".join(f"{row.strategy} {format_ratio(row.speed)}" for row in others)
+    workers = max(row.workers for row in others)
+    found = f"Speed relative to {rows[0].strategy}: {speeds}."
+    if cores < workers and max(row.speed or 0.0 for row in others) >= 1:
+        return (
+            f"{found} {workers} workers share {count_noun(cores, 'core')} here, so this is no gain "
+            f"from more hardware: {rows[0].strategy} cuts every small step over "
+            f"{count_noun(rows[0].threads, 'thread')} that wait for one another, and more so when "
+            "the machine is busy. With a larger network the order changes."
+        )
+    if cores < workers:
+        return (
+            f"{found} {workers} workers share {count_noun(cores, 'core')} here, so they cannot do "
+            "more work in total than one worker that uses them all; what exchange and waiting take "
+            "is lost. Distribution pays when every worker has cores, or a machine, of its own."
+        )
+    if max(row.speed or 0.0 for row in others) < 1:
+        return (
+            f"{found} The model is so small that exchange takes longer than it saves; "
+            "distribution pays when a step computes for longer."
+        )
+    return f"{found} Each worker has cores of its own, and exchange takes less than they add."
+
+
+def _traffic(rows: Sequence[Row]) -> list[str]:
+    sent = {row.strategy: row.bytes_sent for row in rows if row.bytes_sent > 0}
+    much, little = sent.get("allreduce"), sent.get("local_sgd")
+    if not much or not little:
+        return []
+    return [
+        f"Traffic: allreduce sent {format_bytes(much)} because it exchanges gradients in every "
+        f"step; local_sgd averages every few steps and sent {format_bytes(little)}, "
+        f"{much / little:.1f} times less. On a slow network that decides."
+    ]
+
+
+def _next() -> str:
+    return (
+        "Next: `phalanx runs show last` shows a run in detail, `phalanx doctor` this machine, and "
+        "`phalanx train --help` how to train a job of your own."
+    )

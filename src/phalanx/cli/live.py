@@ -1,0 +1,196 @@
+"""The run as a live view in a terminal: five lines that redraw, and one that stays per epoch.
+
+Drawn only when the controller reports, by the controller's own thread: nothing of this view can
+outlive the run. Everything fits 80 columns and never wraps; wider terminals get longer bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.cli.progress import Pace, current_epoch, describe_run, step_of_epoch
+from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
+from phalanx.control.progress import RunProgress
+from phalanx.records.summary import Summary
+from phalanx.report.format import (
+    NOTHING,
+    count_noun,
+    format_accuracy,
+    format_clock,
+    format_count,
+    format_duration,
+    format_loss,
+    format_percent,
+    format_rate,
+)
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import EpochReport
+
+# The eye does not read faster, and redrawing costs the workers' cores.
+_REDRAW_S = 0.2
+_LABEL_COLUMNS = 7
+_EPOCH_COLUMNS = (9, 12, 11, 11, 11, 12, 12)
+_EPOCH_HEADER = ("epoch", "train loss", "accuracy", "val loss", "accuracy", "samples/s", "time")
+
+
+class LiveView:
+    """Redraws the state of the run in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._job = JobSpec()
+        self._live: Live | None = None
+        self._drawn_s = 0.0
+        self._header_due = True
+        self._pace = Pace()
+
+    def __enter__(self) -> LiveView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def run_started(self, run_dir: Path, job: JobSpec) -> None:
+        """Say what is run, and take the terminal."""
+        self._job = job
+        self._drawn_s = 0.0
+        self._header_due = True
+        self._pace = Pace()
+        self._print(Text(describe_run(job), "bold"))
+        self._live = Live(
+            Text(f"starting {count_noun(job.workers, 'worker')}", "dim"),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start(refresh=True)
+
+    def progressed(self, progress: RunProgress) -> None:
+        """Redraw, if the last drawing is old enough."""
+        if self._live is None or progress.elapsed_s - self._drawn_s < _REDRAW_S:
+            return
+        self._drawn_s = progress.elapsed_s
+        self._live.update(ProgressPanel(progress, self._job.global_batch), refresh=True)
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """Leave a line above the live part."""
+        if self._header_due:
+            self._header_due = False
+            self._print(Text(_columns(_EPOCH_HEADER), "dim"))
+        seconds, rate = self._pace.take(report)
+        cells = (
+            f"{report.epoch + 1}/{self._job.epochs}",
+            format_loss(report.train_loss),
+            format_accuracy(report.train_accuracy),
+            format_loss(report.val_loss),
+            format_accuracy(report.val_accuracy),
+            format_count(rate) if rate is not None else NOTHING,
+            format_duration(seconds),
+        )
+        self._print(Text(_columns(cells)))
+
+    def run_finished(self, summary: Summary) -> None:
+        """Give the terminal back; the command shows the summary."""
+        self._close()
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+    def _close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class ProgressPanel:
+    """The lines that redraw, laid out for whatever width the terminal has at that moment.
+
+    Args:
+        progress: The state of the run.
+        global_batch: Samples per step, to count steps.
+    """
+
+    def __init__(self, progress: RunProgress, global_batch: int) -> None:
+        self._progress = progress
+        self._step, self._steps = step_of_epoch(progress, global_batch)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self._progress
+        if not progress.epoch_total:
+            waited = format_clock(progress.elapsed_s)
+            yield Text(f"{progress.activity}  {waited}", "dim", no_wrap=True, overflow="ellipsis")
+            return
+        yield self._bars()
+        yield _line("now", self._figures())
+        if progress.time_shares:
+            yield _line("time", _time_shares(progress))
+            width = max(0, options.max_width - _LABEL_COLUMNS - 1)
+            yield _line("", time_bar(progress.time_shares, width))
+
+    def _bars(self) -> Table:
+        progress = self._progress
+        done = min(1.0, (progress.epoch + progress.epoch_share) / progress.epochs)
+        clock, eta = format_clock(progress.elapsed_s), format_duration(progress.eta_s)
+        epoch = f"epoch {current_epoch(progress)}/{progress.epochs}"
+        step = f"step {self._step}/{self._steps}"
+        grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+        grid.add_column(width=_LABEL_COLUMNS - 1, no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(width=5, justify="right", no_wrap=True)
+        grid.add_column(width=30, no_wrap=True, overflow="ellipsis")
+        grid.add_row(
+            "run", _bar(done), format_percent(done), f"{epoch}  {clock}  ETA {eta}", style="bold"
+        )
+        share = progress.epoch_share
+        grid.add_row("epoch", _bar(share), format_percent(share), f"{step}  {progress.activity}")
+        return grid
+
+    def _figures(self) -> Text:
+        progress = self._progress
+        parts = [
+            format_rate(progress.samples_per_s),
+            f"loss {format_loss(progress.loss)}",
+            f"accuracy {format_accuracy(progress.accuracy)}",
+            f"lr {progress.lr:.4g}",
+        ]
+        return Text("   ".join(parts))
+
+
+def _columns(cells: Sequence[str]) -> str:
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _EPOCH_COLUMNS, strict=True))
+
+
+def _bar(share: float) -> ProgressBar:
+    return ProgressBar(
+        total=1.0,
+        completed=share,
+        complete_style=BAR_STYLE,
+        finished_style=BAR_DONE_STYLE,
+    )
+
+
+def _time_shares(progress: RunProgress) -> Text:
+    return Text("   ").join(
+        Text(f"{TIME_GLYPHS[name]} {name} {format_percent(share)}", TIME_STYLES[name])
+        for name, share in progress.time_shares.items()
+    )
+
+
+def _line(label: str, content: Text) -> Text:
+    line = Text(f"{label:<{_LABEL_COLUMNS}}", no_wrap=True, overflow="ellipsis")
+    return line.append_text(content)

@@ -1,0 +1,105 @@
+"""The run as plain lines, for files, pipes and terminals that cannot redraw.
+
+One line per epoch and one every ten seconds in between, so that a log of hours stays readable.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+
+from phalanx.cli.progress import Pace, current_epoch, describe_run, step_of_epoch
+from phalanx.control.progress import RunProgress
+from phalanx.records.summary import Summary
+from phalanx.report.format import (
+    format_accuracy,
+    format_clock,
+    format_duration,
+    format_loss,
+    format_percent,
+    format_rate,
+    format_shares,
+)
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import EpochReport
+
+INTERVAL_S = 10.0
+
+
+class PlainView:
+    """Writes lines; never moves the cursor."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._job = JobSpec()
+        self._elapsed_s = 0.0
+        self._next_s = INTERVAL_S
+        self._pace = Pace()
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing to give back."""
+
+    def run_started(self, run_dir: Path, job: JobSpec) -> None:
+        """Say what is run and where."""
+        self._job = job
+        self._elapsed_s, self._next_s = 0.0, INTERVAL_S
+        self._pace = Pace()
+        self._write(f"{describe_run(job)}: {run_dir}")
+
+    def progressed(self, progress: RunProgress) -> None:
+        """Write a line if the last one is old enough."""
+        self._elapsed_s = progress.elapsed_s
+        if progress.elapsed_s >= self._next_s:
+            self._next_s = progress.elapsed_s + INTERVAL_S
+            self._write(f"{format_clock(progress.elapsed_s)}  {self._progress_line(progress)}")
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """Write the figures of the epoch."""
+        self._next_s = self._elapsed_s + INTERVAL_S
+        seconds, rate = self._pace.take(report)
+        parts = [
+            format_clock(self._elapsed_s),
+            f"epoch {report.epoch + 1}/{self._job.epochs} done",
+            *([format_duration(seconds)] if seconds is not None else []),
+            *([format_rate(rate)] if rate is not None else []),
+            f"train loss {format_loss(report.train_loss)}",
+            f"accuracy {format_accuracy(report.train_accuracy)}",
+        ]
+        if report.val_loss is not None:
+            parts += [
+                f"validation loss {format_loss(report.val_loss)}",
+                f"accuracy {format_accuracy(report.val_accuracy)}",
+            ]
+        self._write("  ".join(parts))
+
+    def run_finished(self, summary: Summary) -> None:
+        """The command shows the summary."""
+
+    def _progress_line(self, progress: RunProgress) -> str:
+        if progress.loss is None:
+            return progress.activity
+        step, steps = step_of_epoch(progress, self._job.global_batch)
+        parts = [
+            f"epoch {current_epoch(progress)}/{progress.epochs}",
+            format_percent(progress.epoch_share),
+            f"step {step}/{steps}",
+            format_rate(progress.samples_per_s),
+            f"loss {format_loss(progress.loss)}",
+            f"accuracy {format_accuracy(progress.accuracy)}",
+            f"lr {progress.lr:.4g}",
+            f"ETA {format_duration(progress.eta_s)}",
+        ]
+        return "  ".join([*parts, format_shares(progress.time_shares)])
+
+    def _write(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)

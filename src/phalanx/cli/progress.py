@@ -1,0 +1,79 @@
+"""Who follows a run for the person at the keyboard: a live view, plain lines, or nobody.
+
+A view is entered before the run and left after it, whatever happened in between, so that the
+terminal is always given back as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from rich.console import Console
+
+from phalanx.control.progress import Observer, RunProgress
+from phalanx.report.format import count_noun
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import EpochReport
+
+
+class View(Observer, AbstractContextManager["View"], Protocol):
+    """An observer that holds a terminal while the run goes."""
+
+
+def choose_view(console: Console, *, plain: bool = False) -> View:
+    """The view that suits a console.
+
+    Args:
+        console: Where to show it.
+        plain: Plain lines even on a terminal.
+    """
+    if plain or not console.is_terminal or console.is_dumb_terminal:
+        from phalanx.cli.plain import PlainView
+
+        return PlainView(console)
+    from phalanx.cli.live import LiveView
+
+    return LiveView(console)
+
+
+class Pace:
+    """Turns the running totals of epoch reports into the time and speed of each epoch."""
+
+    def __init__(self) -> None:
+        self._before: EpochReport | None = None
+
+    def take(self, report: EpochReport) -> tuple[float | None, float | None]:
+        """Seconds of training and samples per second in this epoch.
+
+        Both are None for the first report of a resumed run: what came before it is not known here.
+        """
+        before, self._before = self._before, report
+        if before is None and report.epoch > 0:
+            return None, None
+        seconds = report.train_s - (before.train_s if before else 0.0)
+        samples = report.samples - (before.samples if before else 0)
+        return seconds, samples / seconds if seconds > 0 else None
+
+
+def describe_run(job: JobSpec) -> str:
+    """One line that says what is being run."""
+    return (
+        f"{job.model.name} on {job.data.name}, {job.strategy.name}, "
+        f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "
+        f"{count_noun(job.epochs, 'epoch')}"
+    )
+
+
+def step_of_epoch(progress: RunProgress, global_batch: int) -> tuple[int, int]:
+    """How many steps of the present epoch are done, and how many there are."""
+    return (
+        math.ceil(progress.epoch_samples / global_batch),
+        math.ceil(progress.epoch_total / global_batch),
+    )
+
+
+def current_epoch(progress: RunProgress) -> int:
+    """The present epoch, counted from one."""
+    return min(progress.epoch + 1, progress.epochs)

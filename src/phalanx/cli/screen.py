@@ -1,0 +1,54 @@
+"""Where output goes and in which colours; shared by all commands.
+
+The four colours stay apart for every kind of colour vision (Okabe and Ito's palette), and each
+comes with a glyph of its own, so that nothing is said by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+# Wide enough for every table; a file or a pipe has no width of its own.
+_PIPE_COLUMNS = 160
+
+TIME_GLYPHS = {"input": "▒", "compute": "█", "communication": "▓", "waiting": "░"}
+TIME_STYLES = {
+    "input": "#e69f00",
+    "compute": "#56b4e9",
+    "communication": "#cc79a7",
+    "waiting": "#999999",
+}
+BAR_STYLE = "#56b4e9"
+BAR_DONE_STYLE = "#009e73"
+WARNING_STYLE = "#e69f00"
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console on standard output, or on standard error."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console = Console(stderr=stderr, highlight=False, width=_PIPE_COLUMNS)
+    return console
+
+
+def time_bar(shares: Mapping[str, float], width: int) -> Text:
+    """Shares of time as one bar, filled exactly."""
+    bar = Text(no_wrap=True)
+    reached, drawn = 0.0, 0
+    for name, share in shares.items():
+        reached += share
+        # Rounding the running sum, not each part, makes the parts fill the bar without a gap.
+        upto = round(width * reached)
+        bar.append(TIME_GLYPHS[name] * (upto - drawn), TIME_STYLES[name])
+        drawn = upto
+    return bar
+
+
+def time_legend() -> Text:
+    """Which glyph stands for what."""
+    return Text("  ").join(
+        Text(f"{glyph} {name}", TIME_STYLES[name]) for name, glyph in TIME_GLYPHS.items()
+    )

@@ -1,0 +1,38 @@
+"""The environment variables of the commands; read here and nowhere else above the worker.
+
+An option always beats its variable, and the variable beats the default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def runs_root(option: Path | None = None) -> Path:
+    """Where run directories are made and looked for: `--runs`, `PHALANX_RUNS`, else `runs` here."""
+    return option or _path("PHALANX_RUNS") or Path("runs")
+
+
+def data_root(option: Path | None = None) -> Path:
+    """Where data sets lie: `--data`, `PHALANX_DATA`, else the user's cache."""
+    return option or _path("PHALANX_DATA") or _user_cache() / "data"
+
+
+def cache_root() -> Path:
+    """Where decoded data is kept: `PHALANX_CACHE`, else the user's cache."""
+    return _path("PHALANX_CACHE") or _user_cache() / "cache"
+
+
+def debug() -> bool:
+    """Whether faults of Phalanx itself show their traceback: `PHALANX_DEBUG=1`."""
+    return os.environ.get("PHALANX_DEBUG", "") not in ("", "0")  # noqa: TID251 (its one home)
+
+
+def _path(variable: str) -> Path | None:
+    text = os.environ.get(variable)  # noqa: TID251 (its one home)
+    return Path(text).expanduser() if text else None
+
+
+def _user_cache() -> Path:
+    return Path.home() / ".cache" / "phalanx"

@@ -1,0 +1,82 @@
+"""What a control group (a container, a batch system) allows this process.
+
+Both versions of the interface are read. A limit holds for a group and all groups inside it, so
+every level from this process up to the root is looked at and the smallest limit counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+# Version 1 says "no limit" as the largest whole number of pages; no machine has this much memory.
+_UNLIMITED_BYTES = 1 << 60
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Processor time allowed, in cores, or None if there is no limit.
+
+    Args:
+        root: Where `proc` and `sys` are found.
+    """
+    found = [_quota_v2(folder) for folder in _folders(root, "")]
+    found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Memory allowed, in bytes, or None if there is no limit.
+
+    Args:
+        root: Where `proc` and `sys` are found.
+    """
+    found = [_number(folder / "memory.max") for folder in _folders(root, "")]
+    found += [_number(folder / "memory.limit_in_bytes") for folder in _folders(root, "memory")]
+    return min(
+        (limit for limit in found if limit is not None and 0 < limit < _UNLIMITED_BYTES),
+        default=None,
+    )
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """The group of this process and all groups around it; `controller` is empty for version 2."""
+    top = root / "sys/fs/cgroup" / controller
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, names, path = line.split(":", 2)
+        if controller in names.split(",") and (controller or number == "0"):
+            folder = top / path.lstrip("/")
+            while folder != top:
+                yield folder
+                folder = folder.parent
+    # Inside a container the path may be the host's; its own group then is the top.
+    yield top
+
+
+def _quota_v2(folder: Path) -> float | None:
+    words = _text(folder / "cpu.max").split()
+    if len(words) != 2 or words[0] == "max":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _quota_v1(folder: Path) -> float | None:
+    quota = _number(folder / "cpu.cfs_quota_us")
+    period = _number(folder / "cpu.cfs_period_us")
+    if quota is None or period is None or quota <= 0:
+        return None
+    return quota / period
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

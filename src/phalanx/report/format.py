@@ -1,0 +1,97 @@
+"""Numbers as people read them: every one with its unit, and never more digits than it deserves.
+
+Pure text; all commands share it, so that a duration looks the same wherever it is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+NOTHING = "-"
+"""Stands for a value that was not measured."""
+
+_BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size in binary units: `640 B`, `1.5 MiB`."""
+    if size_bytes < 1024:
+        return f"{size_bytes:.0f} B"
+    exponent = min(int(math.log(size_bytes, 1024)), len(_BYTE_UNITS))
+    # 1023.99 KiB would round to 1024.0 KiB; the next unit reads better.
+    if exponent < len(_BYTE_UNITS) and size_bytes / 1024**exponent >= 1023.95:
+        exponent += 1
+    return f"{size_bytes / 1024**exponent:.1f} {_BYTE_UNITS[exponent - 1]}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A span of time: `0.42 s`, `8.3 s`, `42 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def format_clock(seconds: float) -> str:
+    """Time since a start, as a clock shows it: `0:07`, `12:30`, `1:02:03`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def format_count(number: float) -> str:
+    """A whole number with thousands apart: `1,199,882`."""
+    return f"{number:,.0f}"
+
+
+def format_rate(samples_per_s: float) -> str:
+    """A speed of training: `7.25 samples/s`, `12,345 samples/s`."""
+    digits = 2 if samples_per_s < 9.995 else 1 if samples_per_s < 99.95 else 0
+    return f"{samples_per_s:,.{digits}f} samples/s"
+
+
+def format_percent(share: float | None, digits: int = 0) -> str:
+    """A share of one as per cent: `97.22 %`."""
+    return NOTHING if share is None else f"{100 * share:.{digits}f} %"
+
+
+def format_accuracy(accuracy: float | None) -> str:
+    """An accuracy, to a hundredth of a per cent."""
+    return format_percent(accuracy, 2)
+
+
+def format_loss(loss: float | None) -> str:
+    """A loss, to four digits: `0.1234`, `12.34`; tiny ones as `1.2e-05`."""
+    if loss is None:
+        return NOTHING
+    if 0 < abs(loss) < 0.001:
+        return f"{loss:.1e}"
+    return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.4g}"
+
+
+def format_ratio(ratio: float | None) -> str:
+    """How many times: `1.31x`."""
+    return NOTHING if ratio is None else f"{ratio:.2f}x"
+
+
+def format_shares(shares: Mapping[str, float]) -> str:
+    """Where time went: `input 2 %, compute 61 %, communication 25 %, waiting 12 %`."""
+    if not shares:
+        return NOTHING
+    return ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
+
+
+def count_noun(number: int, noun: str) -> str:
+    """A number with its noun in the right form: `1 worker`, `4 workers`."""
+    return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
