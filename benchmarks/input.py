@@ -1,7 +1,7 @@
 """Our input pipeline against torch's DataLoader: CIFAR-10, flip and pad-crop, batches of 128.
 
-Both read from memory, deliver normalised float32 batches and do nothing with them. The DataLoader is
-written as a careful user writes it without torchvision: uint8 tensors, one sample at a time, the
+Both read from memory, deliver normalised float32 batches and do nothing with them. The DataLoader
+is written as a careful user writes it without torchvision: uint8 tensors, one sample at a time, the
 cheap operations on bytes before the conversion to float. It is tried with no worker processes and
 with two, and the better one counts. Rounds alternate A B A B on the same machine; medians count.
 

@@ -31,6 +31,15 @@ class Located:
     files: tuple[Path, ...]
 
 
+@dataclass(frozen=True)
+class _Missing:
+    """What is not there."""
+
+    what: str
+    others_present: bool
+    """Whether some of the data set's files are in the folder, so that it is the one meant."""
+
+
 def refetch_hint(name: str) -> str:
     """What to do about a file that is missing or damaged."""
     return f"run `phalanx data fetch {name}` or `phalanx data fetch {name} --from DIR`"
@@ -38,16 +47,16 @@ def refetch_hint(name: str) -> str:
 
 def locate(entry: Entry, root: Path) -> Located:
     """Find the files of a built-in data set, or raise a `DataError` that says what is missing."""
-    missing = ""
-    places = [*(root / folder for folder in entry.folders), root]
-    for folder in places:
+    missing: list[_Missing] = []
+    for folder in (*(root / folder for folder in entry.folders), root):
         found = _in_folder(entry, folder)
         if isinstance(found, Located):
             return found
-        missing = missing or found
+        missing.append(found)
+    what = next((one.what for one in missing if one.others_present), missing[0].what)
     seen = ", ".join(str(folder) for folder in (root / entry.name, root))
     raise DataError(
-        f"{entry.name}: {missing} was not found in {seen}; {refetch_hint(entry.name)}",
+        f"{entry.name}: {what} was not found in {seen}; {refetch_hint(entry.name)}",
         dataset=entry.name,
         path=root,
     )
@@ -70,22 +79,22 @@ def stat_fingerprint(files: tuple[Path, ...], *, decoder: str) -> str:
     return digest.hexdigest()
 
 
-def _in_folder(entry: Entry, folder: Path) -> Located | str:
-    """The files in this very folder, or the name of the first that is missing."""
+def _in_folder(entry: Entry, folder: Path) -> Located | _Missing:
+    """The files in this very folder, or the first that is missing."""
     return _idx_in(entry, folder) if entry.kind == "idx" else _cifar_in(entry, folder)
 
 
-def _idx_in(entry: Entry, folder: Path) -> Located | str:
+def _idx_in(entry: Entry, folder: Path) -> Located | _Missing:
     files: list[Path] = []
     for remote in entry.files:
         packed = folder / remote.name
         plain = folder / remote.name.removesuffix(".gz")
         present = packed if packed.is_file() else plain
         if not present.is_file():
-            return remote.name
+            return _Missing(remote.name, others_present=bool(files))
         files.append(present)
     if _belongs_to_another(entry, files):
-        return entry.files[0].name
+        return _Missing(entry.files[0].name, others_present=False)
     return Located(name=entry.name, folder=folder, layout="idx", files=tuple(files))
 
 
@@ -107,7 +116,7 @@ def _belongs_to_another(entry: Entry, files: list[Path]) -> bool:
     )
 
 
-def _cifar_in(entry: Entry, folder: Path) -> Located | str:
+def _cifar_in(entry: Entry, folder: Path) -> Located | _Missing:
     tar = folder / CIFAR_TAR
     if tar.is_file():
         return Located(name=entry.name, folder=folder, layout="cifar-tar", files=(tar,))
@@ -117,14 +126,16 @@ def _cifar_in(entry: Entry, folder: Path) -> Located | str:
         if all(there):
             return Located(name=entry.name, folder=place, layout="cifar-batches", files=batches)
         if any(there):
-            return str(batches[there.index(False)])
+            return _Missing(str(batches[there.index(False)]), others_present=True)
     train, test = _parquet_parts(folder)
     if train and test:
         files = (*train, *test)
         return Located(name=entry.name, folder=folder, layout="parquet", files=files)
     if train or test:
-        return f"the {'test' if train else 'train'} part of the Parquet files in {folder}"
-    return f"{CIFAR_TAR}, {CIFAR_FOLDER}/ or cifar10-train.parquet"
+        part = "test" if train else "train"
+        return _Missing(f"the {part} part of the Parquet files in {folder}", others_present=True)
+    what = f"{CIFAR_TAR}, {CIFAR_FOLDER}/ or cifar10-train.parquet"
+    return _Missing(what, others_present=False)
 
 
 def _parquet_parts(folder: Path) -> tuple[list[Path], list[Path]]:

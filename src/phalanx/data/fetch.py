@@ -16,7 +16,7 @@ import urllib.request
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -191,7 +191,8 @@ def _temporary(path: Path) -> Iterator[Path]:
             path=path,
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or in a folder that could not be made
+            temporary.unlink()
 
 
 def _problem(path: Path, remote: RemoteFile) -> str | None:

@@ -46,7 +46,8 @@ class NpzSource(Source):
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
         try:
-            with np.load(self._path, allow_pickle=False) as arrays:
+            # numpy leaves a file that it opened itself open when it proves to be damaged.
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 names = self._names(part, set(arrays.files))
                 if names is None:
                     return
