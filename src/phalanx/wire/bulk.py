@@ -7,11 +7,12 @@ ZeroMQ's defaults (queues of a thousand 4 MB frames, no heartbeats) suit small m
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
 import zmq
 
 MAGIC = 0x9A1C
@@ -51,8 +52,7 @@ class Flag(IntEnum):
     DROPPED = 1  # the push was too late to count
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The first frame of every bulk message.
 
     Attributes:
@@ -118,8 +118,8 @@ class Header:
             HEADER.unpack(data)
         )
         clock, readver, ticket, num_samples, weight, num_bytes = rest
-        # A comparison with itself fails for NaN, which no weight can be.
-        if magic != MAGIC or op not in _OPS or kind not in _KINDS or weight != weight:
+        known = magic == MAGIC and op in _OPS and kind in _KINDS
+        if not known or not 0 <= weight < math.inf:
             return None
         return cls(
             op=_OPS[op],

@@ -1,0 +1,409 @@
+"""The worker's side: push a gradient segment by segment, get the parameters back, survive breaks.
+
+One push is outstanding at a time. Its answer is its acknowledgement: a segment that has not been
+answered is asked about, and sent again if the server never saw it. Sending hands memory to ZeroMQ's
+own thread and returns at once, so segments can leave during backward; nothing here needs a thread
+of its own. Not safe for several threads at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+import zmq
+from torch import Tensor
+
+from phalanx.errors import PeerError
+from phalanx.paramserver.compression import Compression, Encoder, Received, payload_bytes
+from phalanx.paramserver.door import ServerAddress, digest_of
+from phalanx.paramserver.facts import ClientFacts
+from phalanx.paramserver.link import Link, LinkSettings
+from phalanx.paramserver.shards import Layout, Segment
+from phalanx.wire.bulk import FRAME_SLACK_BYTES, HIGH_WATER, Flag, Header, Kind, Op
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.keys import KeyPair
+from phalanx.wire.meter import ByteMeter
+
+# Silence after which a segment is asked about.
+_ASK_AFTER_S = 1.0
+_POLL_MS = 200
+
+
+def max_frame_bytes(layout: Layout) -> int:
+    """The longest frame that servers and clients of a layout have to accept."""
+    return payload_bytes(Kind.F32, max(s.size for s in layout.segments)) + FRAME_SLACK_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Who the client is, and how it talks.
+
+    Attributes:
+        worker: Rank.
+        keys: The worker's own.
+        incarnation: How often this worker has been started.
+        generation: Of the run.
+        compression: Of pushed gradients.
+        overlap: Whether the next gradient is computed while a push is on its way; pushes are then
+            sent from a copy.
+        whole: Whether parameters of a server are taken over only when all of its segments have
+            come, so that the copy held here is always of one version and can restore a server.
+    """
+
+    worker: int
+    keys: KeyPair
+    incarnation: int = 1
+    generation: int = 0
+    compression: Compression = "none"
+    overlap: bool = False
+    whole: bool = False
+
+
+class Client:
+    """Exchanges one worker's gradients for parameters; use as a context manager.
+
+    Args:
+        layout: How the model is cut; the same on every process.
+        parameters: The flat buffer; written to by `connect` and `wait`.
+        gradients: The flat buffer; must not change between `ready` and the end of `wait`, unless
+            overlapping.
+        servers: Where they are.
+        settings: The rest.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        parameters: Tensor,
+        gradients: Tensor,
+        servers: Sequence[ServerAddress],
+        settings: ClientSettings,
+    ) -> None:
+        self._layout = layout
+        self._parameters = parameters
+        self._source = gradients
+        self._gradients = torch.empty_like(gradients) if settings.overlap else gradients
+        self._servers = servers
+        self._settings = settings
+        self._encoder = Encoder(settings.compression, layout)
+        self._meter = ByteMeter()
+        self.clock = 0
+        self.samples_seen = 0
+        """As the servers count them; what a schedule by samples goes by."""
+        self._versions = dict.fromkeys(range(layout.num_servers), 0)
+        self._sizes = {s: len(layout.of_server(s)) for s in range(layout.num_servers)}
+        self._push = Header(op=Op.PUSH, worker=settings.worker)
+        self._missing: list[int] = []
+        self._payloads: dict[int, memoryview | None] = {}
+        self._unsent: dict[int, None] = {}
+        self._awaited: set[int] = set()
+        self._held: dict[int, dict[int, Received]] = {}
+        self._progress_s = 0.0
+        self._entered = False
+        self._num_pushes = self._num_dropped = self._num_resent = 0
+        self._wait_s = 0.0
+
+    def __enter__(self) -> Client:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        frames = max(HIGH_WATER, *self._sizes.values())
+        settings = LinkSettings(
+            keys=self._settings.keys,
+            generation=self._settings.generation,
+            digest=digest_of(self._layout),
+            max_frame_bytes=max_frame_bytes(self._layout),
+            receive_high_water=frames if self._settings.overlap else HIGH_WATER,
+        )
+        self._links = {
+            address.server: Link(self._context, address, settings=settings, meter=self._meter)
+            for address in self._servers
+            if address.server < self._layout.num_servers
+        }
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for link in self._links.values():
+            link.close()
+        self._context.term()
+
+    @property
+    def versions(self) -> Mapping[int, int]:
+        """The version of each server's parameters that is held here."""
+        return dict(self._versions)
+
+    def connect(self, deadline: Deadline) -> None:
+        """Take a place at every server and read all parameters."""
+        self._awaited = set(range(len(self._layout.segments)))
+        while not all(link.welcome for link in self._links.values()):
+            for link in self._links.values():
+                link.service()
+            self._poll(deadline)
+        self.clock = max(link.welcome.clock for link in self._links.values() if link.welcome)
+        self._entered = True
+        for link in self._links.values():
+            self._enter(link)
+        self.wait(deadline)
+
+    def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
+        """Start a push; the one before must have been waited for.
+
+        Args:
+            num_samples: Samples behind the gradient.
+            weight: The gradient is this times the mean over the samples.
+            ticket: Batch that it was computed from, if the coordinator handed it out.
+        """
+        if self._awaited:
+            raise ValueError("a push is still on its way; wait for it first")
+        self.clock += 1
+        self._num_pushes += 1
+        self._push = Header(
+            op=Op.PUSH,
+            worker=self._settings.worker,
+            generation=self._settings.generation,
+            incarnation=self._settings.incarnation,
+            clock=self.clock,
+            ticket=ticket,
+            num_samples=num_samples,
+            weight=weight,
+        )
+        self._missing = [segment.size for segment in self._layout.segments]
+        self._payloads.clear()
+        self._awaited = set(range(len(self._missing)))
+        self._progress_s = time.monotonic()
+
+    def ready(self, start: int, stop: int) -> None:
+        """A slice of the gradients is final; segments that are complete leave at once.
+
+        Each entry of the buffer must be reported once per push.
+        """
+        for index in reversed(self._layout.covering(start, stop)):
+            segment = self._layout.segments[index]
+            self._missing[index] -= min(stop, segment.stop) - max(start, segment.start)
+            if self._missing[index] == 0:
+                self._encode(segment)
+        self._send_unsent()
+
+    def finish(self) -> None:
+        """Everything that was not reported is final, too."""
+        for segment in reversed(self._layout.segments):
+            if self._missing[segment.index] > 0:
+                self._missing[segment.index] = 0
+                self._encode(segment)
+        self._send_unsent()
+
+    def skip(self, *, ticket: int = 0) -> None:
+        """Take part in an update without a gradient: there were no samples for this worker."""
+        self.begin(num_samples=0, weight=0.0, ticket=ticket)
+        for segment in self._layout.segments:
+            self._missing[segment.index] = 0
+            self._payloads[segment.index] = None
+            self._unsent[segment.index] = None
+        self._send_unsent()
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until every server has answered; the parameters are then up to date.
+
+        Raises:
+            TimeoutExpired: A server did not answer in time.
+            PeerError: A server refuses this worker; it has been dismissed.
+        """
+        started = time.perf_counter()
+        self._progress_s = time.monotonic()
+        while True:
+            self._advance()
+            if not self._awaited:
+                break
+            self._poll(deadline)
+        self._wait_s += time.perf_counter() - started
+
+    def leave(self) -> None:
+        """Tell the servers that this worker is done, so that nobody waits for it."""
+        for link in self._links.values():
+            first = self._layout.of_server(link.server)[0].index
+            link.send(self._header(Op.LEAVE, first))
+
+    def relocate(self, address: ServerAddress) -> None:
+        """A server has been started anew elsewhere; what it has not answered is sent again."""
+        self._links[address.server].relocate(address)
+
+    def donate(self, server: int) -> bool:
+        """Send the copy of a server's parameters that is held here to it, as its new start."""
+        link = self._links[server]
+        sent = True
+        for segment in self._layout.of_server(server):
+            header = Header(
+                op=Op.LOAD,
+                worker=self._settings.worker,
+                generation=self._settings.generation,
+                incarnation=self._settings.incarnation,
+                readver=self._versions[server],
+                segment=segment.index,
+                kind=Kind.F32,
+                num_samples=self.samples_seen,
+                num_bytes=segment.size * 4,
+            )
+            sent &= link.send(header, _memory(self._slice(self._parameters, segment).clone()))
+        return sent
+
+    def facts(self) -> ClientFacts:
+        """Totals so far."""
+        connects = sum(link.num_connects for link in self._links.values())
+        return ClientFacts(
+            worker=self._settings.worker,
+            pushes=self._num_pushes,
+            dropped=self._num_dropped,
+            wait_s=self._wait_s,
+            resent=self._num_resent,
+            reconnects=max(0, connects - len(self._links)),
+            sent_bytes=dict(self._meter.sent),
+            received_bytes=dict(self._meter.received),
+        )
+
+    def _encode(self, segment: Segment) -> None:
+        gradient = self._slice(self._source, segment)
+        if self._settings.overlap:
+            gradient = self._slice(self._gradients, segment).copy_(gradient)
+        self._payloads[segment.index] = _memory(self._encoder.encode(segment, gradient))
+        self._unsent[segment.index] = None
+
+    def _send_unsent(self) -> None:
+        blocked: set[int] = set()
+        for index in list(self._unsent):
+            server = self._layout.segments[index].server
+            if server in blocked:
+                continue
+            if self._send_push(index):
+                del self._unsent[index]
+            else:
+                blocked.add(server)
+
+    def _send_push(self, index: int) -> bool:
+        payload = self._payloads[index]
+        server = self._layout.segments[index].server
+        push = self._push
+        header = Header(
+            op=Op.PUSH,
+            worker=push.worker,
+            generation=push.generation,
+            incarnation=push.incarnation,
+            clock=push.clock,
+            readver=self._versions[server],
+            ticket=push.ticket,
+            segment=index,
+            kind=Kind.NOTHING if payload is None else self._encoder.kind,
+            num_samples=push.num_samples,
+            weight=push.weight,
+            num_bytes=0 if payload is None else payload.nbytes,
+        )
+        return self._links[server].send(header, payload)
+
+    def _advance(self) -> None:
+        """Do whatever can be done without waiting."""
+        for link in self._links.values():
+            if link.service():
+                self._rejoin(link)
+            while (message := link.receive()) is not None:
+                self._take(*message)
+        self._send_unsent()
+        if time.monotonic() - self._progress_s > _ASK_AFTER_S:
+            self._ask()
+
+    def _take(self, header: Header, payload: memoryview | None) -> None:
+        index = header.segment
+        if header.op == Op.REFUSED:
+            raise PeerError(
+                f"worker {self._settings.worker} has been dismissed from the run by a server",
+                worker=self._settings.worker,
+            )
+        if header.clock != self.clock or index not in self._awaited:
+            return
+        self._progress_s = time.monotonic()
+        if header.op == Op.AGAIN:
+            self._num_resent += 1
+            self._unsent[index] = None
+        elif header.op == Op.PARAMS and payload is not None:
+            self._accept(header, payload)
+
+    def _accept(self, header: Header, payload: memoryview) -> None:
+        segment = self._layout.segments[header.segment]
+        received = Received(header.kind, payload, segment.size)
+        self._num_dropped += header.flags & Flag.DROPPED
+        self.samples_seen = max(self.samples_seen, header.num_samples)
+        held = self._held.setdefault(segment.server, {})
+        held[segment.index] = received
+        if not self._settings.whole or len(held) == self._sizes[segment.server]:
+            for index, values in held.items():
+                values.write_to(self._slice(self._parameters, self._layout.segments[index]))
+            held.clear()
+        self._awaited.discard(segment.index)
+        self._unsent.pop(segment.index, None)
+        if not any(s.index in self._awaited for s in self._layout.of_server(segment.server)):
+            self._versions[segment.server] = header.readver
+
+    def _ask(self) -> None:
+        self._progress_s = time.monotonic()
+        for index in self._awaited:
+            if index not in self._unsent and self._missing_nothing(index):
+                link = self._links[self._layout.segments[index].server]
+                link.send(self._header(Op.ASK, index))
+
+    def _missing_nothing(self, index: int) -> bool:
+        return not self._missing or self._missing[index] == 0
+
+    def _enter(self, link: Link) -> None:
+        first = self._layout.of_server(link.server)[0].index
+        link.send(self._header(Op.ENTER, first))
+
+    def _rejoin(self, link: Link) -> None:
+        if not self._entered or link.welcome is None:
+            return
+        awaited = [s.index for s in self._layout.of_server(link.server) if s.index in self._awaited]
+        if link.welcome.known or not self._payloads:
+            if not link.welcome.known:
+                self._enter(link)
+            self._progress_s = 0.0
+            return
+        # A server that lost its memory needs the whole push, or none of it.
+        clock = self.clock - 1 if awaited else self.clock
+        first = self._layout.of_server(link.server)[0].index
+        link.send(self._header(Op.ENTER, first, clock))
+        if awaited:
+            for segment in self._layout.of_server(link.server):
+                self._awaited.add(segment.index)
+                if segment.index in self._payloads:
+                    self._num_resent += 1
+                    self._unsent[segment.index] = None
+
+    def _header(self, op: Op, segment: int, clock: int | None = None) -> Header:
+        return Header(
+            op=op,
+            worker=self._settings.worker,
+            generation=self._settings.generation,
+            incarnation=self._settings.incarnation,
+            clock=self.clock if clock is None else clock,
+            segment=segment,
+        )
+
+    def _poll(self, deadline: Deadline) -> None:
+        poller = zmq.Poller()
+        for link in self._links.values():
+            for source in link.sources:
+                poller.register(source, zmq.POLLIN)
+        poller.poll(min(_POLL_MS, deadline.remaining_ms) if not self._unsent else 1)
+        deadline.check()
+
+    def _slice(self, flat: Tensor, segment: Segment) -> Tensor:
+        return flat[segment.start : segment.stop]
+
+
+def _memory(values: Tensor) -> memoryview:
+    return values.view(torch.uint8).numpy().data

@@ -1,0 +1,88 @@
+"""Copies of segments on their way to workers.
+
+A reply must not change while ZeroMQ sends it, and the segment may move on meanwhile; so replies are
+copies. Memory is reused, because fresh pages cost as much as the copy, and workers that read the
+same state share one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import zmq
+from torch import Tensor
+
+from phalanx.wire.bulk import Kind
+
+_DTYPES = {Kind.F32: torch.float32, Kind.BF16: torch.bfloat16}
+
+
+@dataclass
+class Copy:
+    """A segment at one moment.
+
+    Attributes:
+        values: The numbers.
+        applied: Updates that the segment had had.
+        num_queued: Answers that wait to be sent with it.
+        trackers: Of answers that are being sent with it.
+    """
+
+    values: Tensor
+    applied: int
+    num_queued: int = 0
+    trackers: list[zmq.MessageTracker] = field(default_factory=list)
+
+    @property
+    def payload(self) -> memoryview:
+        """What travels."""
+        return self.values.view(torch.uint8).numpy().data
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody needs it any more."""
+        self.trackers = [tracker for tracker in self.trackers if not tracker.done]
+        return not self.trackers and self.num_queued == 0
+
+
+class Replies:
+    """Hands out copies of the segments of a slice.
+
+    Args:
+        parameters: The slice.
+        parts: The segments within it.
+        kind: Format on the way: F32 or BF16.
+    """
+
+    def __init__(self, parameters: Tensor, parts: Sequence[slice], kind: Kind) -> None:
+        self.kind = kind
+        self._segments = [parameters[part] for part in parts]
+        self._copies: list[list[Copy]] = [[] for _ in parts]
+
+    def current(self, index: int, applied: int) -> Copy:
+        """A copy of a segment as it is now.
+
+        Args:
+            index: Which segment.
+            applied: Updates it has had; equal numbers mean equal contents.
+        """
+        copies = self._copies[index]
+        for copy in copies:
+            if copy.applied == applied:
+                return copy
+        segment = self._segments[index]
+        spare = next((copy for copy in copies if copy.is_free), None)
+        if spare is None:
+            spare = Copy(torch.empty(segment.numel(), dtype=_DTYPES[self.kind]), applied)
+            copies.append(spare)
+        spare.values.copy_(segment)
+        spare.applied = applied
+        return spare
+
+    def forget(self) -> None:
+        """The parameters were replaced; what was copied before is out of date."""
+        for copies in self._copies:
+            for copy in copies:
+                copy.applied = -1

@@ -1,0 +1,219 @@
+"""How gathered gradients move a slice of the parameters: weights, rate, delay compensation, rule.
+
+A pushed gradient is `weight` times the mean over its samples. The mean over everything gathered is
+then the sum of the pushes over the sum of their weights, however unequal the shares. With
+weight = samples / global batch the weights of a full round add up to 1 and nothing is divided: the
+sum is the one that all-reduce computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from phalanx.engine.layout import Range
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.paramserver.compression import Received
+from phalanx.paramserver.policy import Update
+from phalanx.paramserver.rule import Rule
+from phalanx.paramserver.shards import Segment
+from phalanx.spec.optimize import OptimizerSpec
+
+Rate = Callable[[int], float]
+"""Learning rate after so many samples, over all workers."""
+# Shares such as 1/3 do not add up to 1 exactly; a real difference is at least one sample's.
+_FULL = 1e-9
+_STALENESS_DECAY = 0.99
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One worker's gradient of one segment; None: it had no samples."""
+
+    worker: int
+    gradient: Received | None
+    weight: float
+
+
+class StepSize:
+    """The learning rate of an update that holds only some of the workers' gradients.
+
+    by_workers: rate · gradients in the update / workers, so that a sample moves the model as far as
+    under bsp. by_staleness: that times min(1, usual / own staleness), which leaves the mean step
+    alone and shortens those of outliers. Reference: Zhang et al. 2016, with the mean in place of 1.
+
+    Args:
+        rate: The schedule.
+        scaling: Which of them, or none.
+        rule: Says how many gradients make an update.
+    """
+
+    def __init__(
+        self, rate: Rate, *, scaling: Literal["none", "by_workers", "by_staleness"], rule: Rule
+    ) -> None:
+        self._rate = rate
+        self._scaling = scaling
+        self._rule = rule
+        self._usual_staleness = 0.0
+
+    def of(self, update: Update, *, samples_seen: int, num_workers: int) -> float:
+        """The rate for an update; call once for each, in order."""
+        rate = self._rate(samples_seen)
+        if self._scaling == "none":
+            return rate
+        workers = max(1, num_workers)
+        rate *= min(1.0, self._rule.gradients_per_update(workers) / workers)
+        if self._scaling == "by_workers" or not update.members:
+            return rate
+        staleness = sum(member.staleness for member in update.members) / len(update.members)
+        usual = self._usual_staleness = (
+            _STALENESS_DECAY * self._usual_staleness + (1 - _STALENESS_DECAY) * staleness
+            if self._usual_staleness
+            else staleness
+        )
+        return rate * min(1.0, usual / staleness) if staleness > 0 else rate
+
+
+class DelayCompensation:
+    """Corrects a stale gradient by how far the parameters have moved since it was read.
+
+    g + λ g² (w - w_read), elementwise; adaptive: λ over the root of a running mean of g².
+    Reference: Zheng et al. 2017 (DC-ASGD).
+
+    Args:
+        parameters: The server's slice.
+        adaptive: Divide λ by the root mean square.
+        strength: λ; None: 0.04, or 2 when adaptive.
+    """
+
+    _KEPT = 0.95
+    _EPS = 1e-7
+
+    def __init__(
+        self, parameters: Tensor, *, adaptive: bool, strength: float | None = None
+    ) -> None:
+        self._parameters = parameters
+        self._strength = strength if strength is not None else (2.0 if adaptive else 0.04)
+        self._mean_square = torch.zeros_like(parameters) if adaptive else None
+        self._read: dict[int, Tensor] = {}
+
+    def remember(self, worker: int, part: slice) -> None:
+        """A worker has been sent a part of the parameters as they are now."""
+        if worker not in self._read:
+            self._read[worker] = self._parameters.clone()
+        self._read[worker][part].copy_(self._parameters[part])
+
+    def forget(self, worker: int) -> None:
+        """A worker has left."""
+        self._read.pop(worker, None)
+
+    def correct(self, worker: int, part: slice, gradient: Tensor) -> None:
+        """Change a gradient in place."""
+        read = self._read.get(worker)
+        if read is None:
+            return
+        change = (self._parameters[part] - read[part]).mul_(gradient).mul_(gradient)
+        if self._mean_square is not None:
+            mean_square = self._mean_square[part].mul_(self._KEPT)
+            mean_square.addcmul_(gradient, gradient, value=1 - self._KEPT)
+            change.mul_(mean_square.add(self._EPS).rsqrt_())
+        gradient.add_(change, alpha=self._strength)
+
+
+class SliceUpdater:
+    """Owns a slice of the parameters and what the optimiser remembers of it.
+
+    Each segment has an optimiser of its own, so that segments can move at different moments.
+
+    Args:
+        spec: The update rule.
+        parameters: The slice; written to.
+        segments: Cut the slice without gaps.
+        kernels: Entries under the L2 regulariser, counted within the slice.
+        compensation: For stale gradients; None: none.
+    """
+
+    def __init__(
+        self,
+        spec: OptimizerSpec,
+        parameters: Tensor,
+        segments: Sequence[Segment],
+        *,
+        kernels: Sequence[Range] = (),
+        compensation: DelayCompensation | None = None,
+    ) -> None:
+        first = segments[0].start
+        self.parameters = parameters
+        self.compensation = compensation
+        # Clipping looks at the whole gradient, so segments cannot move one by one.
+        self.needs_norm = spec.clip_norm is not None
+        self.parts = [slice(s.start - first, s.stop - first) for s in segments]
+        self._optimizers = [
+            FlatOptimizer(spec, parameters[part], kernels=_within(kernels, part))
+            for part in self.parts
+        ]
+        self._scratch = torch.empty(max(segment.size for segment in segments))
+
+    def combine(self, index: int, contributions: Sequence[Contribution]) -> Tensor | None:
+        """The mean gradient of a segment, valid until the next call; None: there were no samples.
+
+        Gradients are added in the given order, and may be changed.
+        """
+        full = [c for c in contributions if c.gradient is not None and c.weight > 0]
+        if not full:
+            return None
+        total = self._sum([c.gradient for c in full if c.gradient is not None], index)
+        weight = math.fsum(c.weight for c in full)
+        if abs(weight - 1.0) > _FULL:
+            total.mul_(1.0 / weight)
+        if self.compensation is not None and len(full) == 1:
+            self.compensation.correct(full[0].worker, self.parts[index], total)
+        return total
+
+    def move(
+        self, index: int, gradient: Tensor, lr: float, *, gradient_norm: float | None = None
+    ) -> None:
+        """Apply a combined gradient to a segment; see `FlatOptimizer.step`."""
+        self._optimizers[index].step(gradient, lr, gradient_norm=gradient_norm)
+
+    def squared_norm(self, index: int, gradient: Tensor) -> float:
+        """What a segment adds to the squared length of the whole gradient."""
+        return self._optimizers[index].squared_norm(gradient)
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the optimiser's state for the slice, as one optimiser would have it."""
+        states = [optimizer.state() for optimizer in self._optimizers]
+        return {
+            key: torch.cat([state[key] for state in states])
+            if states[0][key].ndim
+            else torch.stack([state[key] for state in states]).amax()
+            for key in states[0]
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state` returned here, on another server or on a worker."""
+        for optimizer, part in zip(self._optimizers, self.parts, strict=True):
+            optimizer.load_state(
+                {key: value[part] if value.ndim else value for key, value in state.items()}
+            )
+
+    def _sum(self, gradients: Sequence[Received], index: int) -> Tensor:
+        first, *others = gradients
+        # The received frame is ours; adding into it saves a pass over memory.
+        total = first.own()
+        if total is None:
+            total = self._scratch[: first.size]
+            first.write_to(total)
+        for gradient in others:
+            gradient.add_to(total)
+        return total
+
+
+def _within(kernels: Sequence[Range], part: slice) -> list[Range]:
+    cut = (Range(max(k.start, part.start), min(k.stop, part.stop)) for k in kernels)
+    return [Range(k.start - part.start, k.stop - part.start) for k in cut if k.start < k.stop]
