@@ -1,0 +1,40 @@
+"""What shape of input a network accepts, refused in one sentence if it does not fit.
+
+Called by each network's builder before any layer is made.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from phalanx.errors import SpecError
+
+
+def image_shape(
+    input_shape: tuple[int, ...], *, model: str, min_pixels: int
+) -> tuple[int, int, int]:
+    """The input as (height, width, channels), or a SpecError if `model` cannot read it."""
+    if len(input_shape) != 3:
+        raise SpecError(
+            f"model '{model}' reads images of shape (height, width, channels), but the data has "
+            f"samples of shape {input_shape}; choose 'mlp' or image data",
+            model=model,
+        )
+    height, width, channels = input_shape
+    if min(height, width) < min_pixels:
+        raise SpecError(
+            f"model '{model}' needs images of at least {min_pixels}x{min_pixels} pixels, but the "
+            f"data has {height}x{width}; choose 'mlp' or larger images",
+            model=model,
+        )
+    return height, width, channels
+
+
+def flatten_rows(inputs: Tensor) -> Tensor:
+    """One row per sample, pixels in the order height, width, channel.
+
+    This is the order of Keras, and costs nothing for images that lie channels-last in memory.
+    """
+    if inputs.ndim == 4:
+        inputs = inputs.permute(0, 2, 3, 1)
+    return inputs.flatten(start_dim=1)
