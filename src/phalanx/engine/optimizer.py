@@ -1,0 +1,104 @@
+"""Moving one flat buffer, or any slice of it, along a gradient: regularise, clip, update.
+
+Every rule works entry by entry, so a buffer cut into slices, each stepped by an optimiser of its
+own, moves as the whole would: this is what parameter servers rely on. It does so bit by bit if
+the cuts are at multiples of `SLICE_ALIGNMENT`; elsewhere the last entries of a slice, which do not
+fill a vector register, may round differently in the last place. The rules are in `update`,
+schedules are in `schedule`, exchange is in `strategy`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from phalanx.engine.layout import Range
+from phalanx.engine.update import make_update
+from phalanx.errors import EngineError
+from phalanx.spec.optimize import OptimizerSpec
+
+SLICE_ALIGNMENT = 16
+"""Floats in the widest vector register (AVX-512)."""
+
+
+class FlatOptimizer:
+    """Moves `parameters` along gradients of the same length.
+
+    The regulariser l2 · Σ w² is part of what is minimised: its gradient joins the given one before
+    clipping. `weight_decay` is part of the update rule and comes after it.
+
+    Args:
+        spec: The rule and its settings.
+        parameters: One-dimensional; a view is fine, and is written to.
+        kernels: The entries that the regulariser applies to, counted within `parameters`.
+    """
+
+    def __init__(
+        self, spec: OptimizerSpec, parameters: Tensor, *, kernels: Sequence[Range] = ()
+    ) -> None:
+        if parameters.ndim != 1 or not parameters.is_contiguous():
+            raise ValueError(f"parameters must be one flat tensor, not {tuple(parameters.shape)}")
+        self._spec = spec
+        self._parameters = parameters.detach()
+        self._kernels = [self._parameters[part.start : part.stop] for part in kernels]
+        self._kernel_ranges = tuple(kernels)
+        self._update, self._state = make_update(spec, self._parameters)
+
+    def step(self, gradient: Tensor, lr: float, *, gradient_norm: float | None = None) -> None:
+        """Move once. `gradient` is read in place, and changed by regulariser and clipping.
+
+        Args:
+            gradient: As long as the parameters; already the mean over the global batch.
+            lr: The rate of this step.
+            gradient_norm: Length of the whole gradient, regulariser included, for `clip_norm` on a
+                slice: the root of the slices' `squared_norm` added up. None measures `gradient`.
+        """
+        if self._spec.l2 > 0:
+            for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
+                gradient[part.start : part.stop].add_(kernel, alpha=2 * self._spec.l2)
+        if self._spec.clip_norm is not None:
+            norm = float(gradient.norm()) if gradient_norm is None else gradient_norm
+            if norm > self._spec.clip_norm:
+                gradient.mul_(self._spec.clip_norm / norm)
+        self._update(gradient, lr)
+
+    def squared_norm(self, gradient: Tensor) -> float:
+        """Squared length of `gradient` with the regulariser's part, leaving `gradient` as it is."""
+        total = float(gradient.dot(gradient))
+        pull = 2 * self._spec.l2
+        if pull > 0:
+            for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
+                own = gradient[part.start : part.stop]
+                total += pull * float(kernel.dot(2 * own + pull * kernel))
+        return total
+
+    def regularisation(self) -> float:
+        """l2 · Σ w² over the kernel entries; slices add up to the whole."""
+        if self._spec.l2 == 0:
+            return 0.0
+        return self._spec.l2 * math.fsum(float(kernel.dot(kernel)) for kernel in self._kernels)
+
+    def state(self) -> dict[str, Tensor]:
+        """What the rule remembers, live: flat tensors as long as the parameters, and counters.
+
+        The same keys exist before the first step. Copy what must outlive the next one.
+        """
+        return dict(self._state)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state` returned, here or in another process.
+
+        Raises:
+            EngineError: The state is of another rule or of another length; nothing was changed.
+        """
+        expected = {key: tuple(value.shape) for key, value in self._state.items()}
+        given = {key: tuple(value.shape) for key, value in state.items()}
+        if given != expected:
+            raise EngineError(
+                f"the saved state of the optimiser has {given}, but '{self._spec.name}' here needs "
+                f"{expected}; resume with the optimiser and model of the saved run"
+            )
+        for key, value in state.items():
+            self._state[key].copy_(value)

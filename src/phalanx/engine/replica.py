@@ -1,0 +1,227 @@
+"""One copy of a model that can be trained: the part of a worker that computes.
+
+A replica knows its own samples and nothing of other workers. `strategy` calls `forward_backward`,
+moves `gradients`, `parameters` or `buffers` between processes, and calls `apply`. Loading data,
+choosing the rate and saving files happen elsewhere.
+
+Batch normalisation uses the statistics of the replica's own share of the batch, as plain data
+parallelism does; running statistics therefore differ between workers until someone averages
+`buffers`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.engine.batch import Batch, Evaluation, StepResult
+from phalanx.engine.buffers import FlatBuffers
+from phalanx.engine.draw import draw_seed
+from phalanx.engine.flat import FlatModule, OnBucketReady
+from phalanx.engine.layout import FlatLayout, Range
+from phalanx.engine.loss import Loss
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.precision import Precision, autocast
+from phalanx.errors import EngineError
+from phalanx.spec.optimize import LossSpec, OptimizerSpec
+
+
+class Replica:
+    """A module, its flat buffers, and the means to move them.
+
+    Constructing one makes the CPU treat denormal numbers as zero in this thread: they occur in
+    momentum that dies away, and cost up to a hundred times a normal operation.
+
+    Args:
+        module: Float32 on the CPU; its parameters and statistics move into flat buffers.
+        loss: What is minimised.
+        optimizer: The update rule; None if another process owns the parameters.
+        precision: Format of the forward and backward pass.
+        seed: Of the job; with `rank` and the step it decides dropout.
+        rank: Of this worker.
+        bucket_bytes: Gradients that become ready together; None chooses by model size.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        loss: LossSpec,
+        optimizer: OptimizerSpec | None,
+        precision: Precision = "fp32",
+        seed: int = 0,
+        rank: int = 0,
+        bucket_bytes: int | None = None,
+    ) -> None:
+        torch.set_flush_denormal(True)
+        self.module = module
+        self._flat = FlatModule(module, bucket_bytes=bucket_bytes)
+        self._buffers = FlatBuffers(module)
+        self._frozen = {n: p.data for n, p in module.named_parameters() if not p.requires_grad}
+        self._loss = Loss(loss)
+        self._precision: Precision = precision
+        self._seed = seed
+        self._rank = rank
+        self.optimizer = (
+            None
+            if optimizer is None
+            else FlatOptimizer(optimizer, self.parameters, kernels=self.layout.kernels())
+        )
+        module.train()
+
+    @property
+    def layout(self) -> FlatLayout:
+        """Which parameter lies where in `parameters` and `gradients`."""
+        return self._flat.layout
+
+    @property
+    def buckets(self) -> tuple[Range, ...]:
+        """The ranges of `gradients` that `forward_backward` reports one by one."""
+        return self._flat.buckets
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trainable parameters; writing to it changes the model."""
+        return self._flat.parameters
+
+    @property
+    def gradients(self) -> Tensor:
+        """What the last `forward_backward` found, until the next one; exchange works in place."""
+        return self._flat.gradients
+
+    @property
+    def buffers(self) -> Tensor:
+        """All running statistics; writing to it changes the model. Empty without batch norm."""
+        return self._buffers.flat
+
+    def forward_backward(
+        self, batch: Batch, on_bucket_ready: OnBucketReady | None = None, *, step: int
+    ) -> StepResult:
+        """Compute loss and gradients of this worker's share of a batch.
+
+        The gradients are those of the loss sum divided by `batch.global_count`: summed over all
+        workers they are the mean over the global batch, however unequal the shares. A share without
+        samples gives zero gradients and still reports every bucket.
+
+        Args:
+            batch: The samples; read, never changed or kept.
+            on_bucket_ready: Called during backward with each bucket whose gradients are final, in
+                rising order; None saves the bookkeeping.
+            step: Number of this step in the run. Dropout depends on seed, rank and it alone, so
+                a resumed run repeats what the first would have drawn.
+
+        Raises:
+            EngineError: The loss is not finite, or the batch does not fit the model.
+        """
+        started = time.perf_counter()
+        num_samples = len(batch.targets)
+        if num_samples == 0:
+            self._flat.skip(on_bucket_ready)
+            return StepResult(0.0, 0, 0, 0.0, time.perf_counter() - started)
+        if not self.module.training:
+            self.module.train()
+        torch.default_generator.manual_seed(draw_seed(self._seed, self._rank, step))
+        loss_sum, num_correct = self._forward(batch)
+        value = float(loss_sum.detach())
+        if not math.isfinite(value):
+            raise EngineError(
+                f"the loss became {value} in step {step} on rank {self._rank}; lower optimizer.lr, "
+                "add schedule.warmup or set optimizer.clip_norm",
+                step=step,
+                rank=self._rank,
+            )
+        forwarded = time.perf_counter()
+        self._flat.backward(
+            loss_sum, scale=1.0 / batch.global_count, on_bucket_ready=on_bucket_ready
+        )
+        return StepResult(
+            loss_sum=value,
+            num_correct=int(num_correct),
+            num_samples=num_samples,
+            forward_s=forwarded - started,
+            backward_s=time.perf_counter() - forwarded,
+        )
+
+    def apply(self, lr: float) -> None:
+        """Move the parameters along `gradients`, which are used up by it.
+
+        Raises:
+            EngineError: The replica was built without an optimiser.
+        """
+        if self.optimizer is None:
+            raise EngineError("this replica has no optimiser; its parameters are moved elsewhere")
+        self.optimizer.step(self.gradients, lr)
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Measure one batch without learning: no dropout, running statistics in batch norm.
+
+        A loss that is not finite is returned as it is.
+        """
+        if len(batch.targets) == 0:
+            return Evaluation(0.0, 0, 0)
+        if self.module.training:
+            self.module.eval()
+        with torch.inference_mode():
+            loss_sum, num_correct = self._forward(batch)
+        return Evaluation(float(loss_sum), int(num_correct), len(batch.targets))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs, live: copy or write it before the next step."""
+        state = {"parameters": self.parameters, "buffers": self.buffers}
+        state |= {f"buffer/{name}": value for name, value in self._buffers.others.items()}
+        state |= {f"frozen/{name}": value for name, value in self._frozen.items()}
+        if self.optimizer is not None:
+            state |= {f"optimizer/{key}": value for key, value in self.optimizer.state().items()}
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state` returned, here or in another process, bit by bit.
+
+        Raises:
+            EngineError: The state is of another model or optimiser; nothing was changed.
+        """
+        own = self.state()
+        for key in sorted(own.keys() | state.keys()):
+            here = tuple(own[key].shape) if key in own else "nothing"
+            saved = tuple(state[key].shape) if key in state else "nothing"
+            if here != saved:
+                raise EngineError(
+                    f"the saved state has {saved} for '{key}' where this model and optimiser have "
+                    f"{here}; resume with the model and optimizer of the saved run"
+                )
+        for key, value in state.items():
+            own[key].copy_(value)
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        inputs, targets = _as_tensors(batch)
+        with autocast(self._precision):
+            try:
+                outputs = self.module(inputs)
+            except RuntimeError as error:
+                raise EngineError(
+                    f"the model failed on inputs of shape {tuple(inputs.shape)}: {error}"
+                ) from error
+            return self._loss.sum_and_correct(outputs, targets)
+
+
+def _as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The batch as torch sees it: the same memory, images as (samples, channels, height, width)."""
+    arrays = (batch.inputs, batch.targets)
+    if batch.inputs.dtype != np.float32 or not batch.inputs.flags.c_contiguous:
+        raise EngineError(
+            f"inputs must be contiguous float32, not {batch.inputs.dtype} with strides "
+            f"{batch.inputs.strides}"
+        )
+    if len(batch.inputs) != len(batch.targets):
+        raise EngineError(f"{len(batch.inputs)} inputs came with {len(batch.targets)} targets")
+    # torch has no read-only tensors; a copy keeps a model that writes to its input from harm.
+    inputs, targets = (
+        torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays
+    )
+    if inputs.ndim == 4:
+        inputs = inputs.permute(0, 3, 1, 2)
+    return inputs, targets.float() if targets.is_floating_point() else targets.long()

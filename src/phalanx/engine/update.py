@@ -1,0 +1,142 @@
+"""The update rules themselves: one step of each on a single flat tensor.
+
+The arithmetic is torch.optim's functional form. Its classes are not used, because the first one
+built imports torch's compiler: 1.1 s and 67 MB in every worker, for nothing that is needed here.
+
+One tensor of 1.2 million floats, one thread: fused kernels took 0.6 ms for SGD with momentum (1.0
+otherwise), 0.65 for Adagrad (1.6), 1.0 for Adam (2.6). Adadelta has no fused kernel and took 3.8,
+with or without foreach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim.adadelta import adadelta
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from phalanx.spec.optimize import (
+    AdadeltaSpec,
+    AdagradSpec,
+    AdamSpec,
+    AdamwSpec,
+    OptimizerSpec,
+    SgdSpec,
+)
+
+Update = Callable[[Tensor, float], None]
+"""Moves the parameters once, given the gradient and the learning rate."""
+State = dict[str, Tensor]
+
+
+def make_update(spec: OptimizerSpec, flat: Tensor) -> tuple[Update, State]:
+    """The rule bound to `flat`, and what it remembers: flat tensors, and a step counter.
+
+    The state exists from the start, so that a saved one can be loaded before the first step.
+    """
+    match spec:
+        case SgdSpec():
+            return _sgd(spec, flat)
+        case AdagradSpec():
+            return _adagrad(spec, flat)
+        case AdadeltaSpec():
+            return _adadelta(spec, flat)
+        case AdamSpec() | AdamwSpec():
+            return _adam(spec, flat)
+
+
+def _state(flat: Tensor, *names: str) -> State:
+    return {"step": torch.zeros(()), **{name: torch.zeros_like(flat) for name in names}}
+
+
+def _sgd(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
+    # torch starts momentum at the first gradient; without dampening, zero gives the same step.
+    state = {"momentum_buffer": torch.zeros_like(flat)} if spec.momentum > 0 else {}
+
+    def update(gradient: Tensor, lr: float) -> None:
+        sgd(
+            [flat],
+            [gradient],
+            [state.get("momentum_buffer")],
+            fused=True,
+            weight_decay=spec.weight_decay,
+            momentum=spec.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=spec.nesterov,
+            maximize=False,
+        )
+
+    return update, state
+
+
+def _adagrad(spec: AdagradSpec, flat: Tensor) -> tuple[Update, State]:
+    state = _state(flat, "sum")
+
+    def update(gradient: Tensor, lr: float) -> None:
+        adagrad(
+            [flat],
+            [gradient],
+            [state["sum"]],
+            [state["step"]],
+            fused=True,
+            lr=lr,
+            weight_decay=spec.weight_decay,
+            lr_decay=0.0,
+            eps=spec.eps,
+            maximize=False,
+        )
+
+    return update, state
+
+
+def _adadelta(spec: AdadeltaSpec, flat: Tensor) -> tuple[Update, State]:
+    state = _state(flat, "square_avg", "acc_delta")
+
+    def update(gradient: Tensor, lr: float) -> None:
+        adadelta(
+            [flat],
+            [gradient],
+            [state["square_avg"]],
+            [state["acc_delta"]],
+            [state["step"]],
+            foreach=False,
+            lr=lr,
+            rho=spec.rho,
+            eps=spec.eps,
+            weight_decay=spec.weight_decay,
+            maximize=False,
+        )
+
+    return update, state
+
+
+def _adam(spec: AdamSpec | AdamwSpec, flat: Tensor) -> tuple[Update, State]:
+    state = _state(flat, "exp_avg", "exp_avg_sq")
+    rule = adamw if isinstance(spec, AdamwSpec) else adam
+    beta1, beta2 = spec.betas
+
+    def update(gradient: Tensor, lr: float) -> None:
+        rule(
+            [flat],
+            [gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=lr,
+            weight_decay=spec.weight_decay,
+            eps=spec.eps,
+            maximize=False,
+        )
+
+    return update, state
