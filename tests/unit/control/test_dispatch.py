@@ -1,0 +1,99 @@
+"""Every ticket is completed exactly once, whatever workers do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.control.dispatch import Dispatcher
+from phalanx.wire.tickets import TicketPlan, Unit
+
+
+def test_numbering_runs_through_parts_steps_and_epochs() -> None:
+    plan = TicketPlan(num_parts=3, num_steps=4)
+    assert plan.unit(1) == Unit(epoch=0, step=0, part=0)
+    assert plan.unit(3) == Unit(epoch=0, step=0, part=2)
+    assert plan.unit(4) == Unit(epoch=0, step=1, part=0)
+    assert plan.first(1) == 13
+    assert plan.unit(plan.first(2, step=3)) == Unit(epoch=2, step=3, part=0)
+
+
+def test_static_parts_stay_with_their_worker() -> None:
+    plan = TicketPlan(num_parts=2, num_steps=3)
+    dispatcher = Dispatcher(plan, static=True)
+    dispatcher.open_gate(1, 7)
+    assert dispatcher.take(1, 10, {0, 1}) == [2, 4, 6]
+    assert dispatcher.take(1, 10, {0, 1}) == []
+    assert dispatcher.take(0, 1, {0, 1}) == [1]
+
+
+def test_absent_workers_parts_are_anybodys() -> None:
+    dispatcher = Dispatcher(TicketPlan(num_parts=2, num_steps=2), static=True)
+    dispatcher.open_gate(1, 5)
+    assert dispatcher.take(1, 10, {1}) == [2, 4, 1, 3]
+
+
+def test_a_lost_workers_tickets_come_first_and_its_late_word_does_not_count() -> None:
+    dispatcher = Dispatcher(TicketPlan(num_parts=2, num_steps=2), static=False)
+    dispatcher.open_gate(1, 5)
+    assert dispatcher.take(0, 2, {0, 1}) == [1, 2]
+    assert dispatcher.complete(0, 1)
+    assert dispatcher.give_back(0) == [2]
+    assert not dispatcher.complete(0, 2)
+    assert dispatcher.take(1, 3, {1}) == [2, 3, 4]
+    assert dispatcher.complete(1, 2)
+    assert not dispatcher.complete(1, 2)
+    assert not dispatcher.is_drained
+
+
+def test_the_gate_holds() -> None:
+    dispatcher = Dispatcher(TicketPlan(num_parts=1, num_steps=5), static=False)
+    dispatcher.open_gate(1, 3)
+    assert dispatcher.take(0, 9, {0}) == [1, 2]
+    for ticket in (1, 2):
+        dispatcher.complete(0, ticket)
+    assert dispatcher.is_drained
+    dispatcher.open_gate(3, 6)
+    assert dispatcher.take(0, 9, {0}) == [3, 4, 5]
+
+
+@given(st.data(), st.booleans(), st.integers(1, 4), st.integers(1, 6))
+def test_exactly_once_over_random_histories(
+    data: st.DataObject, static: bool, num_parts: int, num_steps: int
+) -> None:
+    plan = TicketPlan(num_parts=num_parts, num_steps=num_steps)
+    dispatcher = Dispatcher(plan, static=static)
+    dispatcher.open_gate(1, plan.first(1))
+    present = set(range(num_parts))
+    held: dict[int, list[int]] = {worker: [] for worker in present}
+    counted: Counter[int] = Counter()
+    for _ in range(200):
+        if dispatcher.is_drained:
+            break
+        worker = data.draw(st.sampled_from(sorted(held)))
+        act = data.draw(st.sampled_from(["take", "done", "lose"]))
+        if act == "take" and worker in present:
+            held[worker] += dispatcher.take(worker, data.draw(st.integers(1, 3)), present)
+        elif act == "done" and held[worker]:
+            ticket = held[worker].pop()
+            counted[ticket] += dispatcher.complete(worker, ticket)
+        elif act == "lose" and worker in present and len(present) > 1:
+            # It may still believe that it holds its tickets, as a frozen worker does.
+            present.discard(worker)
+            dispatcher.give_back(worker)
+    for worker in sorted(present):
+        while tickets := dispatcher.take(worker, 5, present):
+            held[worker] += tickets
+    for worker in sorted(present):
+        for ticket in held[worker]:
+            counted[ticket] += dispatcher.complete(worker, ticket)
+    # Static parts of present workers are left to them.
+    if not static or len(present) == num_parts:
+        assert dispatcher.is_drained
+    assert all(count == 1 for count in counted.values() if count)
+    if dispatcher.is_drained:
+        assert sorted(ticket for ticket, count in counted.items() if count) == list(
+            range(1, plan.first(1))
+        )
