@@ -1,0 +1,28 @@
+"""Hygiene, always on: no test leaves a process, thread, listening socket or setting behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from support.leaks import adopt_orphans, leaks_since, take_census
+
+adopt_orphans()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    before = take_census()
+    yield
+    found = leaks_since(before)
+    assert not found, "left behind: " + "; ".join(found)
+
+
+@pytest.fixture(autouse=True)
+def usual_arithmetic() -> Iterator[None]:
+    """A replica makes its thread treat denormal numbers as zero; the next test must not see it."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
