@@ -98,9 +98,9 @@ class ControlServer:
         """
         deadline = Deadline.after(timeout_s, "a message")
         while self._socket.poll(deadline.remaining_ms):
-            route, body = self._socket.recv_multipart(copy=False)
+            route, body, *surplus = self._socket.recv_multipart(copy=False)
             name = self._names.get(peer_key(body))
-            if name is None:
+            if name is None or surplus:
                 continue
             self._routes[name] = route.bytes
             try:
