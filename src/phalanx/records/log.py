@@ -7,6 +7,7 @@ that a full disk ends the run with its cause instead of losing facts silently.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ class EventLog:
 
     def __enter__(self) -> EventLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if _ends_torn(self._path):
+            # A killed process left half a line; what follows must not become part of it.
+            self._buffer += b"\n"
         self._thread = threading.Thread(target=self._flush_until_closed, name="event-log")
         self._thread.start()
         return self
@@ -103,6 +107,16 @@ class EventLog:
             ) from self._error
 
 
+def _ends_torn(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        # No file yet, or an empty one.
+        return False
+
+
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """All whole events of a log, oldest first; a line cut off by a crash ends the reading."""
     decoder = msgspec.json.Decoder(AnyEvent)
@@ -115,5 +129,5 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
             try:
                 yield decoder.decode(line)
             except msgspec.DecodeError:
-                # A crash may leave a torn line in the middle when a resumed process appends.
+                # A crash leaves a torn line in the middle when a resumed process appends.
                 continue

@@ -92,7 +92,7 @@ class RunDir:
             status = msgspec.json.decode((self.path / "status.json").read_bytes(), type=Status)
         except FileNotFoundError:
             return Status(state="lost", pid=0, attempt=0, cause="the controller never started")
-        if status.state == "running" and not psutil.pid_exists(status.pid):
+        if status.state == "running" and not _is_alive(status.pid):
             status.state = "lost"
             status.cause = "the controller vanished without a word"
         return status
@@ -105,6 +105,14 @@ class RunDir:
         """The summary, or nothing if the run never came to one."""
         path = self.path / "summary.json"
         return msgspec.json.decode(path.read_bytes(), type=Summary) if path.exists() else None
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not yet waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def encode_pretty(value: object) -> bytes:

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import StoreError
+from phalanx.records.events import (
+    Checkpoint,
+    Decision,
+    Epoch,
+    Evaluation,
+    Event,
+    Failure,
+    Finished,
+    Resumed,
+    Started,
+    Step,
+    Warned,
+)
+from phalanx.records.log import EventLog, read_events
+from support.waiting import wait_until
+
+EVERY_KIND: list[Event] = [
+    Started(
+        rank=1,
+        role="worker",
+        pid=7,
+        host="here",
+        attempt=1,
+        threads=2,
+        cpus=[0, 1],
+        precision="fp32",
+        precision_reason="asked for",
+        startup_s=1.5,
+    ),
+    Step(
+        epoch=0,
+        step=1,
+        num_samples=64,
+        loss_sum=147.3,
+        num_correct=9,
+        lr=0.05,
+        input_s=0.1,
+        forward_s=0.2,
+        backward_s=0.3,
+        exchange_s=0.4,
+        apply_s=0.5,
+        sent_bytes=1000,
+    ),
+    Epoch(
+        epoch=0,
+        samples=64,
+        updates=1,
+        train_loss=2.3,
+        train_accuracy=0.1,
+        regularisation=0.0,
+        val_loss=None,
+        val_accuracy=None,
+        lr=0.05,
+        train_s=1.0,
+        evaluate_s=0.0,
+    ),
+    Evaluation(part="test", epoch=1, num_samples=10, loss=2.0, accuracy=0.2, duration_s=0.1),
+    Checkpoint(path="a", epoch=1, samples=64, size_bytes=100, duration_s=0.01),
+    Resumed(path="a", epoch=1, samples=64),
+    Decision(what="stop", reason="lost", rank=None),
+    Failure(rank=0, cause="killed", detail="line 1\nline 2"),
+    Warned(message="ünïcode 漢字"),
+    Finished(rank=0, state="finished"),
+]
+
+
+def test_every_kind_of_event_survives_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "events" / "worker-0.jsonl"
+    with EventLog(path) as log:
+        for event in EVERY_KIND:
+            log.record(event)
+    assert list(read_events(path)) == EVERY_KIND
+    assert path.read_bytes().count(b"\n") == len(EVERY_KIND)
+
+
+def test_events_are_stamped_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        for number in range(10):
+            log.record(Warned(message=str(number)))
+    found = list(read_events(path))
+    stamps = [event.mono_s for event in found]
+    assert stamps == sorted(stamps)
+    assert stamps[0] > 0
+    assert found[0].wall_s > 1e9
+
+
+def test_events_reach_the_file_without_being_asked(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        log.record(Warned(message="here"))
+        wait_until(lambda: path.exists() and path.stat().st_size, "the log to be written")
+
+
+def test_flush_writes_now(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = EventLog(path)
+    log.record(Warned(message="now"))
+    assert not path.exists()
+    log.flush()
+    assert len(list(read_events(path))) == 1
+
+
+def test_a_torn_last_line_ends_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        log.record(Warned(message="whole"))
+        log.record(Warned(message="also whole"))
+    whole = path.read_bytes()
+    for cut in range(1, len(whole) // 2):
+        path.write_bytes(whole[:-cut])
+        assert [event.message for event in read_events(path)] == ["whole"]  # type: ignore[union-attr]
+
+
+def test_a_resumed_process_may_append_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        log.record(Warned(message="first"))
+    with path.open("ab") as file:
+        file.write(b'{"kind":"warned","mess')
+    with EventLog(path) as log:
+        log.record(Warned(message="second"))
+        log.record(Warned(message="last"))
+    messages = [event.message for event in read_events(path)]  # type: ignore[union-attr]
+    assert messages == ["first", "second", "last"]
+
+
+def test_no_log_means_no_events(tmp_path: Path) -> None:
+    assert list(read_events(tmp_path / "nothing.jsonl")) == []
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    path.symlink_to("/dev/full")
+    return path
+
+
+def test_a_full_disk_surfaces_at_the_next_record(full: Path) -> None:
+    log = EventLog(full)
+    log.record(Warned(message="into the void"))
+    with pytest.raises(StoreError, match=r"cannot write the event log .*No space left on device"):
+        log.flush()
+    with pytest.raises(StoreError, match="free some space or choose another directory"):
+        log.record(Warned(message="never recorded"))
+
+
+def test_a_full_disk_surfaces_at_the_end_if_nothing_is_recorded_after(full: Path) -> None:
+    with pytest.raises(StoreError), EventLog(full) as log:
+        log.record(Warned(message="into the void"))
+
+
+def _break_off(full: Path) -> EventLog:
+    with EventLog(full) as log:
+        log.record(Warned(message="into the void"))
+        raise ZeroDivisionError
+
+
+def test_a_full_disk_does_not_hide_the_error_that_ends_the_log(full: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _break_off(full)
+
+
+def test_last_words_to_a_full_disk_are_dropped(full: Path) -> None:
+    EventLog(full).append_last(Warned(message="dropped without a word"))
+
+
+def test_last_words_follow_a_closed_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        log.record(Warned(message="before"))
+    log.append_last(Failure(rank=0, cause="after"))
+    assert [type(event) for event in read_events(path)] == [Warned, Failure]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from phalanx.errors import ExitCode, StoreError
+from phalanx.store.atomic import replace_atomically, write_atomically
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    write_atomically(path, b"old")
+    return path
+
+
+def test_content_is_replaced_whole_and_nothing_else_is_left(path: Path) -> None:
+    size = replace_atomically(path, lambda file: file.write(b"new content"))
+    assert path.read_bytes() == b"new content"
+    assert size == 11
+    assert os.listdir(path.parent) == ["state.json"]
+
+
+def test_a_writer_that_breaks_off_leaves_the_old_content(path: Path) -> None:
+    def broken(file: BinaryIO) -> None:
+        file.write(b"half of the new con")
+        raise RuntimeError("crash in the middle")
+
+    with pytest.raises(RuntimeError, match="crash in the middle"):
+        replace_atomically(path, broken)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == ["state.json"]
+
+
+def test_the_old_content_is_there_until_the_new_is_complete(path: Path) -> None:
+    seen = []
+
+    def look(file: BinaryIO) -> None:
+        file.write(b"new")
+        file.flush()
+        seen.append(path.read_bytes())
+
+    replace_atomically(path, look)
+    assert seen == [b"old"]
+    assert path.read_bytes() == b"new"
+
+
+def test_a_full_disk_is_a_store_error_and_leaves_the_old_content(path: Path) -> None:
+    def fill(file: BinaryIO) -> None:
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"x")
+
+    with pytest.raises(StoreError, match="No space left on device; free some space") as caught:
+        replace_atomically(path, fill)
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code is ExitCode.STORE
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == ["state.json"]
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot write .*gone/state\.json: No such file"):
+        write_atomically(tmp_path / "gone" / "state.json", b"")
+
+
+def test_a_directory_in_the_way_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "state.json").mkdir()
+    with pytest.raises(StoreError, match="Is a directory"):
+        write_atomically(tmp_path / "state.json", b"")
+    assert os.listdir(tmp_path) == ["state.json"]
