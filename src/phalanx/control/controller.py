@@ -6,6 +6,7 @@ times a second: a killed worker is noticed at once and a frozen one after its he
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ from phalanx.control.collect import summarise
 from phalanx.control.policy import ProcessFacts, ReportedError, Trouble, judge
 from phalanx.control.progress import Observer, combine
 from phalanx.control.signals import CaughtSignals, catch_signals
-from phalanx.errors import ExitCode, Interrupted, PhalanxError, Terminated
+from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher, WorkerGroup
 from phalanx.launch.cores import share_cores
 from phalanx.records.events import Decision, Failure, Finished
@@ -141,7 +142,9 @@ class Controller:
         try:
             self._watch(server, group, log, caught, started)
         except BaseException as error:
-            log.record(Decision(what="stop all processes", reason=str(error)))
+            # The disk that broke the run may refuse this as well; the processes end all the same.
+            with contextlib.suppress(StoreError):
+                log.record(Decision(what="stop all processes", reason=str(error)))
             for name in self._watched:
                 server.send(name, Stop(str(error)))
             # A second Ctrl-C means: no grace.

@@ -98,6 +98,8 @@ class LocalGroup(WorkerGroup):
         for child in self._children.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
+                # A frozen process sees no signal but SIGKILL until it goes on.
+                child.send_signal(signal.SIGCONT)
         for name, child in self._children.items():
             try:
                 child.wait(deadline.remaining_s)

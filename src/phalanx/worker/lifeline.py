@@ -34,8 +34,11 @@ def watch_signals(last_words: Callable[[], None]) -> None:
 
     def wait() -> None:
         signal.sigwait({signal.SIGTERM})
-        last_words()
-        os._exit(128 + signal.SIGTERM)
+        # A full disk may refuse the last words; the process ends all the same.
+        try:
+            last_words()
+        finally:
+            os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
 
@@ -47,7 +50,9 @@ def watch_stdin(descriptor: int, last_words: Callable[[], None]) -> None:
         # Not through sys.stdin: its lock would be held when the interpreter shuts down.
         while os.read(descriptor, 1024):
             pass
-        last_words()
-        os._exit(1)
+        try:
+            last_words()
+        finally:
+            os._exit(1)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
