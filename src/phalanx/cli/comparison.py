@@ -27,10 +27,8 @@ _COLUMNS = (
     "test\naccuracy",
     "\nsamples/s",
     "\nspeed",
-    "\ntraining",
     "\nelapsed",
-    "sent\nin all",
-    "sent per\nupdate",
+    "sent by\nall workers",
 )
 
 
@@ -47,10 +45,8 @@ def render_comparison(rows: Sequence[Row]) -> Table:
             format_accuracy(row.test_accuracy),
             format_count(row.samples_per_s),
             format_ratio(row.speed),
-            format_duration(row.train_s),
             format_duration(row.elapsed_s),
             format_bytes(row.bytes_sent),
-            format_bytes(row.bytes_per_update),
         )
     return table
 

@@ -21,12 +21,11 @@ _DETAIL_LINES = 15
 
 def report_error(error: PhalanxError, console: Console) -> ExitCode:
     """Show an error that Phalanx raised on purpose."""
-    run_dir = error.facts.get("run_dir")
     # Bad input is the user's to mend; how the program found out does not help.
     if error.exit_code is not ExitCode.BAD_INPUT:
         _show_detail(error, console)
-    if run_dir is not None:
-        _show_run(Path(run_dir), console)
+        if "run_dir" in error.facts:
+            _show_run(Path(error.facts["run_dir"]), console)
     _say(str(error), console)
     return error.exit_code
 

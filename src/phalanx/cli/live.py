@@ -145,14 +145,16 @@ class ProgressPanel:
     def _bars(self) -> Table:
         progress = self._progress
         done = min(1.0, (progress.epoch + progress.epoch_share) / progress.epochs)
-        clock, eta = format_clock(progress.elapsed_s), format_duration(progress.eta_s)
+        clock = format_clock(progress.elapsed_s)
+        eta = format_clock(progress.eta_s) if progress.eta_s is not None else NOTHING
         epoch = f"epoch {current_epoch(progress)}/{progress.epochs}"
         step = f"step {self._step}/{self._steps}"
         grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
         grid.add_column(width=_LABEL_COLUMNS - 1, no_wrap=True)
         grid.add_column(ratio=1)
         grid.add_column(width=5, justify="right", no_wrap=True)
-        grid.add_column(width=30, no_wrap=True, overflow="ellipsis")
+        # Longer texts take from the bars, which they seldom do.
+        grid.add_column(min_width=31, no_wrap=True, overflow="ellipsis")
         grid.add_row(
             "run", _bar(done), format_percent(done), f"{epoch}  {clock}  ETA {eta}", style="bold"
         )
