@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -167,8 +168,12 @@ def _stream(
 ) -> BatchStream:
     """Join the stages into one chain."""
     max_rows = min(max_rows, part.num_samples)
-    # Only this chain's thread touches it, and each batch leaves it before the next is cut.
-    stored = np.empty((max_rows, *part.inputs.shape[1:]), dtype=part.inputs.dtype)
+    # Only one thread touches it, and each batch leaves it before the next is cut.
+    stored = (
+        augmenter.images
+        if augmenter is not None
+        else np.empty((max_rows, *part.inputs.shape[1:]), dtype=part.inputs.dtype)
+    )
     # See `Prefetch`: one in the making, `prefetch` ready, one in the consumer's hands.
     buffers = cycle([part.normalizer.buffer(max_rows) for _ in range(prefetch + 2)])
 
@@ -181,7 +186,7 @@ def _stream(
 
     def augment(samples: _Gathered) -> _Gathered:
         assert augmenter is not None
-        return replace(samples, inputs=augmenter(samples.inputs, samples.cut.indices))
+        return replace(samples, inputs=augmenter(samples.cut.indices))
 
     def normalise(samples: _Gathered) -> Batch:
         return Batch(
@@ -197,14 +202,23 @@ def _stream(
     shuffled = Origin("shuffle", cuts)
     gathered = Stage("cut", shuffled, gather)
     stages: list[Timed] = [shuffled, gathered]
+    threads: list[Prefetch[Any]] = []
     samples: Iterator[_Gathered] = gathered
     if augmenter is not None:
         augmented = Stage("augment", gathered, augment)
         stages.append(augmented)
         samples = augmented
+        if prefetch:
+            # Changing and normalising cost about the same, so they run side by side.
+            handover = Prefetch(augmented, depth=1)
+            threads.append(handover)
+            samples = handover
     normalised = Stage("normalise", samples, normalise)
     stages.append(normalised)
-    if prefetch == 0:
-        return BatchStream(stages, normalised, steps)
-    ahead = Prefetch(normalised, depth=prefetch)
-    return BatchStream([*stages, ahead], ahead, steps)
+    batches: Iterator[Batch] = normalised
+    if prefetch:
+        ahead = Prefetch(normalised, depth=prefetch)
+        threads.append(ahead)
+        stages.append(ahead)
+        batches = ahead
+    return BatchStream(stages, batches, threads=threads, steps=steps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +56,20 @@ class Timed(Protocol):
 class BatchStream:
     """The batches of one epoch or evaluation, once through.
 
-    Use it in a `with` block, so that leaving the loop early ends the background thread at once.
+    Use it in a `with` block, so that leaving the loop early ends its threads at once.
     """
 
-    def __init__(self, stages: Sequence[Timed], batches: Iterator[Batch], steps: range) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Timed],
+        batches: Iterator[Batch],
+        *,
+        threads: Sequence[Prefetch[Any]],
+        steps: range,
+    ) -> None:
         self._stages = stages
         self._batches = batches
+        self._threads = threads
         self.first_step = steps.start
         self.num_steps = steps.stop
         """One past the last step's number: for a whole epoch, the number of its steps."""
@@ -79,9 +87,10 @@ class BatchStream:
         self.close()
 
     def close(self) -> None:
-        """End the background thread, if there is one; the batches not yet taken are dropped."""
-        if isinstance(self._batches, Prefetch):
-            self._batches.close()
+        """End the background threads, if any; the batches not yet taken are dropped."""
+        # The one that is nearest to the source first, since the others may be waiting for it.
+        for thread in self._threads:
+            thread.close()
 
     def stage_times(self) -> dict[str, float]:
         """Seconds that each stage has worked so far; for `prefetch`, that the consumer waited."""

@@ -146,14 +146,15 @@ def test_stream_knows_its_steps_and_times(folder):
     assert all(seconds > 0 for seconds in times.values())
 
 
-def test_leaving_early_leaves_no_thread(folder):
-    spec, dataset = _open(folder)
+@pytest.mark.parametrize(("augment", "num_threads"), [((), 1), (("flip",), 2)])
+def test_leaving_early_leaves_no_thread(folder, augment, num_threads):
+    spec, dataset = _open(folder, augment=augment)
     before = threading.active_count()
     with train_batches(
         dataset, spec=spec, seed=1, epoch=0, global_batch=2, rank=0, num_workers=1
     ) as batches:
         next(iter(batches))
-        assert threading.active_count() == before + 1
+        assert threading.active_count() == before + num_threads
     assert threading.active_count() == before
 
 

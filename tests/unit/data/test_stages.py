@@ -117,3 +117,14 @@ def test_waiting_for_an_item_has_a_deadline():
 def test_a_depth_of_nothing_is_misuse():
     with pytest.raises(ValueError, match="no prefetch"):
         Prefetch(iter(()), depth=0)
+
+
+def test_an_exception_passes_through_two_threads():
+    def source():
+        yield 1
+        raise OSError("disk on fire")
+
+    stage = Prefetch(Prefetch(source(), depth=1), depth=2)
+    assert next(stage) == 1
+    with pytest.raises(OSError, match="disk on fire"):
+        next(stage)
