@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx.control.controller import Controller, RunRequest
+from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
+from phalanx.control.roster import RunRequest
 from phalanx.errors import StoreError
 from phalanx.launch.local import LocalLauncher
 from phalanx.records.manifest import describe, read_manifest, write_manifest

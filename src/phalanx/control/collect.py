@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from phalanx.control.coordinator import Coordinator
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import Result
 
 
 def summarise(
     run: RunDir,
     job: JobSpec,
-    results: Mapping[str, Result],
+    coordinator: Coordinator,
     *,
     threads: int,
     elapsed_s: float,
@@ -21,11 +19,11 @@ def summarise(
 ) -> Summary:
     """The summary of a finished run.
 
-    Measures come from the chief (worker-0), which has reduced them over all workers. Times are
+    Measures are over all workers. Times are
     means per worker; bytes are the sum over workers.
     """
-    chief = results["worker-0"]
-    share = 1.0 / len(results)
+    outcome, times = coordinator.outcome(), list(coordinator.times.values())
+    share = 1.0 / max(1, len(times))
     return Summary(
         run_dir=str(run.path),
         name=job.name,
@@ -35,32 +33,32 @@ def summarise(
         data=job.data.name,
         workers=job.workers,
         threads=threads,
-        precision=chief.precision,
+        precision=outcome.precision,
         seed=job.seed,
         global_batch=job.global_batch,
-        epochs=chief.epochs,
-        samples=chief.samples,
-        updates=chief.updates,
-        parameters=chief.parameters,
+        epochs=outcome.epochs,
+        samples=outcome.samples,
+        updates=outcome.updates,
+        parameters=outcome.parameters,
         elapsed_s=elapsed_s,
-        train_s=chief.train_s,
-        evaluate_s=chief.evaluate_s,
-        startup_s=chief.startup_s,
-        samples_per_s=chief.samples / chief.train_s if chief.train_s > 0 else 0.0,
-        train_loss=chief.train_loss,
-        train_accuracy=chief.train_accuracy,
-        regularisation=chief.regularisation,
-        val_loss=chief.val_loss,
-        val_accuracy=chief.val_accuracy,
-        test_loss=chief.test_loss,
-        test_accuracy=chief.test_accuracy,
-        bytes_sent=sum(one.sent_bytes for one in results.values()),
-        input_s=share * sum(one.input_s for one in results.values()),
-        compute_s=share * sum(one.compute_s for one in results.values()),
-        communication_s=share * sum(one.communication_s for one in results.values()),
-        wait_s=share * sum(one.wait_s for one in results.values()),
-        apply_s=share * sum(one.apply_s for one in results.values()),
-        stopped_early=chief.stopped_early,
+        train_s=outcome.train_s,
+        evaluate_s=outcome.evaluate_s,
+        startup_s=outcome.startup_s,
+        samples_per_s=outcome.samples / outcome.train_s if outcome.train_s > 0 else 0.0,
+        train_loss=outcome.train_loss,
+        train_accuracy=outcome.train_accuracy,
+        regularisation=outcome.regularisation,
+        val_loss=outcome.val_loss,
+        val_accuracy=outcome.val_accuracy,
+        test_loss=outcome.test_loss,
+        test_accuracy=outcome.test_accuracy,
+        bytes_sent=sum(one.sent_bytes for one in times),
+        input_s=share * sum(one.input_s for one in times),
+        compute_s=share * sum(one.compute_s for one in times),
+        communication_s=share * sum(one.communication_s for one in times),
+        wait_s=share * sum(one.wait_s for one in times),
+        apply_s=share * sum(one.apply_s for one in times),
+        stopped_early=outcome.stopped_early,
         attempts=attempts,
-        parameters_sha256=chief.parameters_sha256,
+        parameters_sha256=outcome.parameters_sha256,
     )

@@ -37,6 +37,7 @@ class ProcessFacts:
     joined: bool
     done: bool
     silent_s: float
+    age_s: float
     exit_code: int | None = None
     error: ReportedError | None = None
 
@@ -53,59 +54,59 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the controller is to do: go on, collect echoes of a failure, finish, or give up."""
+    """What the controller is to do; nothing set means: go on.
+
+    Attributes:
+        finished: Everything is done.
+        trouble: The run cannot go on, for this reason.
+        replace: Processes that are lost, and are to be started again.
+    """
 
     finished: bool = False
-    suspicious: bool = False
     trouble: Trouble | None = None
+    replace: tuple[Trouble, ...] = ()
 
 
-class _Weight(IntEnum):
-    SIGNAL = 0
-    OWN_ERROR = 1
-    SILENT_EXIT = 2
-    FROZEN = 3
-    NEVER_JOINED = 4
-    LOST_PEER = 5
+class Weight(IntEnum):
+    """How near a trouble is to the cause; the lowest is the cause."""
+
+    SIGNAL = 0  # ended by a signal
+    OWN_ERROR = 1  # reported an error of its own
+    SILENT_EXIT = 2  # ended without a word
+    FROZEN = 3  # no heartbeat
+    NEVER_JOINED = 4  # did not report in time after its start
+    LOST_PEER = 5  # complains about another
 
 
-def judge(
-    processes: Sequence[ProcessFacts],
-    *,
-    deadlines: DeadlineSpec,
-    since_start_s: float,
-    since_suspicion_s: float | None,
-) -> Verdict:
-    """Decide what the state of the processes means.
+def find_cause(
+    processes: Sequence[ProcessFacts], *, deadlines: DeadlineSpec, since_suspicion_s: float | None
+) -> tuple[bool, Trouble | None]:
+    """Where every process needs every other: is something wrong, and what is the cause?
 
     Args:
         processes: All processes of the run.
         deadlines: The limits of the job.
-        since_start_s: Time since launch.
-        since_suspicion_s: Time since the first verdict that was suspicious, if there was one.
+        since_suspicion_s: Time since something was first wrong; None: nothing was so far.
+
+    Returns:
+        Whether something is wrong, and the cause as soon as the echoes have been collected.
     """
-    found = [
-        weighed
-        for facts in processes
-        if (weighed := _weigh(facts, deadlines, since_start_s)) is not None
-    ]
+    found = [weighed for facts in processes if (weighed := diagnose(facts, deadlines)) is not None]
     if not found:
-        finished = all(facts.done and facts.exit_code == 0 for facts in processes)
-        return Verdict(finished=finished)
+        return False, None
     weight, trouble = min(found, key=lambda pair: pair[0])
-    certain = weight in (_Weight.SIGNAL, _Weight.FROZEN, _Weight.NEVER_JOINED)
+    certain = weight in (Weight.SIGNAL, Weight.FROZEN, Weight.NEVER_JOINED)
     if certain or (since_suspicion_s is not None and since_suspicion_s >= ECHO_S):
-        return Verdict(suspicious=True, trouble=trouble)
-    return Verdict(suspicious=True)
+        return True, trouble
+    return True, None
 
 
-def _weigh(
-    facts: ProcessFacts, deadlines: DeadlineSpec, since_start_s: float
-) -> tuple[_Weight, Trouble] | None:
+def diagnose(facts: ProcessFacts, deadlines: DeadlineSpec) -> tuple[Weight, Trouble] | None:
+    """What is wrong with one process, if anything."""
     if facts.exit_code is not None and facts.exit_code < 0:
-        return _Weight.SIGNAL, _ended_by_signal(facts.process, -facts.exit_code)
+        return Weight.SIGNAL, _ended_by_signal(facts.process, -facts.exit_code)
     if facts.error is not None:
-        weight = _Weight.LOST_PEER if facts.error.kind == "PeerError" else _Weight.OWN_ERROR
+        weight = Weight.LOST_PEER if facts.error.kind == "PeerError" else Weight.OWN_ERROR
         return weight, Trouble(
             process=facts.process,
             cause=f"{facts.process} failed: {facts.error.message}",
@@ -113,19 +114,19 @@ def _weigh(
             detail=facts.error.traceback,
         )
     if facts.exit_code is not None and not (facts.done and facts.exit_code == 0):
-        return _Weight.SILENT_EXIT, Trouble(
+        return Weight.SILENT_EXIT, Trouble(
             process=facts.process,
             cause=f"{facts.process} ended with exit code {facts.exit_code} without saying why",
             exit_code=ExitCode.WORKER_LOST,
         )
-    if facts.exit_code is None and not facts.joined and since_start_s > deadlines.start_s:
-        return _Weight.NEVER_JOINED, Trouble(
+    if facts.exit_code is None and not facts.joined and facts.age_s > deadlines.start_s:
+        return Weight.NEVER_JOINED, Trouble(
             process=facts.process,
             cause=f"{facts.process} did not join within {deadlines.start_s:g} s",
             exit_code=ExitCode.LAUNCH,
         )
     if facts.exit_code is None and facts.joined and facts.silent_s > deadlines.heartbeat_s:
-        return _Weight.FROZEN, Trouble(
+        return Weight.FROZEN, Trouble(
             process=facts.process,
             cause=f"{facts.process} is frozen: no sign of life for {facts.silent_s:.1f} s",
             exit_code=ExitCode.WORKER_LOST,

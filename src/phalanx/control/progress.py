@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Protocol
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochReport, Progress
+
+_RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,24 @@ class Observer(Protocol):
 
     def run_finished(self, summary: Summary) -> None:
         """The run came to its end."""
+
+
+class SpeedMeter:
+    """Samples per second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def rate(self, now_s: float, samples: int) -> float:
+        """Note how many samples there are by now; returns the speed."""
+        if samples == 0:
+            # The time before the first step would make the speed look lower than it is.
+            self._points.clear()
+        self._points.append((now_s, samples))
+        while now_s - self._points[0][0] > _RATE_WINDOW_S and len(self._points) > 2:
+            self._points.popleft()
+        then_s, before = self._points[0]
+        return (samples - before) / (now_s - then_s) if now_s > then_s else 0.0
 
 
 def combine(

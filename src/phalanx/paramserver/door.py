@@ -13,6 +13,19 @@ from typing import Literal
 import msgspec
 
 from phalanx.paramserver.shards import Layout
+from phalanx.wire.serving import ServerAddress
+
+__all__ = [
+    "FromServer",
+    "Knock",
+    "Peer",
+    "Refusal",
+    "Role",
+    "ServerAddress",
+    "Welcome",
+    "digest_of",
+]
+"digest_of"]
 
 Role = Literal["worker", "reader"]
 
@@ -29,14 +42,6 @@ class Peer:
     def name(self) -> str:
         """For counters and messages, such as worker-0."""
         return f"{self.role}-{self.rank}"
-
-
-class ServerAddress(msgspec.Struct, frozen=True):
-    """Where a server is, and the key by which it is known to be the right one."""
-
-    server: int
-    door: str
-    public_key: str
 
 
 class Knock(msgspec.Struct, frozen=True, tag=True):

@@ -14,9 +14,11 @@ class WorkerSpec(Spec):
     job: JobSpec
     """What the run is to do."""
     role: str
-    """worker; more roles come with more strategies."""
+    """worker, server or evaluator."""
     rank: int
     """Index among the processes of this role."""
+    incarnation: int
+    """How often this process has been started in this attempt, from 1."""
     run_dir: str
     """Where records and checkpoints go."""
     data_root: str

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.wire.facts import ServerFacts
+from phalanx.wire.serving import FromCoordinator, ToController
+
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a worker is; running totals, so that a lost message costs nothing."""
@@ -43,8 +46,19 @@ class EpochReport(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports when it has finished; the chief's carries the measures of the run."""
+class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker spent its time on, and what it sent."""
+
+    sent_bytes: int
+    input_s: float
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    apply_s: float
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to, measured over all workers."""
 
     precision: str
     parameters: int
@@ -62,12 +76,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     val_accuracy: float | None
     test_loss: float | None
     test_accuracy: float | None
-    sent_bytes: int
-    input_s: float
-    compute_s: float
-    communication_s: float
-    wait_s: float
-    apply_s: float
     parameters_sha256: str
 
 
@@ -104,9 +112,17 @@ class Failed(_Message, frozen=True):
 
 
 class Done(_Message, frozen=True):
-    """A process has finished its work."""
+    """A process has finished its work.
 
-    result: Result
+    Attributes:
+        times: Of a worker.
+        outcome: Of the run, from the chief of a synchronous one.
+        server: Of a server.
+    """
+
+    times: WorkTimes | None = None
+    outcome: Outcome | None = None
+    server: ServerFacts | None = None
 
 
 class Put(_Message, frozen=True):
@@ -135,5 +151,5 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromWorker = Hello | Beat | EpochDone | Failed | Done | Put | Want
-FromController = Value | Stop
+FromWorker = Hello | Beat | EpochDone | Failed | Done | Put | Want | ToController
+FromController = Value | Stop | FromCoordinator

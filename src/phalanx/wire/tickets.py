@@ -1,7 +1,7 @@
 """The numbers by which controller, workers and servers speak of one part of one batch.
 
-A global batch is cut into as many parts as the job has workers; a *ticket* is the number of one part
-of one step of one epoch, counted from 1 through the whole run. 0 stands for no ticket.
+A global batch is cut into as many parts as the job has workers; a *ticket* is the number of one
+part of one step of one epoch, counted from 1 through the whole run. 0 stands for no ticket.
 """
 
 from __future__ import annotations

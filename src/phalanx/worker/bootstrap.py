@@ -22,7 +22,7 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.messages import Done, Failed, Hello
+from phalanx.wire.messages import Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.tally import Tally
 
@@ -63,11 +63,11 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
                 # torch and all that needs it, only now.
                 from phalanx.worker.roles import run_worker
 
-                result = run_worker(spec, control=control, log=log, tally=tally, started=started)
+                done = run_worker(spec, control=control, log=log, tally=tally, started=started)
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)
-        control.send(Done(result))
+        control.send(done)
     return ExitCode.OK
 
 

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from phalanx.errors import StoreError
+from phalanx.records.position import Position
 from phalanx.spec.job import CheckpointSpec
 from phalanx.store.atomic import write_atomically
 
@@ -25,26 +26,6 @@ _log = logging.getLogger(__name__)
 
 _BEST = "best.safetensors"
 _PATTERN = "samples-*.safetensors"
-
-
-class Position(msgspec.Struct, kw_only=True):
-    """Where in the job a run stands; everything that is not a tensor."""
-
-    epoch: int = 0
-    epoch_samples: int = 0
-    epoch_step: int = 0
-    samples: int = 0
-    updates: int = 0
-    train_s: float = 0.0
-    evaluate_s: float = 0.0
-    num_workers: int = 1
-    stopped_early: bool = False
-    best_value: float | None = None
-    stale_epochs: int = 0
-    train_loss: float | None = None
-    train_accuracy: float | None = None
-    val_loss: float | None = None
-    val_accuracy: float | None = None
 
 
 class Checkpoints:
@@ -80,13 +61,24 @@ class Checkpoints:
         os.replace(temporary, self._directory / _BEST)
 
     def read_newest(self) -> tuple[Path, Position, dict[str, torch.Tensor]] | None:
-        """The newest checkpoint that can be read, or nothing if there is none."""
-        for path in self._newest_first():
+        """The newest checkpoint that can be read, or nothing if there is none.
+
+        Raises:
+            StoreError: There are checkpoints, but none that can be read.
+        """
+        paths = self._newest_first()
+        for path in paths:
             try:
                 return path, *read_checkpoint(path)
             except StoreError as error:
                 _log.warning("%s; trying the one before it", error)
-        return None
+        if not paths:
+            return None
+        raise StoreError(
+            f"none of the {len(paths)} checkpoints in {self._directory} can be read; "
+            "delete them to start from the beginning",
+            path=str(self._directory),
+        )
 
     def _newest_first(self) -> list[Path]:
         return sorted(self._directory.glob(_PATTERN), reverse=True)

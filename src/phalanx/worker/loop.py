@@ -18,11 +18,12 @@ from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.records import events
 from phalanx.records.log import EventLog
+from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import Strategy
 from phalanx.wire.control import ControlClient
-from phalanx.wire.messages import EpochDone, EpochReport, Result
-from phalanx.worker.checkpoint import Checkpoints, Position
+from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
+from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
 from phalanx.worker.improvement import is_better
 from phalanx.worker.snapshot import collect, take_up
@@ -94,7 +95,7 @@ class TrainLoop:
             events.Resumed(path=str(path), epoch=position.epoch, samples=position.samples)
         )
 
-    def run(self, *, precision: str, startup_s: float) -> Result:
+    def run(self, *, precision: str, startup_s: float) -> Outcome:
         """Train until the last epoch, or until early stopping ends it."""
         position = self._position
         while position.epoch < self._job.epochs and not position.stopped_early:
@@ -103,7 +104,7 @@ class TrainLoop:
         test = None
         if self._job.evaluate != "never" and self._dataset.test.num_samples > 0:
             test = self._measure("test")
-        return self._result(test, precision=precision, startup_s=startup_s)
+        return self._outcome(test, precision=precision, startup_s=startup_s)
 
     def _train_epoch(self) -> None:
         position, tally = self._position, self._tally
@@ -312,10 +313,22 @@ class TrainLoop:
             )
         )
 
-    def _result(self, test: Measures | None, *, precision: str, startup_s: float) -> Result:
-        position, tally = self._position, self._tally
+    def times(self) -> WorkTimes:
+        """Where this worker's time went, once `run` is over."""
+        tally = self._tally
+        return WorkTimes(
+            sent_bytes=self._collective.sent_bytes,
+            input_s=tally.input_s,
+            compute_s=tally.compute_s,
+            communication_s=tally.exchange_s - tally.wait_s,
+            wait_s=tally.wait_s,
+            apply_s=tally.apply_s,
+        )
+
+    def _outcome(self, test: Measures | None, *, precision: str, startup_s: float) -> Outcome:
+        position = self._position
         parameters = self._replica.parameters
-        return Result(
+        return Outcome(
             precision=precision,
             parameters=parameters.numel(),
             epochs=position.epoch,
@@ -332,11 +345,5 @@ class TrainLoop:
             val_accuracy=position.val_accuracy,
             test_loss=test.loss if test else None,
             test_accuracy=test.accuracy if test else None,
-            sent_bytes=self._collective.sent_bytes,
-            input_s=tally.input_s,
-            compute_s=tally.compute_s,
-            communication_s=tally.exchange_s - tally.wait_s,
-            wait_s=tally.wait_s,
-            apply_s=tally.apply_s,
             parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
         )

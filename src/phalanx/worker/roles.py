@@ -20,7 +20,7 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.control import ControlClient
-from phalanx.wire.messages import Result
+from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.replica import build_replica, settle_precision
@@ -31,7 +31,7 @@ _LOOPBACK = "127.0.0.1"
 
 def run_worker(
     spec: WorkerSpec, *, control: ControlClient, log: EventLog, tally: Tally, started: float
-) -> Result:
+) -> Done:
     """Train to the end of the job as one of its workers."""
     torch.set_num_threads(spec.threads)
     tally.activity = "reading data"
@@ -69,7 +69,8 @@ def run_worker(
         )
         if spec.resume is not None:
             loop.restore()
-        return loop.run(precision=precision.name, startup_s=startup_s)
+        outcome = loop.run(precision=precision.name, startup_s=startup_s)
+        return Done(times=loop.times(), outcome=outcome)
     finally:
         collective.close()
 

@@ -1,0 +1,83 @@
+"""What the controller asks of a strategy's own side: which processes, and what their words mean.
+
+The controller supervises processes the same way for every strategy; a coordinator knows what they
+are for. It decides and asks the `Desk` to act; it never touches a process or a socket itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from phalanx.control.policy import ProcessFacts, Verdict
+from phalanx.records.events import Event
+from phalanx.wire.messages import EpochReport, FromController, FromWorker, Outcome, WorkTimes
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that a run has."""
+
+    role: str
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """As in logs and messages, such as worker-0."""
+        return f"{self.role}-{self.rank}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a process is at the moment; a restart gives it new keys and the next incarnation."""
+
+    public_key: str
+    incarnation: int
+
+
+class Desk(Protocol):
+    """What a coordinator can have done; the controller is one."""
+
+    def send(self, process: str, message: FromController) -> None:
+        """Send a message to a process; lost if the process is."""
+
+    def record(self, event: Event) -> None:
+        """Write an event into the controller's log."""
+
+    def announce(self, report: EpochReport) -> None:
+        """Tell those who follow the run that an epoch is over."""
+
+    def identity(self, process: str) -> Identity:
+        """The present keys and incarnation of a process."""
+
+
+class Coordinator(ABC):
+    """One strategy's side of the controller.
+
+    Attributes:
+        times: What each finished worker spent its time on, by process.
+    """
+
+    times: dict[str, WorkTimes]
+
+    @abstractmethod
+    def processes(self) -> Sequence[Process]:
+        """The processes to start."""
+
+    @abstractmethod
+    def take(self, process: str, message: FromWorker) -> None:
+        """A process has said something; heartbeats and failures do not come here."""
+
+    @abstractmethod
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        """What the state of the processes means; called several times a second."""
+
+    @abstractmethod
+    def left(self, process: str) -> None:
+        """A process that `judge` gave up is gone; its successor is about to be started."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome:
+        """What the run came to; asked once it has finished."""

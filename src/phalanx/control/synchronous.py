@@ -1,0 +1,66 @@
+"""Coordinating a group of workers that need one another in every step: all of them, or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from phalanx.control.coordinator import Coordinator, Desk, Process
+from phalanx.control.policy import ProcessFacts, Verdict, find_cause
+from phalanx.errors import LaunchError
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, WorkTimes
+
+
+class SynchronousCoordinator(Coordinator):
+    """For `single`, `allreduce` and `local_sgd`: the workers organise themselves.
+
+    Args:
+        job: What is to be done.
+        desk: Who acts.
+    """
+
+    def __init__(self, job: JobSpec, desk: Desk) -> None:
+        self._job = job
+        self._desk = desk
+        self._outcome: Outcome | None = None
+        self._suspicion: float | None = None
+        self.times: dict[str, WorkTimes] = {}
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        return [Process("worker", rank) for rank in range(self._job.workers)]
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        if isinstance(message, EpochDone):
+            self._desk.announce(message.report)
+        elif isinstance(message, Done):
+            if message.times is not None:
+                self.times[process] = message.times
+            if process == "worker-0":
+                self._outcome = message.outcome
+
+    @override
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        now = time.monotonic()
+        wrong, cause = find_cause(
+            processes,
+            deadlines=self._job.deadlines,
+            since_suspicion_s=None if self._suspicion is None else now - self._suspicion,
+        )
+        if wrong and self._suspicion is None:
+            self._suspicion = now
+        finished = not wrong and all(facts.done and facts.exit_code == 0 for facts in processes)
+        return Verdict(finished=finished, trouble=cause)
+
+    @override
+    def left(self, process: str) -> None:
+        raise LaunchError(f"{process} cannot be replaced in a group that needs all of its workers")
+
+    @override
+    def outcome(self) -> Outcome:
+        assert self._outcome is not None, "asked before the chief had finished"
+        return self._outcome

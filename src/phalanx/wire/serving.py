@@ -1,0 +1,175 @@
+"""What the controller and the processes around a parameter server say to each other.
+
+Only decisions, counts and addresses; gradients and parameters travel between workers and servers
+over `bulk`. All of these ride on the control channel.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Where a server is, and the key by which it is known to be the right one."""
+
+    server: int
+    door: str
+    public_key: str
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """A ticket whose gradient every server has acknowledged, and what its samples showed."""
+
+    ticket: int
+    num_samples: int
+    loss_sum: float
+    num_correct: int
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class ServerUp(_Message, frozen=True):
+    """A server listens; from a server's process, or from the worker that hosts it."""
+
+    address: ServerAddress
+    restoring: bool
+
+
+class Ready(_Message, frozen=True):
+    """A worker or the evaluator has its replica and waits for `Connect`."""
+
+
+class WantWork(_Message, frozen=True):
+    """A worker has room for so many more tickets."""
+
+    count: int
+
+
+class WorkDone(_Message, frozen=True):
+    """A worker is done with tickets."""
+
+    completed: tuple[Completed, ...]
+
+
+class Copy(_Message, frozen=True):
+    """The version of a server's parameters that a worker holds; answers `Offer`."""
+
+    server: int
+    version: int
+
+
+class Restored(_Message, frozen=True):
+    """A restarted server has its parameters again and serves.
+
+    Attributes:
+        server: Which.
+        version: From which it goes on.
+        optimizer_version: The version that its optimiser state is from; 0: none was found.
+    """
+
+    server: int
+    version: int
+    optimizer_version: int
+
+
+class Flushed(_Message, frozen=True):
+    """A server has applied everything that it had gathered; answers `Flush`."""
+
+    server: int
+    version: int
+
+
+class Measured(_Message, frozen=True):
+    """The evaluator has measured a part of the data; answers `Evaluate`."""
+
+    part: str
+    epoch: int
+    num_samples: int
+    loss: float
+    accuracy: float
+    regularisation: float
+    duration_s: float
+
+
+class Saved(_Message, frozen=True):
+    """The evaluator has written a checkpoint; answers `Save`."""
+
+    path: str
+    size_bytes: int
+    duration_s: float
+    parameters: int
+    parameters_sha256: str
+
+
+class Admit(_Message, frozen=True):
+    """To a server: let this peer in, and its earlier incarnations no longer."""
+
+    public_key: str
+    role: str
+    rank: int
+    incarnation: int
+
+
+class Dismiss(_Message, frozen=True):
+    """To a server: shut this peer out and stop waiting for it."""
+
+    role: str
+    rank: int
+
+
+class Connect(_Message, frozen=True):
+    """To a worker or the evaluator: where the servers are now; sent again when one has moved."""
+
+    servers: tuple[ServerAddress, ...]
+
+
+class Work(_Message, frozen=True):
+    """To a worker: compute these tickets, in this order."""
+
+    tickets: tuple[int, ...]
+
+
+class Pause(_Message, frozen=True):
+    """To a worker: nothing for you until the next `Work`; do not make others wait for you."""
+
+
+class Offer(_Message, frozen=True):
+    """To a worker: which version of this server's parameters do you hold?"""
+
+    server: int
+
+
+class Donate(_Message, frozen=True):
+    """To a worker: send this server the copy of its parameters that you hold."""
+
+    server: int
+
+
+class Flush(_Message, frozen=True):
+    """To a server: apply what has been gathered, however little."""
+
+
+class Evaluate(_Message, frozen=True):
+    """To the evaluator: read the parameters as they are now and measure a part of the data."""
+
+    part: str
+    epoch: int
+
+
+class Save(_Message, frozen=True):
+    """To the evaluator: write a checkpoint of what the servers hold now."""
+
+    position: bytes
+    best: bool
+
+
+class Finish(_Message, frozen=True):
+    """To all: the job is done; report and leave."""
+
+
+ToController = ServerUp | Ready | WantWork | WorkDone | Copy | Restored | Flushed | Measured | Saved
+FromCoordinator = (
+    Admit | Dismiss | Connect | Work | Pause | Offer | Donate | Flush | Evaluate | Save | Finish
+)
