@@ -1,0 +1,132 @@
+"""Real processes; each ends before it would import torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import LaunchError
+from phalanx.launch.local import LocalGroup, LocalLauncher
+from phalanx.spec.job import JobSpec
+from phalanx.spec.worker import WorkerSpec
+from support.waiting import wait_until
+
+
+def spec(folder: Path, rank: int = 0, *, role: str = "worker", **fields: object) -> WorkerSpec:
+    """A worker that waits for a controller that is not there."""
+    values: dict[str, object] = {
+        "job": JobSpec(),
+        "role": role,
+        "rank": rank,
+        "incarnation": 1,
+        "run_dir": str(folder),
+        "data_root": str(folder),
+        "cache_root": str(folder),
+        "threads": 1,
+        "cpus": (),
+        "attempt": 1,
+        "resume": None,
+        "control_address": "tcp://127.0.0.1:9",
+        "controller_key": "",
+        "public_key": "",
+        "secret_key": "",
+        "parent_pid": os.getpid(),
+    }
+    return WorkerSpec.model_validate(values | fields)
+
+
+def orphan(folder: Path, rank: int = 0) -> WorkerSpec:
+    """A worker whose parent is not the one it was told of: it ends itself at once."""
+    return spec(folder, rank, parent_pid=1)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[LocalGroup]:
+    group = LocalGroup(tmp_path)
+    yield group
+    group.stop(grace_s=0.0)
+
+
+def test_a_process_is_running_until_it_is_stopped(group: LocalGroup, tmp_path: Path) -> None:
+    group.add(spec(tmp_path))
+    [status] = group.poll()
+    assert status.process == "worker-0"
+    assert status.running
+    group.stop(grace_s=10.0)
+    [status] = group.poll()
+    assert not status.running
+    group.stop(grace_s=10.0)
+
+
+def test_a_process_that_ends_is_reported_with_its_code(group: LocalGroup, tmp_path: Path) -> None:
+    group.add(orphan(tmp_path))
+    wait_until(lambda: not group.poll()[0].running, "the orphan to end itself")
+    assert group.poll()[0].exit_code == 1
+
+
+def test_killing_one_leaves_the_others(group: LocalGroup, tmp_path: Path) -> None:
+    for rank in range(2):
+        group.add(spec(tmp_path, rank))
+    group.kill("worker-0")
+    killed, other = group.poll()
+    assert killed.exit_code == -signal.SIGKILL
+    assert other.running
+
+
+def test_an_ended_process_can_be_started_again(group: LocalGroup, tmp_path: Path) -> None:
+    group.add(spec(tmp_path))
+    group.kill("worker-0")
+    group.add(spec(tmp_path))
+    [status] = group.poll()
+    assert status.running
+
+
+def test_a_frozen_process_is_stopped_within_the_grace(group: LocalGroup, tmp_path: Path) -> None:
+    group.add(spec(tmp_path))
+    pid = group._children["worker-0"].pid
+    os.kill(pid, signal.SIGSTOP)
+    group.stop(grace_s=60.0)
+    # Asked, not killed: it heard SIGTERM although it was frozen when it came.
+    assert group.poll()[0].exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def test_what_a_process_printed_can_be_read(group: LocalGroup, tmp_path: Path) -> None:
+    # A core that is not there.
+    group.add(spec(tmp_path, cpus=(99_999,)))
+    wait_until(lambda: not group.poll()[0].running, "the worker to fail")
+    assert "Traceback" in group.log_tail("worker-0", num_lines=500)
+    assert len(group.log_tail("worker-0", num_lines=2).splitlines()) == 2
+    assert group.log_tail("never started") == ""
+
+
+def test_the_secret_is_neither_on_the_command_line_nor_in_the_environment(
+    group: LocalGroup, tmp_path: Path
+) -> None:
+    secret = "S3CR3T" * 7
+    group.add(spec(tmp_path, secret_key=secret))
+    pid = group._children["worker-0"].pid
+    for name in ("cmdline", "environ"):
+        assert secret.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    assert secret not in repr(spec(tmp_path, secret_key=secret))
+
+
+def test_a_program_that_is_not_there_is_a_launch_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(LaunchError, match=r"cannot start worker-0 with /nowhere/python: No such"):
+        LocalLauncher(tmp_path).start([spec(tmp_path)])
+
+
+def test_a_failed_start_leaves_no_process_behind(tmp_path: Path) -> None:
+    # The log of the second cannot be opened; the hygiene fixture sees whether the first is gone.
+    with pytest.raises(OSError, match="No such file"):
+        LocalLauncher(tmp_path / "logs").start([spec(tmp_path), spec(tmp_path)])
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(OSError, match="No such file"):
+        LocalLauncher(tmp_path / "logs").start([spec(tmp_path), spec(tmp_path, role="no/where")])
