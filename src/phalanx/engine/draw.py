@@ -1,7 +1,7 @@
 """The seed of one step's dropout, as a pure function of where the step stands in the run.
 
-The replica sets torch's generator to it before every forward pass (about 1.5 µs), so no random
-state needs saving: a resumed or restarted worker draws what it would have drawn.
+The replica sets torch's generator to it before every forward pass (3 µs; `torch.manual_seed` took
+226), so no random state needs saving: a resumed worker draws what it would have drawn.
 """
 
 from __future__ import annotations

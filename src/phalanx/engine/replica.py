@@ -34,7 +34,7 @@ class Replica:
     """A module, its flat buffers, and the means to move them.
 
     Constructing one makes the CPU treat denormal numbers as zero in this thread: they occur in
-    momentum that dies away, and cost up to a hundred times a normal operation.
+    momentum that dies away, and many CPUs compute with them far more slowly.
 
     Args:
         module: Float32 on the CPU; its parameters and statistics move into flat buffers.

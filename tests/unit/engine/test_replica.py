@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from phalanx.engine.draw import draw_seed
-from phalanx.engine.memory import keep_freed_memory
 from phalanx.engine.precision import Precision
 from phalanx.engine.replica import Replica
 from phalanx.errors import EngineError
@@ -226,7 +225,3 @@ def test_bf16_keeps_everything_outside_the_passes_in_float32() -> None:
     assert rounded.parameters.dtype == rounded.gradients.dtype == torch.float32
     cosine = torch.cosine_similarity(exact.gradients, rounded.gradients, dim=0)
     assert cosine.item() > 0.99
-
-
-def test_freed_memory_can_be_kept() -> None:
-    assert isinstance(keep_freed_memory(), bool)
