@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-from typing import NamedTuple
 
 import pytest
 
@@ -33,7 +32,6 @@ def process(
         done=done,
         silent_s=silent_s,
         age_s=age_s,
-        age_s=10.0,
         exit_code=exit_code,
         error=reported,
     )

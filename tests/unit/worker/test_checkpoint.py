@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from phalanx.errors import StoreError
+from phalanx.records.position import Position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.worker.checkpoint import Checkpoints, Position, read_checkpoint
+from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
