@@ -9,6 +9,7 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Dataset, open_dataset, train_batches
+from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.strategy.catalogue import build_strategy
@@ -35,12 +36,17 @@ def toy_data(job: JobSpec, folder: Path) -> Dataset:
     return open_dataset(job.data, data_root=folder, cache_root=folder)
 
 
+def toy_replica(job: JobSpec, dataset: Dataset, *, rank: int) -> Replica:
+    """A rank's copy of the job's model."""
+    with _building:
+        return build_replica(job, dataset, rank=rank, precision="fp32")
+
+
 def train_epochs(
     job: JobSpec, dataset: Dataset, collective: Collective, *, lr: float | None = None
 ) -> torch.Tensor:
     """Train all epochs of a job as one of its ranks; returns the settled parameters."""
-    with _building:
-        replica = build_replica(job, dataset, rank=collective.rank, precision="fp32")
+    replica = toy_replica(job, dataset, rank=collective.rank)
     strategy = build_strategy(job.strategy)
     strategy.attach(replica, collective)
     step = 0

@@ -51,11 +51,6 @@ BEREFT = process("bereft", exit_code=4, error="PeerError")
 BY_WEIGHT = [KILLED, CRASHED, WORDLESS, FROZEN, ABSENT, BEREFT]
 
 
-class Found(NamedTuple):
-    wrong: bool
-    trouble: Trouble | None
-
-
 def cause(
     *processes: ProcessFacts, since_suspicion_s: float | None = ECHO_S
 ) -> tuple[bool, Trouble | None]:
