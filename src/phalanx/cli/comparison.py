@@ -95,10 +95,11 @@ def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
     found = f"Speed relative to {rows[0].strategy}: {speeds}."
     if cores < workers and max(row.speed or 0.0 for row in others) >= 1:
         return (
-            f"{found} {workers} workers share {count_noun(cores, 'core')} here, so this is no gain "
-            f"from more hardware: {rows[0].strategy} cuts every small step over "
-            f"{count_noun(rows[0].threads, 'thread')} that wait for one another, and more so when "
-            "the machine is busy. With a larger network the order changes."
+            f"{found} Do not trust this gain: {workers} workers share "
+            f"{count_noun(cores, 'core')} here, so it cannot come from more hardware. Probably "
+            f"other work on this machine slowed {rows[0].strategy} down: its "
+            f"{count_noun(rows[0].threads, 'thread')} work in lock-step and lose most when they "
+            "are interrupted. Repeat the demo when the machine is idle."
         )
     if cores < workers:
         return (
