@@ -139,7 +139,8 @@ class ProgressPanel:
         yield _line("now", self._figures())
         if progress.time_shares:
             yield _line("time", _time_shares(progress))
-            width = max(0, options.max_width - _LABEL_COLUMNS - 1)
+            # Room for the ^C that a terminal writes here: wrapped, it would shift the redrawing.
+            width = max(0, options.max_width - _LABEL_COLUMNS - 4)
             yield _line("", time_bar(progress.time_shares, width))
 
     def _bars(self) -> Table:
