@@ -6,10 +6,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from support.leaks import adopt_orphans, leaks_since, take_census
 
 adopt_orphans()
+# A busy machine is slow, not wrong: no test may fail for the time that one example took.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

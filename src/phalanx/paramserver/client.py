@@ -19,14 +19,15 @@ from torch import Tensor
 
 from phalanx.errors import PeerError
 from phalanx.paramserver.compression import Compression, Encoder, Received, payload_bytes
-from phalanx.paramserver.door import ServerAddress, digest_of
-from phalanx.paramserver.facts import ClientFacts
+from phalanx.paramserver.door import digest_of
 from phalanx.paramserver.link import Link, LinkSettings
 from phalanx.paramserver.shards import Layout, Segment
 from phalanx.wire.bulk import FRAME_SLACK_BYTES, HIGH_WATER, Flag, Header, Kind, Op
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.facts import ClientFacts
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.meter import ByteMeter
+from phalanx.wire.serving import ServerAddress
 
 # Silence after which a segment is asked about.
 _ASK_AFTER_S = 1.0
@@ -105,6 +106,7 @@ class Client:
         self._held: dict[int, dict[int, Received]] = {}
         self._progress_s = 0.0
         self._entered = False
+        self._leaving: set[int] = set()
         self._num_pushes = self._num_dropped = self._num_resent = 0
         self._wait_s = 0.0
 
@@ -141,8 +143,14 @@ class Client:
         return dict(self._versions)
 
     def connect(self, deadline: Deadline) -> None:
-        """Take a place at every server and read all parameters."""
+        """Take a place at every server and read all parameters; again after `leave`."""
         self._awaited = set(range(len(self._layout.segments)))
+        self._payloads.clear()
+        self._missing.clear()
+        for link in self._links.values():
+            if link.welcome:
+                # What it said then about where to fit in is out of date.
+                link.renew()
         while not all(link.welcome for link in self._links.values()):
             for link in self._links.values():
                 link.service()
@@ -225,11 +233,21 @@ class Client:
             self._poll(deadline)
         self._wait_s += time.perf_counter() - started
 
-    def leave(self) -> None:
-        """Tell the servers that this worker is done, so that nobody waits for it."""
-        for link in self._links.values():
-            first = self._layout.of_server(link.server)[0].index
-            link.send(self._header(Op.LEAVE, first))
+    def leave(self, deadline: Deadline) -> None:
+        """Give up the place at every server, so that nobody waits for this worker.
+
+        The push before must have been waited for. A server that cannot be reached is waited for,
+        too: one that comes back must not expect this worker.
+        """
+        if self._awaited:
+            raise ValueError("a push is still on its way; wait for it first")
+        self._entered = False
+        self._leaving = set(self._links)
+        self._progress_s = 0.0
+        while self._leaving:
+            self._advance()
+            if self._leaving:
+                self._poll(deadline)
 
     def relocate(self, address: ServerAddress) -> None:
         """A server has been started anew elsewhere; what it has not answered is sent again."""
@@ -324,6 +342,8 @@ class Client:
                 f"worker {self._settings.worker} has been dismissed from the run by a server",
                 worker=self._settings.worker,
             )
+        if header.op == Op.LEFT and index < len(self._layout.segments):
+            self._leaving.discard(self._layout.segments[index].server)
         if header.clock != self.clock or index not in self._awaited:
             return
         self._progress_s = time.monotonic()
@@ -351,6 +371,9 @@ class Client:
 
     def _ask(self) -> None:
         self._progress_s = time.monotonic()
+        for server in self._leaving:
+            first = self._layout.of_server(server)[0].index
+            self._links[server].send(self._header(Op.LEAVE, first))
         for index in self._awaited:
             if index not in self._unsent and self._missing_nothing(index):
                 link = self._links[self._layout.segments[index].server]
@@ -364,6 +387,8 @@ class Client:
         link.send(self._header(Op.ENTER, first))
 
     def _rejoin(self, link: Link) -> None:
+        if self._leaving:
+            self._progress_s = 0.0
         if not self._entered or link.welcome is None:
             return
         awaited = [s.index for s in self._layout.of_server(link.server) if s.index in self._awaited]

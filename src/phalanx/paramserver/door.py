@@ -13,19 +13,6 @@ from typing import Literal
 import msgspec
 
 from phalanx.paramserver.shards import Layout
-from phalanx.wire.serving import ServerAddress
-
-__all__ = [
-    "FromServer",
-    "Knock",
-    "Peer",
-    "Refusal",
-    "Role",
-    "ServerAddress",
-    "Welcome",
-    "digest_of",
-]
-"digest_of"]
 
 Role = Literal["worker", "reader"]
 

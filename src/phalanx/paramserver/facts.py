@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.wire.facts import ClientFacts, ServerFacts, StalenessFacts
-
-__all__ = ["ClientFacts", "ServerFacts", "StalenessCounter", "StalenessFacts"]
+from phalanx.wire.facts import StalenessFacts
 
 
 class StalenessCounter:

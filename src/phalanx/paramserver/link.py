@@ -15,10 +15,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.errors import PeerError
-from phalanx.paramserver.door import FromServer, Knock, Refusal, ServerAddress, Welcome
+from phalanx.paramserver.door import FromServer, Knock, Refusal, Welcome
 from phalanx.wire.bulk import HEADER, Header, take, tune
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.meter import ByteMeter
+from phalanx.wire.serving import ServerAddress
 from phalanx.wire.tokens import present_token
 
 _KNOCK_AGAIN_S = 0.5
@@ -136,9 +137,14 @@ class Link:
                 return message
         return None
 
+    def renew(self) -> None:
+        """Give up the connection and knock again, to hear how things stand by now."""
+        self._break()
+        self._again_s = 0.0
+
     def relocate(self, address: ServerAddress) -> None:
         """The server has been started anew elsewhere."""
-        self._break()
+        self.renew()
         self._door.close()
         self._open_door(address)
 

@@ -16,12 +16,13 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from phalanx.paramserver.door import FromServer, Knock, Peer, ServerAddress
+from phalanx.paramserver.door import FromServer, Knock, Peer
 from phalanx.paramserver.replies import Copy
 from phalanx.wire.auth import AllowList, peer_key
 from phalanx.wire.bulk import HEADER, Header, Op, take, tune
 from phalanx.wire.keys import KeyPair, secure_server
 from phalanx.wire.meter import ByteMeter
+from phalanx.wire.serving import ServerAddress
 from phalanx.wire.tokens import TokenGate, guard_server, peer_name
 
 _log = logging.getLogger(__name__)

@@ -20,13 +20,14 @@ import torch
 import zmq
 
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.door import FromServer, Knock, Peer, Refusal, ServerAddress, Welcome
-from phalanx.paramserver.facts import ServerFacts
+from phalanx.paramserver.door import FromServer, Knock, Peer, Refusal, Welcome
 from phalanx.paramserver.reception import Message, Reception
 from phalanx.paramserver.replies import Copy, Replies
 from phalanx.paramserver.shard import Answer, Arrival, Shard
 from phalanx.wire.bulk import Flag, Header, Kind, Op
+from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.serving import ServerAddress
 
 _IDLE_MS = 1000
 # Answers that a full pipe did not take are tried again this soon.
@@ -84,7 +85,7 @@ class Server:
         )
         self._first = shard.segments[0].index
         self._present: dict[int, Peer] = {}
-        self._pulls: list[Peer] = []
+        self._pulls: dict[Peer, int] = {}
         self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
         parameters, parts = shard.updater.parameters, shard.updater.parts
         self._replies = Replies(parameters, parts, settings.pull_kind)
@@ -108,6 +109,11 @@ class Server:
         self._reception.__exit__(kind, error, traceback)
         self._bell.close()
         self._ringer.close()
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the slice is still to be loaded from a worker; by `call` while serving."""
+        return bool(self._to_load)
 
     @property
     def address(self) -> ServerAddress:
@@ -241,7 +247,7 @@ class Server:
         elif peer.role == "worker":
             self._work(message)
         elif header.op == Op.PULL:
-            self._pulls.append(peer)
+            self._pulls[peer] = header.clock
             self._answer_pulls()
         else:
             self._refuse(message)
@@ -249,12 +255,13 @@ class Server:
     def _work(self, message: Message) -> None:
         peer, header = message.peer, message.header
         index = header.segment - self._first
-        if self._present.get(peer.rank) != peer or not 0 <= index < len(self._shard.segments):
+        if header.op == Op.LEAVE:
+            self._forget(peer)
+            self._reception.send(peer, self._about(Op.LEFT, header))
+        elif self._present.get(peer.rank) != peer or not 0 <= index < len(self._shard.segments):
             self._refuse(message)
         elif header.op == Op.PUSH:
             self._push(index, message)
-        elif header.op == Op.LEAVE:
-            self._forget(peer)
         elif header.op != Op.ASK:
             self._refuse(message)
         elif self._shard.has_arrived(peer.rank, header.clock, index):
@@ -334,10 +341,10 @@ class Server:
         # All segments of one moment; where updates are whole, not in the middle of one.
         if self._shard.policy.rule.barrier and not self._shard.is_settled:
             return
-        for peer in self._pulls:
+        for peer, clock in self._pulls.items():
             for index, applied in enumerate(self._shard.applied):
                 copy = self._exact.current(index, applied)
-                self._send(peer, copy, index, 0, self._shard.policy.version, 0)
+                self._send(peer, copy, index, clock, self._shard.policy.version, 0)
         self._pulls.clear()
 
     def _send(

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.facts import StalenessCounter
 from phalanx.paramserver.ledger import Ledger
@@ -74,6 +76,25 @@ class _Gathering:
     """Segments that have been applied."""
     lr: float | None = None
     """Set when the members are final."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardState:
+    """What a shard is made of, as copies.
+
+    Attributes:
+        version: Updates it has had.
+        samples_seen: Samples behind them.
+        parameters: The slice.
+        optimizer: What the update rule remembers of it, as one optimiser would have it.
+        tickets: Batches that were taken; see `Ledger.state`.
+    """
+
+    version: int
+    samples_seen: int
+    parameters: Tensor
+    optimizer: dict[str, Tensor]
+    tickets: dict[int, int]
 
 
 class Shard:
@@ -169,6 +190,23 @@ class Shard:
     def has_arrived(self, worker: int, clock: int, index: int) -> bool:
         """Whether a segment of a push has been taken."""
         return self._seats[worker].seen[index] >= clock
+
+    def state(self) -> ShardState:
+        """A copy of everything that a successor needs; taken between two messages."""
+        return ShardState(
+            version=self.policy.version,
+            samples_seen=self.samples_seen,
+            parameters=self.updater.parameters.clone(),
+            optimizer=self.updater.state(),
+            tickets=self.ledger.state(),
+        )
+
+    def load_state(self, state: ShardState) -> None:
+        """Take over what `state` returned, here or elsewhere; call before anybody enters."""
+        self.updater.parameters.copy_(state.parameters)
+        self.updater.load_state(state.optimizer)
+        self.ledger.load_state(state.tickets)
+        self.restore(version=state.version, samples_seen=state.samples_seen)
 
     def restore(self, *, version: int, samples_seen: int) -> None:
         """Go on from a version that was reached before; call before anybody enters."""
@@ -319,12 +357,20 @@ class Shard:
         return answers
 
     def _answer_ready(self, worker: int, seat: _Seat, now_s: float) -> Iterable[Answer]:
-        ready = [i for i in sorted(seat.unanswered) if self.applied[i] >= seat.at_least]
+        ready = [i for i in sorted(seat.unanswered) if self._is_readable(seat, i)]
         seat.unanswered.difference_update(ready)
         if ready and seat.arrived_s is not None:
             seat.held_s += now_s - seat.arrived_s
             seat.arrived_s = None
         return [self._answer(worker, seat, index) for index in ready]
+
+    def _is_readable(self, seat: _Seat, index: int) -> bool:
+        if self.applied[index] < seat.at_least:
+            return False
+        own = self._gatherings.get(seat.update) if seat.update is not None else None
+        # Read my writes: clipping puts an update off until all of it is here. Where others have a
+        # part in the update (k_async), nobody waits for them.
+        return own is None or len(own.pushes) != 1 or own.lr is None or index in own.done
 
     def _answer(self, worker: int, seat: _Seat, index: int) -> Answer:
         if self.updater.compensation is not None:

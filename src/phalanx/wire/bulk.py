@@ -29,12 +29,13 @@ class Op(IntEnum):
     ENTER = 1  # worker: I take my place at this clock; send me everything
     PUSH = 2  # worker: a gradient; answer with parameters when I may read
     ASK = 3  # worker: I have heard nothing about this segment; where does it stand?
-    LEAVE = 4  # worker: I am done
+    LEAVE = 4  # worker: do not wait for me from now on
     PULL = 5  # reader: the present parameters of a segment
     LOAD = 6  # worker: parameters from which a server that lost its own goes on
     PARAMS = 10  # server: parameters of a segment, after ENTER, PUSH, ASK or PULL
     AGAIN = 11  # server: that push never arrived; send it again
     REFUSED = 12  # server: you are not, or no longer, part of the run
+    LEFT = 13  # server: nobody waits for you any longer, after LEAVE
 
 
 class Kind(IntEnum):
