@@ -18,14 +18,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from phalanx.errors import StoreError
-from phalanx.records.position import Position
+from phalanx.records.position import CHECKPOINT_PATTERN, Position
 from phalanx.spec.job import CheckpointSpec
 from phalanx.store.atomic import write_atomically
 
 _log = logging.getLogger(__name__)
 
 _BEST = "best.safetensors"
-_PATTERN = "samples-*.safetensors"
 
 
 class Checkpoints:
@@ -41,11 +40,16 @@ class Checkpoints:
         self._spec = spec
 
     def write(self, position: Position, tensors: dict[str, torch.Tensor]) -> Path:
-        """Write a checkpoint, then drop the ones that are no longer kept."""
+        """Write a checkpoint, then drop the ones that are no longer kept.
+
+        Any that claims to be of a later moment goes too: it could not be read when the run was
+        taken up before it, and would keep a good one out.
+        """
         path = self._directory / f"samples-{position.samples:012d}.safetensors"
         metadata = {"position": msgspec.json.encode(position).decode()}
         write_atomically(path, save(tensors, metadata))
-        for old in self._newest_first()[self._spec.keep :]:
+        past = [one for one in self._newest_first() if one.name <= path.name]
+        for old in set(self._newest_first()) - set(past[: self._spec.keep]):
             old.unlink(missing_ok=True)
         return path
 
@@ -81,7 +85,7 @@ class Checkpoints:
         )
 
     def _newest_first(self) -> list[Path]:
-        return sorted(self._directory.glob(_PATTERN), reverse=True)
+        return sorted(self._directory.glob(CHECKPOINT_PATTERN), reverse=True)
 
 
 def read_checkpoint(path: Path) -> tuple[Position, dict[str, torch.Tensor]]:

@@ -74,6 +74,18 @@ def test_the_newest_few_are_kept(checkpoints: Checkpoints, tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path)) == [path.name for path in paths[-2:]]
 
 
+def test_an_unreadable_one_of_a_later_moment_keeps_no_good_one_out(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointSpec(keep=1))
+    [first] = write(checkpoints, 100)
+    later = tmp_path / "samples-000000000200.safetensors"
+    later.write_bytes(b"damaged")
+    found = checkpoints.read_newest()
+    assert found is not None
+    assert found[0] == first
+    [next_one] = write(checkpoints, 150)
+    assert [path.name for path in tmp_path.iterdir()] == [next_one.name]
+
+
 def test_the_newest_is_read(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_newest() is None
     paths = write(checkpoints, 9, 10, 200)
