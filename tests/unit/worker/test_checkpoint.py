@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -37,23 +38,19 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path, CheckpointSpec(keep=2))
 
 
+def far_position() -> Position:
+    """A position with an awkward value in every field."""
+    awkward: dict[object, object] = {int: 1_000_017, float: 0.1 + 0.2, bool: True, str: "ünïcode"}
+    values = {}
+    for field in msgspec.structs.fields(Position):
+        kinds = [kind for kind in (*get_args(field.type), field.type) if kind in awkward]
+        assert kinds, f"give {field.name} a value here"
+        values[field.name] = awkward[kinds[0]]
+    return Position(**values)
+
+
 def test_state_and_position_survive_bit_by_bit(checkpoints: Checkpoints) -> None:
-    position = Position(
-        epoch=3,
-        epoch_samples=17,
-        samples=1_000_017,
-        updates=999,
-        train_s=0.1 + 0.2,
-        evaluate_s=1 / 3,
-        num_workers=5,
-        stopped_early=True,
-        best_value=0.9123456789012345,
-        stale_epochs=2,
-        train_loss=1e-300,
-        train_accuracy=1.0,
-        val_loss=2 / 3,
-        val_accuracy=0.0,
-    )
+    position = far_position()
     given = tensors(float("nan")) | {"odd": torch.tensor([0.1, -0.0, torch.inf, 1e-40])}
     path = checkpoints.write(position, given)
     found_position, found = read_checkpoint(path)
@@ -62,11 +59,6 @@ def test_state_and_position_survive_bit_by_bit(checkpoints: Checkpoints) -> None
     for name, tensor in given.items():
         assert found[name].dtype == tensor.dtype
         assert bytes_of(found[name]) == bytes_of(tensor)
-
-
-def test_every_field_of_the_position_is_written(checkpoints: Checkpoints) -> None:
-    assert read_checkpoint(write(checkpoints, 1)[0])[0] == Position(samples=1)
-    assert len(msgspec.structs.fields(Position)) == 14, "extend the round trip above"
 
 
 def test_the_newest_few_are_kept(checkpoints: Checkpoints, tmp_path: Path) -> None:
