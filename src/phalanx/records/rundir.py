@@ -24,6 +24,9 @@ from phalanx.errors import SpecError, StoreError
 from phalanx.records.summary import Summary
 from phalanx.store.atomic import write_atomically
 
+# Characters; with it a status fits into one block of any file system.
+_SHORT_CAUSE = 200
+
 
 class Status(msgspec.Struct, kw_only=True):
     """Where a run stands; written at every change of state."""
@@ -83,8 +86,15 @@ class RunDir:
         return self.path / "logs" / f"{process}.log"
 
     def write_status(self, status: Status) -> None:
-        """Replace the status in one stroke."""
-        write_atomically(self.path / "status.json", msgspec.json.encode(status))
+        """Replace the status in one stroke, or on a full disk in the room of the old one."""
+        path = self.path / "status.json"
+        try:
+            write_atomically(path, msgspec.json.encode(status))
+        except StoreError:
+            if not path.exists():
+                raise
+            status.cause = (status.cause or "")[:_SHORT_CAUSE] or None
+            _overwrite(path, msgspec.json.encode(status))
 
     def read_status(self) -> Status:
         """The status, corrected to `lost` if it says running but its controller is gone."""
@@ -105,6 +115,16 @@ class RunDir:
         """The summary, or nothing if the run never came to one."""
         path = self.path / "summary.json"
         return msgspec.json.decode(path.read_bytes(), type=Summary) if path.exists() else None
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """Put short content where a file already has its first block; needs no free space."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate()
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", path=str(path)) from error
 
 
 def _is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from phalanx.errors import ExitCode, PhalanxError
+from phalanx.errors import EngineError, ExitCode, PhalanxError
 from phalanx.records.events import Failure, Finished
 from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
@@ -27,6 +27,9 @@ from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.tally import Tally
 
 _log = logging.getLogger(__name__)
+
+# Characters; the control channel refuses messages above 1 MiB.
+_MAX_SAID = 100_000
 
 
 def main() -> None:
@@ -73,16 +76,24 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
 
 def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: EventLog) -> int:
     """Tell the controller, the event log and the printed log why this process ends."""
-    expected = isinstance(error, PhalanxError)
     code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
-    message = str(error) if expected else f"{type(error).__name__}: {error}"
-    detail = "" if expected else traceback.format_exc()
-    _log.error("%s", detail or message)
+    message = str(error) if isinstance(error, PhalanxError) else f"{type(error).__name__}: {error}"
+    message = message[:_MAX_SAID]
+    detail = _trace(error)[-_MAX_SAID:]
+    _log.error("%s", f"{message}\n{detail}" if detail else message)
     control.send(
         Failed(kind=type(error).__name__, message=message, traceback=detail, exit_code=int(code))
     )
     log.append_last(Failure(rank=spec.rank, cause=message, detail=detail))
     return int(code)
+
+
+def _trace(error: Exception) -> str:
+    """Where an error that nobody foresaw came from; empty for one that explains itself."""
+    if isinstance(error, EngineError) and error.__cause__ is not None:
+        # The user's model failed; how its error was caught and passed on is of no interest.
+        return "".join(traceback.format_exception(error.__cause__))
+    return "" if isinstance(error, PhalanxError) else traceback.format_exc()
 
 
 def _limit_threads(threads: int) -> None:
