@@ -26,6 +26,9 @@ _FOREIGN_VARIABLES = (
     "TORCHINDUCTOR_CACHE_DIR",
 )
 
+# pyzmq's: it releases the memory of messages sent without a copy, as long as the process lives.
+_KEPT_THREAD = "GarbageCollectorThread"
+
 
 @dataclass(frozen=True)
 class Census:
@@ -46,7 +49,9 @@ def take_census() -> Census:
     """What there is now."""
     return Census(
         children=_children(),
-        threads=frozenset(threading.enumerate()),
+        threads=frozenset(
+            thread for thread in threading.enumerate() if type(thread).__name__ != _KEPT_THREAD
+        ),
         listening=frozenset(_listening_sockets()),
         environment={
             key: value

@@ -9,7 +9,7 @@ of its own. Not safe for several threads at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -32,6 +32,10 @@ from phalanx.wire.serving import ServerAddress
 # Silence after which a segment is asked about.
 _ASK_AFTER_S = 1.0
 _POLL_MS = 200
+# How often a door that is not open yet is tried.
+_KNOCK_MS = 5
+# How often a full pipe is tried.
+_RETRY_MS = 1
 
 
 def max_frame_bytes(layout: Layout) -> int:
@@ -106,7 +110,9 @@ class Client:
         self._held: dict[int, dict[int, Received]] = {}
         self._progress_s = 0.0
         self._entered = False
+        self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
         self._leaving: set[int] = set()
+        self._donations: list[tuple[int, Header, memoryview]] = []
         self._num_pushes = self._num_dropped = self._num_resent = 0
         self._wait_s = 0.0
 
@@ -142,8 +148,13 @@ class Client:
         """The version of each server's parameters that is held here."""
         return dict(self._versions)
 
-    def connect(self, deadline: Deadline) -> None:
-        """Take a place at every server and read all parameters; again after `leave`."""
+    def connect(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
+        """Take a place at every server and read all parameters; again after `leave`.
+
+        Args:
+            deadline: When to give up.
+            on_idle: See `wait`.
+        """
         self._awaited = set(range(len(self._layout.segments)))
         self._payloads.clear()
         self._missing.clear()
@@ -151,15 +162,20 @@ class Client:
             if link.welcome:
                 # What it said then about where to fit in is out of date.
                 link.renew()
-        while not all(link.welcome for link in self._links.values()):
-            for link in self._links.values():
-                link.service()
+        while not self._all_up():
             self._poll(deadline)
+            if on_idle is not None:
+                on_idle()
         self.clock = max(link.welcome.clock for link in self._links.values() if link.welcome)
         self._entered = True
         for link in self._links.values():
-            self._enter(link)
-        self.wait(deadline)
+            self._enter(link, self.clock)
+        self.wait(deadline, on_idle)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What has gone out to all servers so far."""
+        return sum(self._meter.sent.values())
 
     def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
         """Start a push; the one before must have been waited for.
@@ -217,8 +233,12 @@ class Client:
             self._unsent[segment.index] = None
         self._send_unsent()
 
-    def wait(self, deadline: Deadline) -> None:
+    def wait(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
         """Wait until every server has answered; the parameters are then up to date.
+
+        Args:
+            deadline: When to give up.
+            on_idle: Called several times a second meanwhile; may call `relocate` and `donate`.
 
         Raises:
             TimeoutExpired: A server did not answer in time.
@@ -227,13 +247,15 @@ class Client:
         started = time.perf_counter()
         self._progress_s = time.monotonic()
         while True:
-            self._advance()
+            self.attend()
             if not self._awaited:
                 break
             self._poll(deadline)
+            if on_idle is not None:
+                on_idle()
         self._wait_s += time.perf_counter() - started
 
-    def leave(self, deadline: Deadline) -> None:
+    def leave(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
         """Give up the place at every server, so that nobody waits for this worker.
 
         The push before must have been waited for. A server that cannot be reached is waited for,
@@ -245,18 +267,23 @@ class Client:
         self._leaving = set(self._links)
         self._progress_s = 0.0
         while self._leaving:
-            self._advance()
+            self.attend()
             if self._leaving:
                 self._poll(deadline)
+                if on_idle is not None:
+                    on_idle()
 
     def relocate(self, address: ServerAddress) -> None:
         """A server has been started anew elsewhere; what it has not answered is sent again."""
         self._links[address.server].relocate(address)
 
-    def donate(self, server: int) -> bool:
-        """Send the copy of a server's parameters that is held here to it, as its new start."""
-        link = self._links[server]
-        sent = True
+    def donate(self, server: int) -> None:
+        """Send a server that lost its parameters the copy that is held here, as its new start.
+
+        May be called while a push is on its way. What the connection does not take at once is sent
+        by `attend`, `wait` and `leave`. The server is told the version of the copy.
+        """
+        self._donations = []
         for segment in self._layout.of_server(server):
             header = Header(
                 op=Op.LOAD,
@@ -269,8 +296,22 @@ class Client:
                 num_samples=self.samples_seen,
                 num_bytes=segment.size * 4,
             )
-            sent &= link.send(header, _memory(self._slice(self._parameters, segment).clone()))
-        return sent
+            # A copy, because the next answer may overwrite the buffer before this has left.
+            values = _memory(self._slice(self._parameters, segment).clone())
+            self._donations.append((server, header, values))
+        self.attend()
+
+    def attend(self) -> None:
+        """Do whatever can be done without waiting; not while the parameters are being read."""
+        for link in self._links.values():
+            self._serve(link)
+            while (message := link.receive()) is not None:
+                self._take(*message)
+        self._send_unsent()
+        while self._donations and self._links[self._donations[0][0]].send(*self._donations[0][1:]):
+            self._donations.pop(0)
+        if time.monotonic() - self._progress_s > _ASK_AFTER_S:
+            self._ask()
 
     def facts(self) -> ClientFacts:
         """Totals so far."""
@@ -285,6 +326,11 @@ class Client:
             sent_bytes=dict(self._meter.sent),
             received_bytes=dict(self._meter.received),
         )
+
+    def _all_up(self) -> bool:
+        for link in self._links.values():
+            link.service()
+        return all(link.welcome for link in self._links.values())
 
     def _encode(self, segment: Segment) -> None:
         gradient = self._slice(self._source, segment)
@@ -324,26 +370,24 @@ class Client:
         )
         return self._links[server].send(header, payload)
 
-    def _advance(self) -> None:
-        """Do whatever can be done without waiting."""
-        for link in self._links.values():
-            if link.service():
-                self._rejoin(link)
-            while (message := link.receive()) is not None:
-                self._take(*message)
-        self._send_unsent()
-        if time.monotonic() - self._progress_s > _ASK_AFTER_S:
-            self._ask()
+    def _serve(self, link: Link) -> None:
+        if link.service():
+            self._rejoin(link)
 
     def _take(self, header: Header, payload: memoryview | None) -> None:
         index = header.segment
+        if index >= len(self._layout.segments):
+            return
         if header.op == Op.REFUSED:
             raise PeerError(
                 f"worker {self._settings.worker} has been dismissed from the run by a server",
                 worker=self._settings.worker,
             )
-        if header.op == Op.LEFT and index < len(self._layout.segments):
-            self._leaving.discard(self._layout.segments[index].server)
+        server = self._layout.segments[index].server
+        if header.op == Op.LEFT:
+            self._leaving.discard(server)
+        if header.op == Op.WHO and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2:
+            self._rejoin(self._links[server], known=False)
         if header.clock != self.clock or index not in self._awaited:
             return
         self._progress_s = time.monotonic()
@@ -382,31 +426,29 @@ class Client:
     def _missing_nothing(self, index: int) -> bool:
         return not self._missing or self._missing[index] == 0
 
-    def _enter(self, link: Link) -> None:
+    def _enter(self, link: Link, clock: int) -> None:
         first = self._layout.of_server(link.server)[0].index
-        link.send(self._header(Op.ENTER, first))
+        self._entered_s[link.server] = time.monotonic()
+        link.send(self._header(Op.ENTER, first, clock))
 
-    def _rejoin(self, link: Link) -> None:
-        if self._leaving:
-            self._progress_s = 0.0
+    def _rejoin(self, link: Link, *, known: bool | None = None) -> None:
+        """A connection is new, or the server has forgotten this worker."""
+        # Whatever was on its way may be lost: ask at once.
+        self._progress_s = 0.0
         if not self._entered or link.welcome is None:
             return
-        awaited = [s.index for s in self._layout.of_server(link.server) if s.index in self._awaited]
-        if link.welcome.known or not self._payloads:
-            if not link.welcome.known:
-                self._enter(link)
-            self._progress_s = 0.0
+        if link.welcome.known if known is None else known:
             return
-        # A server that lost its memory needs the whole push, or none of it.
-        clock = self.clock - 1 if awaited else self.clock
-        first = self._layout.of_server(link.server)[0].index
-        link.send(self._header(Op.ENTER, first, clock))
-        if awaited:
-            for segment in self._layout.of_server(link.server):
-                self._awaited.add(segment.index)
-                if segment.index in self._payloads:
-                    self._num_resent += 1
-                    self._unsent[segment.index] = None
+        own = [segment.index for segment in self._layout.of_server(link.server)]
+        pushing = bool(self._payloads) and any(index in self._awaited for index in own)
+        self._enter(link, self.clock - 1 if pushing else self.clock)
+        if pushing:
+            # A server that lost its memory needs the whole push, or none of it.
+            again = [index for index in own if index in self._payloads]
+            self._num_resent += len(again)
+            self._awaited.update(own)
+            self._unsent.update(dict.fromkeys(again))
+            self._held.pop(link.server, None)
 
     def _header(self, op: Op, segment: int, clock: int | None = None) -> Header:
         return Header(
@@ -420,10 +462,15 @@ class Client:
 
     def _poll(self, deadline: Deadline) -> None:
         poller = zmq.Poller()
+        limit_ms = _POLL_MS
         for link in self._links.values():
             for source in link.sources:
                 poller.register(source, zmq.POLLIN)
-        poller.poll(min(_POLL_MS, deadline.remaining_ms) if not self._unsent else 1)
+            if link.is_knocking:
+                limit_ms = _KNOCK_MS
+        if self._unsent:
+            limit_ms = _RETRY_MS
+        poller.poll(min(limit_ms, deadline.remaining_ms))
         deadline.check()
 
     def _slice(self, flat: Tensor, segment: Segment) -> Tensor:

@@ -90,6 +90,11 @@ class Link:
         return self._welcome if self._is_up else None
 
     @property
+    def is_knocking(self) -> bool:
+        """Whether the door itself is not open yet: call `service` again soon."""
+        return not self._is_up and time.monotonic() >= self._again_s
+
+    @property
     def sources(self) -> list[zmq.Socket[bytes]]:
         """Sockets on which something may arrive."""
         return [s for s in (self._door, self._bulk, self._monitor) if s is not None]
@@ -163,9 +168,9 @@ class Link:
     def _knock(self) -> None:
         self._break()
         knock = Knock(generation=self._settings.generation, digest=self._settings.digest)
-        self._again_s = time.monotonic() + _KNOCK_AGAIN_S
         if self._door.poll(0, zmq.POLLOUT):
             self._door.send(msgspec.msgpack.encode(knock), zmq.NOBLOCK)
+            self._again_s = time.monotonic() + _KNOCK_AGAIN_S
 
     def _hear_door(self) -> None:
         while self._door.poll(0):
@@ -207,7 +212,8 @@ class Link:
 
     def _break(self) -> None:
         self._is_up = False
-        if self._bulk is not None:
+        if self._bulk is not None and self._monitor is not None:
             self._bulk.disable_monitor()
+            self._monitor.close(linger=0)
             self._bulk.close()
         self._bulk = self._monitor = None

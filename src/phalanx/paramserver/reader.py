@@ -28,6 +28,8 @@ from phalanx.wire.serving import ServerAddress
 
 _ASK_AFTER_S = 1.0
 _POLL_MS = 200
+# How often a door that is not open yet is tried.
+_KNOCK_MS = 5
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,11 @@ class Reader:
 
     def _poll(self, deadline: Deadline) -> None:
         poller = zmq.Poller()
+        limit_ms = _POLL_MS
         for link in self._links.values():
             for source in link.sources:
                 poller.register(source, zmq.POLLIN)
-        poller.poll(min(_POLL_MS, deadline.remaining_ms))
+            if link.is_knocking:
+                limit_ms = _KNOCK_MS
+        poller.poll(min(limit_ms, deadline.remaining_ms))
         deadline.check()

@@ -258,7 +258,9 @@ class Server:
         if header.op == Op.LEAVE:
             self._forget(peer)
             self._reception.send(peer, self._about(Op.LEFT, header))
-        elif self._present.get(peer.rank) != peer or not 0 <= index < len(self._shard.segments):
+        elif self._present.get(peer.rank) != peer:
+            self._reception.send(peer, self._about(Op.WHO, header))
+        elif not 0 <= index < len(self._shard.segments):
             self._refuse(message)
         elif header.op == Op.PUSH:
             self._push(index, message)

@@ -36,6 +36,7 @@ class Op(IntEnum):
     AGAIN = 11  # server: that push never arrived; send it again
     REFUSED = 12  # server: you are not, or no longer, part of the run
     LEFT = 13  # server: nobody waits for you any longer, after LEAVE
+    WHO = 14  # server: you have no place here yet; enter first
 
 
 class Kind(IntEnum):
@@ -162,7 +163,7 @@ def tune(socket: zmq.Socket[bytes], *, max_frame_bytes: int) -> None:
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 3000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    if socket.socket_type == zmq.ROUTER:
+    if socket.type == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     else:
         # Do not queue for a peer that is not there; the caller keeps what it could not send.
