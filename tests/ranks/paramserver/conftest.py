@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Several servers and workers share the cores; torch's threads would spin against each other."""
+    """Servers and workers share the cores; torch's own threads would spin against each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -8,6 +8,16 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.errors import PeerError
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.door import Peer
+from phalanx.paramserver.reader import Reader
+from phalanx.paramserver.server import Server
+from phalanx.paramserver.shards import Layout
+from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
+from phalanx.wire.keys import KeyPair
 from support.paramserver import (
     LIMIT_S,
     client_for,
@@ -19,16 +29,6 @@ from support.paramserver import (
     small_layout,
     soon,
 )
-
-from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.errors import PeerError
-from phalanx.paramserver.client import Client
-from phalanx.paramserver.door import Peer
-from phalanx.paramserver.reader import Reader
-from phalanx.paramserver.server import Server
-from phalanx.paramserver.shards import Layout
-from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
-from phalanx.wire.keys import KeyPair
 
 SIZE = 50_000
 
@@ -223,9 +223,7 @@ def test_a_worker_without_samples_does_not_hold_up_the_round() -> None:
 
 def test_a_reader_sees_whole_versions_and_nobody_waits_for_it() -> None:
     with ExitStack() as stack:
-        cluster = Cluster(
-            stack, workers=2, servers=2, optimizer=SgdSpec(lr=1.0), consistency="bsp"
-        )
+        cluster = Cluster(stack, workers=2, servers=2, optimizer=SgdSpec(lr=1.0), consistency="bsp")
         keys = KeyPair.make()
         for server in cluster.servers:
             server.call(
