@@ -1,7 +1,7 @@
 """The one exception tree of Phalanx, and the exit code that each branch ends a command with.
 
-Raise the narrowest class, give it the facts as keyword arguments, and let the message say what to do
-next. Only `cli` turns these into exit codes; everything below it lets them pass.
+Raise the narrowest class, give it the facts as keyword arguments, and let the message say what to
+do next. Only `cli` turns these into exit codes; everything below it lets them pass.
 """
 
 from __future__ import annotations

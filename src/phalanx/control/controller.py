@@ -18,16 +18,19 @@ from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.policy import Trouble
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
+from phalanx.control.serving import ServingCoordinator
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher
 from phalanx.records.events import Decision, Event, Failure, Finished
 from phalanx.records.log import EventLog
+from phalanx.records.position import Position, newest_position
 from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
+from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Stop
+from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class Controller:
         started = time.monotonic()
         self._server, self._log = server, log
         self._roster = roster = Roster(self._request, server, self._launcher)
-        coordinator = SynchronousCoordinator(self._request.job, self)
+        coordinator = self._make_coordinator()
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
         try:
@@ -122,6 +125,13 @@ class Controller:
             elapsed_s=time.monotonic() - started,
             attempts=self._request.attempt,
         )
+
+    def _make_coordinator(self) -> Coordinator:
+        request = self._request
+        if isinstance(request.job.strategy, ParameterServerSpec):
+            position = newest_position(request.resume) if request.resume else None
+            return ServingCoordinator(request.job, self, position or Position())
+        return SynchronousCoordinator(request.job, self)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Follow the run until it has finished; raises when it cannot."""
@@ -194,6 +204,10 @@ class Controller:
         """Tell the observers of an epoch, for the coordinator."""
         self._notify(lambda one: one.epoch_done(report))
 
+    def progress(self, process: str) -> Progress:
+        """What a process's last heartbeat said, for the coordinator."""
+        return self._roster.progress(process)
+
     def identity(self, process: str) -> Identity:
         """Who a process is at the moment, for the coordinator."""
         return self._roster.identity(process)
@@ -208,11 +222,11 @@ class Controller:
         )
         try:
             self._request.run.write_status(status)
-        except PhalanxError:
+        except StoreError as refusal:
             # A full disk must not hide the failure that is being reported.
             if error is None:
                 raise
-            _log.exception("the status of %s could not be written", self._request.run.path)
+            _log.warning("the run could not be marked as %s: %s", state, refusal)
 
     def _notify(self, tell: Callable[[Observer], None]) -> None:
         for observer in self._observers:

@@ -13,7 +13,14 @@ from typing import Protocol
 
 from phalanx.control.policy import ProcessFacts, Verdict
 from phalanx.records.events import Event
-from phalanx.wire.messages import EpochReport, FromController, FromWorker, Outcome, WorkTimes
+from phalanx.wire.messages import (
+    EpochReport,
+    FromController,
+    FromWorker,
+    Outcome,
+    Progress,
+    WorkTimes,
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class Desk(Protocol):
 
     def announce(self, report: EpochReport) -> None:
         """Tell those who follow the run that an epoch is over."""
+
+    def progress(self, process: str) -> Progress:
+        """What a process's last heartbeat said."""
 
     def identity(self, process: str) -> Identity:
         """The present keys and incarnation of a process."""

@@ -71,6 +71,10 @@ class Dispatcher:
         self.num_done += 1
         return True
 
+    def holds(self, worker: int) -> bool:
+        """Whether a worker still has tickets to do."""
+        return worker in self._held.values()
+
     def give_back(self, worker: int) -> list[int]:
         """A worker is gone; what it held goes to the others, first of all."""
         lost = sorted(ticket for ticket, holder in self._held.items() if holder == worker)

@@ -148,6 +148,10 @@ class Roster:
         spec = self._entries[name].spec
         return Identity(public_key=spec.public_key, incarnation=spec.incarnation)
 
+    def progress(self, name: str) -> Progress:
+        """What a process's last heartbeat said."""
+        return self._entries[name].progress
+
     def rank(self, name: str) -> int:
         """Rank of a process."""
         return self._entries[name].spec.rank

@@ -6,7 +6,7 @@ Builds the chain shuffle -> cut -> augment -> normalise -> prefetch out of `stag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -31,6 +31,7 @@ __all__ = [
     "eval_batches",
     "open_dataset",
     "train_batches",
+    "unit_batches",
 ]
 
 _EVAL_PREFETCH = 2
@@ -89,6 +90,49 @@ def train_batches(
         shards.batches(epoch, rank, start_sample=start_sample),
         steps=shards.steps(start_sample),
         max_rows=shards.max_rows(rank),
+        augmenter=augmenter,
+        prefetch=spec.prefetch,
+    )
+
+
+def unit_batches(
+    dataset: Dataset,
+    units: Iterable[tuple[int, int]],
+    *,
+    spec: DataSpec,
+    seed: int,
+    epoch: int,
+    global_batch: int,
+    num_parts: int,
+    shares: Sequence[float] | None = None,
+) -> BatchStream:
+    """The batches of one epoch that a worker is asked for one by one.
+
+    Args:
+        dataset: The opened data set.
+        units: (step, part) of each batch, in the order they are wanted; may block while nothing is
+            wanted. It must end before the stream is closed.
+        spec: The same data section that it was opened with.
+        seed: The job's seed.
+        epoch: Counted from 0.
+        global_batch: Samples per step over all parts.
+        num_parts: Parts that each step is cut into.
+        shares: Relative share of the global batch per part; None: equal.
+    """
+    part = dataset.train
+    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
+    shards = SampleShards(order, global_batch=global_batch, num_workers=num_parts, shares=shares)
+    max_rows = max(shards.max_rows(rank) for rank in range(num_parts))
+    augmenter = None
+    if spec.augment:
+        augmenter = Augmenter(
+            spec.augment, key=(seed, epoch, 0), max_rows=max_rows, like=part.inputs
+        )
+    return _stream(
+        part,
+        shards.cuts(epoch, units),
+        steps=shards.steps(),
+        max_rows=max_rows,
         augmenter=augmenter,
         prefetch=spec.prefetch,
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -115,6 +115,21 @@ class SampleShards(Shards):
         order = self._order.permutation(epoch)
         for step, offset, count in self._spans(start_sample):
             first, last = self._slice(count, rank)
+            yield Cut(
+                epoch=epoch,
+                step=step,
+                indices=order[offset + first : offset + last],
+                global_count=count,
+                global_offset=offset,
+            )
+
+    def cuts(self, epoch: int, units: Iterable[tuple[int, int]]) -> Iterator[Cut]:
+        """The parts of steps that are asked for, each as (step, part); ends with them."""
+        order = self._order.permutation(epoch)
+        for step, part in units:
+            offset = step * self._global_batch
+            count = min(self._global_batch, self._order.num_samples - offset)
+            first, last = self._slice(count, part)
             yield Cut(
                 epoch=epoch,
                 step=step,

@@ -23,6 +23,7 @@ from phalanx.wire.serving import ServerAddress
 from phalanx.wire.tokens import present_token
 
 _KNOCK_AGAIN_S = 0.5
+_REOPEN_AFTER_S = 0.5
 _CONNECT_WITHIN_S = 3.0
 _DOOR_MESSAGE_BYTES = 1 << 12
 _BROKEN = (
@@ -161,7 +162,8 @@ class Link:
     def _open_door(self, address: ServerAddress) -> None:
         self._door: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         tune(self._door, max_frame_bytes=_DOOR_MESSAGE_BYTES)
-        self._public_key = address.public_key
+        self._address = address
+        self._opened_s = time.monotonic()
         secure_client(self._door, self._settings.keys, address.public_key)
         self._door.connect(address.door)
 
@@ -171,6 +173,11 @@ class Link:
         if self._door.poll(0, zmq.POLLOUT):
             self._door.send(msgspec.msgpack.encode(knock), zmq.NOBLOCK)
             self._again_s = time.monotonic() + _KNOCK_AGAIN_S
+        elif time.monotonic() - self._opened_s > _REOPEN_AFTER_S:
+            # ZeroMQ does not try again after a refusal, and this client may have come before the
+            # server had heard of it.
+            self._door.close()
+            self._open_door(self._address)
 
     def _hear_door(self) -> None:
         while self._door.poll(0):
@@ -191,7 +198,7 @@ class Link:
         self._bulk.setsockopt(zmq.RCVHWM, self._settings.receive_high_water)
         self._bulk.setsockopt(zmq.RECONNECT_IVL, -1)
         if welcome.token is None:
-            secure_client(self._bulk, self._settings.keys, self._public_key)
+            secure_client(self._bulk, self._settings.keys, self._address.public_key)
         else:
             present_token(self._bulk, welcome.token)
         self._monitor = self._bulk.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _BROKEN)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.wire.facts import ServerFacts
+
 
 class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
     """What all events carry; the log fills in the stamps when it writes."""
@@ -94,6 +96,21 @@ class Resumed(Event):
     samples: int
 
 
+class ServerRestored(Event):
+    """A lost server serves again."""
+
+    server: int
+    version: int
+    lost_updates: int
+    optimizer_version: int
+
+
+class Served(Event):
+    """A server's totals so far."""
+
+    facts: ServerFacts
+
+
 class Decision(Event):
     """The controller decided something, and why."""
 
@@ -130,6 +147,8 @@ AnyEvent = (
     | Evaluation
     | Checkpoint
     | Resumed
+    | ServerRestored
+    | Served
     | Decision
     | Failure
     | Warned

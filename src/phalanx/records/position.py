@@ -6,7 +6,14 @@ either can take up the other's.
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import msgspec
+
+from phalanx.errors import StoreError
+
+CHECKPOINT_PATTERN = "samples-*.safetensors"
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -14,6 +21,8 @@ class Position(msgspec.Struct, kw_only=True):
 
     epoch: int = 0
     epoch_samples: int = 0
+    epoch_loss_sum: float = 0.0
+    epoch_correct: int = 0
     samples: int = 0
     updates: int = 0
     train_s: float = 0.0
@@ -26,3 +35,24 @@ class Position(msgspec.Struct, kw_only=True):
     train_accuracy: float | None = None
     val_loss: float | None = None
     val_accuracy: float | None = None
+
+
+def read_position(path: Path) -> Position:
+    """The position in a checkpoint file, from its header alone."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = msgspec.json.decode(file.read(length))
+        return msgspec.json.decode(header["__metadata__"]["position"], type=Position)
+    except (OSError, struct.error, KeyError, msgspec.DecodeError, OverflowError) as error:
+        raise StoreError(f"cannot read the checkpoint {path}: {error}", path=str(path)) from error
+
+
+def newest_position(directory: Path) -> Position | None:
+    """The position of the newest checkpoint whose header can be read, if there is one."""
+    for path in sorted(directory.glob(CHECKPOINT_PATTERN), reverse=True):
+        try:
+            return read_position(path)
+        except StoreError:
+            continue
+    return None

@@ -37,6 +37,7 @@ from phalanx.spec.optimize import (
     ScheduleSpec,
     SgdSpec,
 )
+from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import (
     AllreduceSpec,
     LocalSgdSpec,
@@ -72,6 +73,7 @@ __all__ = [
     "ModelSpec",
     "OptimizerSpec",
     "OuterStepSpec",
+    "ParameterServerSpec",
     "ResnetSpec",
     "ScheduleSpec",
     "SgdSpec",

@@ -18,6 +18,7 @@ from phalanx.spec.optimize import (
     ScheduleSpec,
     SgdSpec,
 )
+from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import AllreduceSpec, StrategySpec
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -108,6 +109,14 @@ class JobSpec(Spec):
                 "; set 'workers: 1' or a strategy such as allreduce",
                 at=("workers",),
             )
+        if isinstance(self.strategy, ParameterServerSpec):
+            self.strategy.check_workers(self.workers)
+            if self.data.shard in ("file", "off"):
+                raise fault(
+                    f"parameter_server hands batches out by sample, not by '{self.data.shard}'",
+                    "; set 'shard: auto'",
+                    at=("data", "shard"),
+                )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         return self

@@ -64,8 +64,8 @@ class ParameterServerSpec(Spec):
     encrypt: Literal["auto", "on", "off"] = "auto"
     """Encryption of gradients and parameters on the way; auto: on beyond this machine. Who may
     take part is checked in any case."""
-    evaluator: bool = False
-    """A process of its own that measures the validation set while training goes on."""
+    max_failures: Count = 10
+    """Processes that may be lost and replaced before the run is given up."""
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from phalanx.spec.base import Spec, name_only
+from phalanx.spec.parameter_server import ParameterServerSpec
 
 
 class SingleSpec(Spec):
@@ -49,6 +50,9 @@ class LocalSgdSpec(Spec):
 
 
 StrategySpec = Annotated[
-    Annotated[SingleSpec | AllreduceSpec | LocalSgdSpec, Field(discriminator="name")],
+    Annotated[
+        SingleSpec | AllreduceSpec | LocalSgdSpec | ParameterServerSpec,
+        Field(discriminator="name"),
+    ],
     BeforeValidator(name_only),
 ]

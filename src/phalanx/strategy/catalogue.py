@@ -8,8 +8,11 @@ from phalanx.strategy.base import Strategy
 from phalanx.strategy.local_sgd import LocalSgd
 from phalanx.strategy.single import Single
 
+LockstepSpec = SingleSpec | AllreduceSpec | LocalSgdSpec
+"""Strategies whose workers step together; `parameter_server` has a loop of its own."""
 
-def build_strategy(spec: SingleSpec | AllreduceSpec | LocalSgdSpec) -> Strategy:
+
+def build_strategy(spec: LockstepSpec) -> Strategy:
     """The strategy that a spec describes, not yet attached to anything."""
     match spec:
         case SingleSpec():

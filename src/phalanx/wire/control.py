@@ -28,6 +28,7 @@ from phalanx.wire.messages import (
     Value,
     Want,
 )
+from phalanx.wire.serving import FromCoordinator
 
 HEARTBEAT_INTERVAL_S = 0.5
 _MAX_MESSAGE_BYTES = 1 << 20
@@ -165,6 +166,8 @@ class ControlClient:
         self._on_stop = on_stop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[FromCoordinator] = queue.SimpleQueue()
+        """What the coordinator has said and nobody has taken yet."""
         self._board: dict[str, bytes] = {}
         self._board_changed = threading.Condition()
         self._closing = threading.Event()
@@ -249,3 +252,5 @@ class ControlClient:
                 self._board_changed.notify_all()
         elif isinstance(message, Stop):
             self._on_stop(message.reason)
+        else:
+            self.inbox.put(message)

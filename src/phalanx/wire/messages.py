@@ -30,6 +30,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     apply_s: float = 0.0
     wait_s: float = 0.0
     sent_bytes: int = 0
+    version: int = 0
 
 
 class EpochReport(msgspec.Struct, frozen=True, kw_only=True):

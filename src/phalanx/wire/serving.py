@@ -40,6 +40,12 @@ class ServerUp(_Message, frozen=True):
 class Ready(_Message, frozen=True):
     """A worker or the evaluator has its replica and waits for `Connect`."""
 
+    num_samples: int
+    """Training samples of an epoch."""
+    precision: str
+    serves: bool = False
+    """Whether a server is in the same process."""
+
 
 class WantWork(_Message, frozen=True):
     """A worker has room for so many more tickets."""
@@ -48,9 +54,16 @@ class WantWork(_Message, frozen=True):
 
 
 class WorkDone(_Message, frozen=True):
-    """A worker is done with tickets."""
+    """A worker is done with tickets, and has room for so many more."""
 
     completed: tuple[Completed, ...]
+    want: int
+
+
+class Paused(_Message, frozen=True):
+    """A worker does nothing; with its batch-norm statistics, as float32."""
+
+    statistics: bytes
 
 
 class Copy(_Message, frozen=True):
@@ -81,11 +94,18 @@ class Flushed(_Message, frozen=True):
     version: int
 
 
+class Looked(_Message, frozen=True):
+    """The evaluator has read what it was asked to; training may go on. Answers `Look`."""
+
+    look: int
+
+
 class Measured(_Message, frozen=True):
-    """The evaluator has measured a part of the data; answers `Evaluate`."""
+    """The evaluator has measured a part of the data; answers `Look` after `Looked`."""
+
+    look: int
 
     part: str
-    epoch: int
     num_samples: int
     loss: float
     accuracy: float
@@ -95,6 +115,8 @@ class Measured(_Message, frozen=True):
 
 class Saved(_Message, frozen=True):
     """The evaluator has written a checkpoint; answers `Save`."""
+
+    look: int
 
     path: str
     size_bytes: int
@@ -126,13 +148,25 @@ class Connect(_Message, frozen=True):
 
 
 class Work(_Message, frozen=True):
-    """To a worker: compute these tickets, in this order."""
+    """To a worker: compute these tickets, in this order; 0: take part without samples.
+
+    Attributes:
+        tickets: What to do.
+        statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
+    """
 
     tickets: tuple[int, ...]
+    statistics: bytes = b""
 
 
 class Pause(_Message, frozen=True):
-    """To a worker: nothing for you until the next `Work`; do not make others wait for you."""
+    """To a worker: nothing for you until the next `Work`; answered by `Paused`.
+
+    Attributes:
+        leave: Leave the servers meanwhile, so that nobody waits for this worker's clock.
+    """
+
+    leave: bool
 
 
 class Offer(_Message, frozen=True):
@@ -151,16 +185,24 @@ class Flush(_Message, frozen=True):
     """To a server: apply what has been gathered, however little."""
 
 
-class Evaluate(_Message, frozen=True):
-    """To the evaluator: read the parameters as they are now and measure a part of the data."""
+class Look(_Message, frozen=True):
+    """To the evaluator: read everything that the servers hold now, then measure a part of the data.
 
-    part: str
-    epoch: int
+    Attributes:
+        look: Number of this request; answers carry it.
+        part: validation or test; None: only read.
+        statistics: Batch-norm statistics of the workers' mean, as float32.
+    """
+
+    look: int
+    part: str | None
+    statistics: bytes
 
 
 class Save(_Message, frozen=True):
-    """To the evaluator: write a checkpoint of what the servers hold now."""
+    """To the evaluator: write what was read at the last `Look` as a checkpoint."""
 
+    look: int
     position: bytes
     best: bool
 
@@ -169,7 +211,19 @@ class Finish(_Message, frozen=True):
     """To all: the job is done; report and leave."""
 
 
-ToController = ServerUp | Ready | WantWork | WorkDone | Copy | Restored | Flushed | Measured | Saved
+ToController = (
+    ServerUp
+    | Ready
+    | WantWork
+    | WorkDone
+    | Paused
+    | Copy
+    | Restored
+    | Flushed
+    | Looked
+    | Measured
+    | Saved
+)
 FromCoordinator = (
-    Admit | Dismiss | Connect | Work | Pause | Offer | Donate | Flush | Evaluate | Save | Finish
+    Admit | Dismiss | Connect | Work | Pause | Offer | Donate | Flush | Look | Save | Finish
 )

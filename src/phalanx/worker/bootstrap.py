@@ -64,9 +64,10 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
         try:
             with log:
                 # torch and all that needs it, only now.
-                from phalanx.worker.roles import run_worker
+                from phalanx.worker.roles import run_role
+                from phalanx.worker.station import Station
 
-                done = run_worker(spec, control=control, log=log, tally=tally, started=started)
+                done = run_role(Station(spec, control, log, tally, started))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)

@@ -17,6 +17,7 @@ from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.records import events
+from phalanx.records.improvement import note_validation
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
@@ -25,7 +26,6 @@ from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
-from phalanx.worker.improvement import is_better
 from phalanx.worker.snapshot import collect, take_up
 from phalanx.worker.tally import Tally
 
@@ -187,7 +187,7 @@ class TrainLoop:
             validation = self._measure("validation")
             position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
         self._report_epoch()
-        improved = self._judge_improvement()
+        improved = note_validation(self._job, position)
         position.epoch += 1
         position.epoch_samples = 0
         every = self._job.checkpoint.every_epochs
@@ -266,24 +266,6 @@ class TrainLoop:
     def _regularisation(self) -> float:
         optimizer = self._replica.optimizer
         return optimizer.regularisation() if optimizer is not None else 0.0
-
-    def _judge_improvement(self) -> bool:
-        """Keep count of epochs without improvement; returns whether this one is the best so far."""
-        position, early = self._position, self._job.early_stop
-        monitor = early.monitor if early else self._job.checkpoint.best
-        if monitor is None:
-            return False
-        value = position.val_loss if monitor == "val_loss" else position.val_accuracy
-        if value is None:
-            return False
-        delta = early.min_delta if early else 0.0
-        if is_better(monitor, value, position.best_value, min_delta=delta):
-            position.best_value = value
-            position.stale_epochs = 0
-            return self._job.checkpoint.best is not None
-        position.stale_epochs += 1
-        position.stopped_early = early is not None and position.stale_epochs >= early.patience
-        return False
 
     def _mid_epoch_checkpoint_due(self) -> bool:
         every = self._job.checkpoint.every_steps

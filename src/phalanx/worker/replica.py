@@ -47,8 +47,18 @@ def settle_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> 
     return PrecisionChoice(_FORMATS[int(chosen.item())], "the chief's choice")
 
 
-def build_replica(job: JobSpec, dataset: Dataset, *, rank: int, precision: Precision) -> Replica:
-    """A worker's copy of the job's model, equal on all workers of the run."""
+def build_replica(
+    job: JobSpec, dataset: Dataset, *, rank: int, precision: Precision, optimizer: bool = True
+) -> Replica:
+    """A worker's copy of the job's model, equal on all workers of the run.
+
+    Args:
+        job: Says which model, loss and update rule.
+        dataset: Gives the shapes.
+        rank: Decides dropout, with the job's seed and the step.
+        precision: Format of the forward and backward pass.
+        optimizer: False if the parameters are moved elsewhere.
+    """
     model = build_model(
         job.model,
         input_shape=dataset.input_shape,
@@ -58,7 +68,7 @@ def build_replica(job: JobSpec, dataset: Dataset, *, rank: int, precision: Preci
     return Replica(
         model,
         loss=job.loss,
-        optimizer=job.optimizer,
+        optimizer=job.optimizer if optimizer else None,
         precision=precision,
         seed=job.seed,
         rank=rank,

@@ -2,70 +2,63 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from pathlib import Path
-
 import torch
 
 from phalanx.comm.base import Collective
 from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
-from phalanx.data.pipeline import open_dataset
-from phalanx.records.events import Started
-from phalanx.records.log import EventLog
-from phalanx.records.rundir import RunDir
-from phalanx.spec.worker import WorkerSpec
+from phalanx.engine.memory import keep_freed_memory
+from phalanx.errors import SpecError
+from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.catalogue import build_strategy
-from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.replica import build_replica, settle_precision
-from phalanx.worker.tally import Tally
+from phalanx.worker.served import run_served_worker
+from phalanx.worker.server import run_server
+from phalanx.worker.station import LOOPBACK, Station
 
-_LOOPBACK = "127.0.0.1"
+
+def run_role(station: Station) -> Done:
+    """Do this process's part of the run, to its end."""
+    keep_freed_memory()
+    serving = isinstance(station.job.strategy, ParameterServerSpec)
+    match station.spec.role:
+        case "worker" if serving:
+            return run_served_worker(station)
+        case "worker":
+            return run_lockstep_worker(station)
+        case "server":
+            return run_server(station)
+        case "evaluator":
+            return run_evaluator(station)
+        case role:
+            raise SpecError(f"no process of this version has the role '{role}'")
 
 
-def run_worker(
-    spec: WorkerSpec, *, control: ControlClient, log: EventLog, tally: Tally, started: float
-) -> Done:
-    """Train to the end of the job as one of its workers."""
+def run_lockstep_worker(station: Station) -> Done:
+    """Train as one of a group of workers that step together."""
+    spec, job = station.spec, station.job
+    assert not isinstance(job.strategy, ParameterServerSpec)
     torch.set_num_threads(spec.threads)
-    tally.activity = "reading data"
-    dataset = open_dataset(
-        spec.job.data, data_root=Path(spec.data_root), cache_root=Path(spec.cache_root)
-    )
-    tally.activity = "joining"
-    collective = _join(spec, control)
+    station.tally.activity = "reading data"
+    dataset = station.open_data()
+    station.tally.activity = "joining"
+    collective = _join(station)
     try:
-        precision = settle_precision(spec.job, dataset, collective)
-        replica = build_replica(spec.job, dataset, rank=spec.rank, precision=precision.name)
-        strategy = build_strategy(spec.job.strategy)
+        precision = settle_precision(job, dataset, collective)
+        replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
+        strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
-        startup_s = time.monotonic() - started
-        log.record(
-            Started(
-                rank=spec.rank,
-                role=spec.role,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                attempt=spec.attempt,
-                threads=spec.threads,
-                cpus=sorted(os.sched_getaffinity(0)),
-                precision=precision.name,
-                precision_reason=precision.reason,
-                startup_s=startup_s,
-            )
-        )
-        log.flush()
+        startup_s = station.record_start(precision)
         loop = TrainLoop(
-            spec.job,
+            job,
             trainee=Trainee(dataset, replica, strategy, collective),
-            checkpoints=Checkpoints(RunDir(Path(spec.run_dir)).checkpoints, spec.job.checkpoint),
-            reporting=Reporting(log=log, control=control, tally=tally),
+            checkpoints=Checkpoints(station.run.checkpoints, job.checkpoint),
+            reporting=Reporting(log=station.log, control=station.control, tally=station.tally),
         )
         if spec.resume is not None:
             loop.restore()
@@ -75,15 +68,15 @@ def run_worker(
         collective.close()
 
 
-def _join(spec: WorkerSpec, control: ControlClient) -> Collective:
-    if spec.job.workers == 1:
+def _join(station: Station) -> Collective:
+    job = station.job
+    if job.workers == 1:
         return SoloCollective()
-    deadlines = spec.job.deadlines
-    store = BoardStore(control, prefix="workers/", limit_s=deadlines.start_s)
+    store = BoardStore(station.control, prefix="workers/", limit_s=job.deadlines.start_s)
     return GlooCollective(
         store,
-        rank=spec.rank,
-        size=spec.job.workers,
-        host=_LOOPBACK,
-        deadline_s=deadlines.exchange_s,
+        rank=station.spec.rank,
+        size=job.workers,
+        host=LOOPBACK,
+        deadline_s=job.deadlines.exchange_s,
     )

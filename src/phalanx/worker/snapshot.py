@@ -11,6 +11,7 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
+from phalanx.records.position import Position
 from phalanx.strategy.base import Strategy
 from phalanx.worker.tally import Tally
 
@@ -27,6 +28,23 @@ def collect(
     state = {_SUMS: torch.stack(collective.all_gather(sums))}
     state |= {_REPLICA + name: tensor for name, tensor in replica.state().items()}
     state |= {_STRATEGY + name: tensor for name, tensor in strategy.export_state().items()}
+    return state
+
+
+def served_state(
+    replica: Replica, optimizer: dict[str, torch.Tensor], position: Position
+) -> dict[str, torch.Tensor]:
+    """The state of a run whose parameters live on servers, in the same form as `collect`'s.
+
+    Args:
+        replica: Holds the parameters and statistics that were read.
+        optimizer: The optimiser's memory of all servers, put together.
+        position: Of the moment at which they were read.
+    """
+    sums = [position.epoch_loss_sum, position.epoch_correct, position.epoch_samples]
+    state = {_SUMS: torch.tensor([sums], dtype=torch.float64)}
+    state |= {_REPLICA + name: tensor for name, tensor in replica.state().items()}
+    state |= {f"{_REPLICA}optimizer/{name}": tensor for name, tensor in optimizer.items()}
     return state
 
 

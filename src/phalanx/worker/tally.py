@@ -33,6 +33,7 @@ class Tally:
     wait_s: float = 0.0
     apply_s: float = 0.0
     sent_bytes: int = 0
+    version: int = 0
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
@@ -82,4 +83,5 @@ class Tally:
             apply_s=self.apply_s,
             wait_s=self.wait_s,
             sent_bytes=self.sent_bytes,
+            version=self.version,
         )

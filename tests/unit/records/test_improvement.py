@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.worker.improvement import Monitor, is_better
+from phalanx.records.improvement import Monitor, is_better
 
 
 @pytest.mark.parametrize(

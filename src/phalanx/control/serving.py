@@ -1,0 +1,423 @@
+"""Coordinating a parameter server: hands out batches, measures, saves, and replaces what is lost.
+
+The coordinator does not train. Tickets are handed out up to a gate, the end of an epoch or a
+checkpoint. When all of them are done, the servers apply what they have gathered, the evaluator
+reads their state, and training goes on while it still measures and writes. Workers that are lost
+are replaced and their tickets given to others; a lost server gets its parameters back from the
+worker with the freshest copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from phalanx.control.coordinator import Coordinator, Desk, Process
+from phalanx.control.crew import Crew
+from phalanx.control.dispatch import Dispatcher
+from phalanx.control.looking import Looking
+from phalanx.control.policy import ProcessFacts, Trouble, Verdict, Weight, diagnose
+from phalanx.errors import ExitCode, SpecError
+from phalanx.records import events
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.wire.facts import ServerFacts
+from phalanx.wire.messages import Done, FromWorker, Outcome, WorkTimes
+from phalanx.wire.serving import (
+    Copy,
+    Finish,
+    Flush,
+    Flushed,
+    Looked,
+    Measured,
+    Pause,
+    Paused,
+    Ready,
+    Restored,
+    Saved,
+    ServerUp,
+    WantWork,
+    Work,
+    WorkDone,
+)
+from phalanx.wire.tickets import TicketPlan
+
+# Errors that a new start would only repeat.
+_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
+# Without a finished batch for so long, a round lacks gradients that nobody is going to send.
+_STUCK_S = 1.0
+
+
+class ServingCoordinator(Coordinator):
+    """For `parameter_server`.
+
+    Args:
+        job: What is to be done.
+        desk: Who acts.
+        position: Where to begin.
+    """
+
+    def __init__(self, job: JobSpec, desk: Desk, position: Position) -> None:
+        assert isinstance(job.strategy, ParameterServerSpec)
+        self._job = job
+        self._spec = job.strategy
+        self._desk = desk
+        self._position = position
+        self._crew = Crew(self._num_servers, desk)
+        self._looking = Looking(job, desk)
+        self._plan: TicketPlan | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._hungry: dict[int, int] = {}
+        self._made = time.monotonic()
+        self._opened: float | None = None
+        self._startup_s: float | None = None
+        self._unpaused: set[int] = set()
+        self._statistics: dict[int, bytes] = {}
+        self._mean_statistics = b""
+        self._given: dict[int, int] = {}
+        self._last_progress = time.monotonic()
+        self._flushing = False
+        self._unflushed: set[str] = set()
+        self._versions: dict[int, int] = {}
+        self._finishing = False
+        self._precision = ""
+        self._num_lost = 0
+        self.times: dict[str, WorkTimes] = {}
+        self.servers: dict[str, ServerFacts] = {}
+        self.num_lost_updates = 0
+
+    @property
+    def _num_servers(self) -> int:
+        return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
+
+    @property
+    def num_replaced(self) -> int:
+        """Processes that were lost and replaced."""
+        return self._num_lost
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        servers = 0 if self._spec.servers == "colocated" else self._spec.servers
+        return [
+            *(Process("server", rank) for rank in range(servers)),
+            *(Process("worker", rank) for rank in range(self._job.workers)),
+            Process("evaluator", 0),
+        ]
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        match message:
+            case ServerUp():
+                self._crew.server_up(process, message.address, restoring=message.restoring)
+            case Ready():
+                self._peer_ready(process, message)
+            case WantWork():
+                self._hungry[_rank(process)] = message.count
+                self._feed(_rank(process), statistics=self._mean_statistics)
+            case WorkDone():
+                self._count(_rank(process), message)
+            case Paused():
+                self._paused(_rank(process), message)
+            case Copy():
+                self._crew.copy_offered(process, message.server, message.version)
+            case Restored():
+                self._restored(message)
+            case Flushed():
+                self._flushed(process, message)
+            case Looked() | Measured() | Saved():
+                self._looking.take(message, self._position)
+                self._go_on()
+            case Done():
+                self._done(process, message)
+            case _:
+                raise
+                AssertionError(f"{process} said {message} to a parameter server's coordinator")
+
+    @override
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        lost: list[Trouble] = []
+        for facts in processes:
+            found = diagnose(facts, self._job.deadlines)
+            if found is None:
+                continue
+            weight, trouble = found
+            hopeless = facts.error is not None and facts.error.kind in _HOPELESS
+            if hopeless or weight == Weight.NEVER_JOINED:
+                return Verdict(trouble=trouble)
+            lost.append(trouble)
+        if self._finishing:
+            # Whoever goes now has nothing left to do but to say goodbye.
+            gone = {trouble.process for trouble in lost}
+            over = all(f.exit_code is not None or f.process in gone for f in processes)
+            return Verdict(finished=over)
+        if self._num_lost + len(lost) > self._spec.max_failures:
+            worst = lost[-1]
+            return Verdict(
+                trouble=Trouble(
+                    process=worst.process,
+                    cause=f"{worst.cause}; that is loss number {self._num_lost + len(lost)}, and "
+                    f"strategy.max_failures allows {self._spec.max_failures}",
+                    exit_code=ExitCode.WORKER_LOST,
+                    detail=worst.detail,
+                )
+            )
+        self._nudge()
+        return Verdict(replace=tuple(lost))
+
+    @override
+    def left(self, process: str) -> None:
+        self._num_lost += 1
+        role, rank = process.split("-")[0], _rank(process)
+        if role == "server":
+            self._server_left(rank)
+            return
+        if role == "worker":
+            self._hungry.pop(rank, None)
+            self._given.pop(rank, None)
+            self._statistics.pop(rank, None)
+            if self._spec.servers == "colocated":
+                self._server_left(rank)
+        else:
+            self._looking.evaluator_left(training=self._opened is not None)
+        self._crew.peer_left(Process(role, rank))
+        if role == "worker" and self._dispatcher is not None:
+            returned = self._dispatcher.give_back(rank)
+            self._desk.record(
+                events.Decision(
+                    what=f"give {len(returned)} batches of {process} to others",
+                    reason="it is gone",
+                    rank=rank,
+                )
+            )
+            for other in list(self._hungry):
+                self._feed(other)
+            self._unpaused.discard(rank)
+            self._flush_when_paused()
+
+    @override
+    def outcome(self) -> Outcome:
+        position, looking = self._position, self._looking
+        saved, test = looking.saved, looking.test
+        assert saved is not None, "a run with parameter servers ends with a checkpoint"
+        return Outcome(
+            precision=self._precision,
+            parameters=saved.parameters,
+            epochs=position.epoch,
+            samples=position.samples,
+            updates=position.updates,
+            train_s=position.train_s,
+            evaluate_s=position.evaluate_s,
+            startup_s=self._startup_s or 0.0,
+            stopped_early=position.stopped_early,
+            train_loss=position.train_loss,
+            train_accuracy=position.train_accuracy,
+            regularisation=looking.regularisation,
+            val_loss=position.val_loss,
+            val_accuracy=position.val_accuracy,
+            test_loss=test.loss if test else None,
+            test_accuracy=test.accuracy if test else None,
+            parameters_sha256=saved.parameters_sha256,
+        )
+
+    def _peer_ready(self, process: str, message: Ready) -> None:
+        role = process.split("-")[0]
+        self._crew.peer_up(Process(role, _rank(process)))
+        if role == "evaluator":
+            self._looking.evaluator_ready()
+            return
+        self._precision = message.precision
+        if self._spec.servers == "colocated" and not message.serves:
+            self._crew.server_without_slice(_rank(process))
+        if self._plan is None:
+            self._make_plan(message.num_samples)
+
+    def _make_plan(self, num_samples: int) -> None:
+        batch, position = self._job.global_batch, self._position
+        if position.epoch_samples % batch:
+            raise SpecError(
+                f"the checkpoint stands {position.epoch_samples} samples into an epoch, which is "
+                f"not a whole number of global batches of {batch}; resume with the batch of the "
+                "saved run"
+            )
+        self._plan = TicketPlan(num_parts=self._job.workers, num_steps=-(-num_samples // batch))
+        self._dispatcher = Dispatcher(self._plan, static=self._spec.dispatch == "static")
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        """Let the next stretch begin: up to the end of the epoch, or to the next checkpoint."""
+        assert self._plan is not None
+        assert self._dispatcher is not None
+        position, plan = self._position, self._plan
+        step = position.epoch_samples // self._job.global_batch
+        every = self._job.checkpoint.every_steps
+        stop = plan.num_steps if every is None else min(plan.num_steps, step + every)
+        self._opened = time.monotonic()
+        if self._startup_s is None:
+            self._startup_s = self._opened - self._made
+        self._dispatcher.open_gate(
+            plan.first(position.epoch, step), plan.first(position.epoch, stop)
+        )
+        self._given.clear()
+        for worker in list(self._hungry):
+            self._feed(worker, statistics=self._mean_statistics)
+
+    def _feed(self, worker: int, *, statistics: bytes = b"") -> None:
+        """Give a worker as many tickets as it has asked for, or see to it that nobody waits."""
+        if self._dispatcher is None or self._opened is None or worker not in self._crew.workers:
+            return
+        count = self._hungry.get(worker, 0)
+        tickets = self._dispatcher.take(worker, count, self._crew.workers)
+        if not tickets and self._in_rounds and not self._dispatcher.holds(worker):
+            # Where an update takes a gradient of everyone, all must push equally often.
+            most = max((self._given.get(other, 0) for other in self._crew.workers), default=0)
+            tickets = [0] * min(count, most - self._given.get(worker, 0))
+        if tickets:
+            self._give(worker, tickets, statistics)
+        elif self._held_back and not self._dispatcher.holds(worker):
+            self._desk.send(f"worker-{worker}", Pause(leave=True))
+
+    def _give(self, worker: int, tickets: Sequence[int], statistics: bytes = b"") -> None:
+        self._given[worker] = self._given.get(worker, 0) + len(tickets)
+        left = self._hungry.get(worker, 0) - len(tickets)
+        if left > 0:
+            self._hungry[worker] = left
+        else:
+            self._hungry.pop(worker, None)
+        self._desk.send(f"worker-{worker}", Work(tuple(tickets), statistics))
+
+    def _nudge(self) -> None:
+        """After losses rounds may not come out even: have the idle take part without samples."""
+        if self._opened is None or self._dispatcher is None or not self._in_rounds:
+            return
+        now = time.monotonic()
+        if now - self._last_progress > _STUCK_S:
+            self._last_progress = now
+            for worker in [w for w in self._hungry if not self._dispatcher.holds(w)]:
+                self._give(worker, [0])
+
+    @property
+    def _in_rounds(self) -> bool:
+        """Whether every update takes a gradient of every worker."""
+        return self._spec.synchronous
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether others would wait for a worker that has nothing to do."""
+        return not self._in_rounds and self._spec.consistency not in ("async", "k_async")
+
+    def _count(self, worker: int, message: WorkDone) -> None:
+        assert self._dispatcher is not None
+        position = self._position
+        self._last_progress = time.monotonic()
+        if message.want > 0:
+            self._hungry[worker] = message.want
+        for one in message.completed:
+            if self._dispatcher.complete(worker, one.ticket):
+                position.samples += one.num_samples
+                position.epoch_samples += one.num_samples
+                position.epoch_loss_sum += one.loss_sum
+                position.epoch_correct += one.num_correct
+        if self._dispatcher.is_drained and self._opened is not None:
+            position.train_s += time.monotonic() - self._opened
+            self._opened = None
+            self._unpaused = set(self._crew.workers)
+            for other in self._unpaused:
+                self._desk.send(f"worker-{other}", Pause(leave=self._held_back))
+        elif worker in self._hungry:
+            self._feed(worker)
+
+    def _paused(self, worker: int, message: Paused) -> None:
+        self._statistics[worker] = message.statistics
+        self._unpaused.discard(worker)
+        self._flush_when_paused()
+
+    def _flush_when_paused(self) -> None:
+        """Once everybody rests, have the servers apply what is still gathered."""
+        if self._opened is None and not self._unpaused and not self._flushing:
+            self._mean_statistics = mean_of(list(self._statistics.values()))
+            self._flushing = True
+            self._unflushed = set(self._crew.hosts)
+            for server in self._unflushed:
+                self._desk.send(server, Flush())
+
+    def _flushed(self, process: str, message: Flushed) -> None:
+        self._versions[message.server] = message.version
+        self._unflushed.discard(process)
+        if self._flushing and not self._unflushed:
+            self._flushing = False
+            self._close_stretch()
+
+    def _close_stretch(self) -> None:
+        """Everything up to the gate is applied: note it, and have it looked at."""
+        assert self._plan is not None
+        position = self._position
+        position.updates = max(self._versions.values(), default=0)
+        step = -(-position.epoch_samples // self._job.global_batch)
+        end_of_epoch = step >= self._plan.num_steps
+        if end_of_epoch:
+            position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
+            position.train_accuracy = position.epoch_correct / max(1, position.epoch_samples)
+            position.epoch += 1
+            position.epoch_samples = position.epoch_correct = 0
+            position.epoch_loss_sum = 0.0
+        self._looking.begin(position, end_of_epoch=end_of_epoch, statistics=self._mean_statistics)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Open the next gate, or finish, as soon as nothing stands in the way."""
+        if self._opened is not None or self._unpaused or self._flushing or self._finishing:
+            return
+        over = self._position.epoch >= self._job.epochs or self._position.stopped_early
+        if over and self._looking.is_idle:
+            if self._looking.test_due:
+                self._looking.begin_test()
+                return
+            self._finishing = True
+            for process in (*self._crew.hosts, *self._crew.peers):
+                self._desk.send(process, Finish())
+        elif not over and self._looking.may_train and self._dispatcher is not None:
+            self._open_gate()
+
+    def _server_left(self, server: int) -> None:
+        process = self._crew.host_of(server)
+        last = self._desk.progress(process).version
+        self._versions[server] = max(self._versions.get(server, 0), last)
+        self._crew.server_left(server)
+
+    def _restored(self, message: Restored) -> None:
+        lost = max(0, self._versions.get(message.server, 0) - message.version)
+        self.num_lost_updates += lost
+        self._desk.record(
+            events.ServerRestored(
+                server=message.server,
+                version=message.version,
+                lost_updates=lost,
+                optimizer_version=message.optimizer_version,
+            )
+        )
+        if self._crew.host_of(message.server) in self._unflushed:
+            self._desk.send(self._crew.host_of(message.server), Flush())
+
+    def _done(self, process: str, message: Done) -> None:
+        if message.times is not None:
+            self.times[process] = message.times
+        if message.server is not None:
+            self.servers[process] = message.server
+        elif process.startswith("server-") and not self._finishing:
+            self._crew.server_without_slice(_rank(process))
+
+
+def _rank(process: str) -> int:
+    return int(process.rsplit("-", 1)[1])
+
+
+def mean_of(statistics: Sequence[bytes]) -> bytes:
+    """The mean of the workers' batch-norm statistics; empty if the model has none."""
+    arrays = [np.frombuffer(one, dtype=np.float32) for one in statistics if one]
+    if not arrays:
+        return b""
+    return np.mean(arrays, axis=0, dtype=np.float64).astype(np.float32).tobytes()

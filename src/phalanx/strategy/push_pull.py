@@ -1,0 +1,120 @@
+"""One step of a worker whose parameters live on servers: compute on what was pulled, push, pull.
+
+Not a `Strategy` of the lockstep loop: here the coordinator hands out batches one by one, and
+workers need nothing of one another. Segments of the gradient leave while backward computes the
+rest. With `overlap`, the answer to a push is awaited only after the next gradient has been
+computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phalanx.data.pipeline import Batch
+from phalanx.engine.batch import StepResult
+from phalanx.engine.replica import Replica
+from phalanx.paramserver.client import Client
+from phalanx.strategy.base import StepFacts
+from phalanx.wire.deadline import Deadline
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A ticket whose gradient the servers have acknowledged."""
+
+    ticket: int
+    facts: StepFacts
+
+
+class PushPull:
+    """Trains a replica against servers.
+
+    Args:
+        replica: Computes; its parameters are overwritten by what the servers send.
+        client: The connection to the servers, over the replica's own buffers.
+        overlap: Whether to compute while a push is on its way.
+        limit_s: How long the servers may take to answer.
+        on_idle: Called several times a second while waiting.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        client: Client,
+        *,
+        overlap: bool,
+        limit_s: float,
+        on_idle: Callable[[], None],
+    ) -> None:
+        self._replica = replica
+        self._client = client
+        self._overlap = overlap
+        self._limit_s = limit_s
+        self._on_idle = on_idle
+        self._outstanding: tuple[int, StepResult] | None = None
+
+    def step(self, batch: Batch, ticket: int) -> list[Pushed]:
+        """Compute and push one batch; returns what has been acknowledged meanwhile."""
+        if len(batch.targets) == 0:
+            acknowledged = self.settle()
+            self._client.skip(ticket=ticket)
+            self._outstanding = (ticket, StepResult(0.0, 0, 0, 0.0, 0.0))
+            return acknowledged + self.settle()
+        if self._overlap:
+            return self._step_overlapped(batch, ticket)
+        self._begin(batch, ticket)
+        result = self._replica.forward_backward(batch, self._send_bucket, step=ticket)
+        self._client.finish()
+        self._outstanding = (ticket, result)
+        return self.settle()
+
+    def take_part(self) -> None:
+        """Take part in a round without samples, for the others' sake."""
+        self.settle()
+        self._client.skip()
+        self._wait()
+
+    def settle(self) -> list[Pushed]:
+        """Wait for the push that is on its way, if there is one."""
+        if self._outstanding is None:
+            return []
+        (ticket, result), self._outstanding = self._outstanding, None
+        begin = time.perf_counter()
+        self._wait()
+        exchange_s = time.perf_counter() - begin
+        return [Pushed(ticket, _facts(result, exchange_s))]
+
+    def _step_overlapped(self, batch: Batch, ticket: int) -> list[Pushed]:
+        result = self._replica.forward_backward(batch, step=ticket)
+        acknowledged = self.settle()
+        self._begin(batch, ticket)
+        self._client.finish()
+        self._outstanding = (ticket, result)
+        return acknowledged
+
+    def _begin(self, batch: Batch, ticket: int) -> None:
+        num_samples = len(batch.targets)
+        weight = num_samples / batch.global_count
+        self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)
+
+    def _send_bucket(self, index: int) -> None:
+        bucket = self._replica.buckets[index]
+        self._client.ready(bucket.start, bucket.stop)
+
+    def _wait(self) -> None:
+        deadline = Deadline.after(self._limit_s, "the servers to answer a push")
+        self._client.wait(deadline, self._on_idle)
+
+
+def _facts(result: StepResult, exchange_s: float) -> StepFacts:
+    return StepFacts(
+        num_samples=result.num_samples,
+        loss_sum=result.loss_sum,
+        num_correct=result.num_correct,
+        forward_s=result.forward_s,
+        backward_s=result.backward_s,
+        exchange_s=exchange_s,
+        apply_s=0.0,
+    )

@@ -1,0 +1,167 @@
+"""The role of the evaluator: reads the servers, disturbing nobody; measures; writes checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from phalanx.comm.solo import SoloCollective
+from phalanx.data.pipeline import Dataset
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.errors import StoreError
+from phalanx.paramserver.reader import Reader
+from phalanx.paramserver.shards import Layout
+from phalanx.records.position import Position
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.messages import Done
+from phalanx.wire.serving import (
+    Connect,
+    Finish,
+    FromCoordinator,
+    Look,
+    Looked,
+    Measured,
+    Ready,
+    Save,
+    Saved,
+    ServerAddress,
+)
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.evaluate import evaluate
+from phalanx.worker.replica import build_replica
+from phalanx.worker.serverfile import read_server_file, server_file
+from phalanx.worker.snapshot import served_state
+from phalanx.worker.station import Station
+
+
+def run_evaluator(station: Station) -> Done:
+    """Look when asked, until the job is done."""
+    torch.set_num_threads(station.spec.threads)
+    dataset = station.open_data()
+    evaluator = _Evaluator(station, dataset)
+    station.control.send(Ready(num_samples=dataset.train.num_samples, precision="fp32"))
+    try:
+        while True:
+            # Ends with Finish or with this process: the lifelines see to that.
+            order = station.control.inbox.get()
+            if isinstance(order, Finish):
+                return Done()
+            evaluator.obey(order)
+    finally:
+        evaluator.close()
+
+
+class _Evaluator:
+    def __init__(self, station: Station, dataset: Dataset) -> None:
+        self._station = station
+        self._dataset = dataset
+        self._replica = build_replica(
+            station.job, dataset, rank=0, precision="fp32", optimizer=False
+        )
+        self._layout: Layout = station.layout(self._replica.parameters.numel())
+        self._regulariser = FlatOptimizer(
+            station.job.optimizer,
+            self._replica.parameters,
+            kernels=self._replica.layout.kernels(),
+        )
+        self._checkpoints = Checkpoints(station.run.checkpoints, station.job.checkpoint)
+        self._reader: Reader | None = None
+        self._addresses: dict[int, ServerAddress] = {}
+        self._optimizer: dict[str, torch.Tensor] = {}
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.__exit__(None, None, None)
+
+    def obey(self, order: FromCoordinator) -> None:
+        match order:
+            case Connect():
+                self._connect(order)
+            case Look():
+                self._look(order)
+            case Save():
+                self._save(order)
+            case _:
+                raise AssertionError(f"{order} is not for an evaluator")
+
+    def _connect(self, order: Connect) -> None:
+        if self._reader is None:
+            self._reader = Reader(
+                self._layout,
+                order.servers,
+                keys=self._station.keys,
+                incarnation=self._station.spec.incarnation,
+                generation=self._station.spec.attempt,
+            ).__enter__()
+        for address in order.servers:
+            known = self._addresses.get(address.server)
+            if known is not None and known != address:
+                self._reader.relocate(address)
+            self._addresses[address.server] = address
+
+    def _look(self, order: Look) -> None:
+        assert self._reader is not None, "asked to look before the servers were known"
+        limit_s = self._station.job.deadlines.exchange_s
+        self._station.tally.activity = "reading"
+        self._reader.pull(self._replica.parameters, Deadline.after(limit_s, "the servers' state"))
+        if order.statistics:
+            statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
+            self._replica.buffers.copy_(torch.from_numpy(statistics))
+        self._optimizer = self._read_optimizer()
+        self._station.control.send(Looked(order.look))
+        if order.part is None:
+            return
+        self._station.tally.activity = f"measuring {order.part}"
+        part = self._dataset.test if order.part == "test" else self._dataset.validation
+        measures = evaluate(self._replica, SoloCollective(), part)
+        self._station.control.send(
+            Measured(
+                look=order.look,
+                part=order.part,
+                num_samples=measures.num_samples,
+                loss=measures.loss,
+                accuracy=measures.accuracy,
+                regularisation=self._regulariser.regularisation(),
+                duration_s=measures.duration_s,
+            )
+        )
+
+    def _read_optimizer(self) -> dict[str, torch.Tensor]:
+        """The optimiser's memory of all servers, put together as one optimiser would have it."""
+        parts: list[dict[str, torch.Tensor]] = []
+        for server in range(self._layout.num_servers):
+            path = server_file(self._station.run, server)
+            found = read_server_file(path)
+            if found is None:
+                raise StoreError(f"the state that server {server} wrote cannot be read: {path}")
+            parts.append(found[1])
+        return {
+            name: torch.cat([part[name] for part in parts])
+            if parts[0][name].ndim
+            else torch.stack([part[name] for part in parts]).amax()
+            for name in parts[0]
+        }
+
+    def _save(self, order: Save) -> None:
+        begin = time.perf_counter()
+        position = msgspec.json.decode(order.position, type=Position)
+        state = served_state(self._replica, self._optimizer, position)
+        path = self._checkpoints.write(position, state)
+        if order.best:
+            self._checkpoints.mark_best(path)
+        parameters = self._replica.parameters
+        self._station.control.send(
+            Saved(
+                look=order.look,
+                path=Path(path).name,
+                size_bytes=path.stat().st_size,
+                duration_s=time.perf_counter() - begin,
+                parameters=parameters.numel(),
+                parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+            )
+        )

@@ -1,0 +1,406 @@
+"""The role of a worker whose parameters live on servers: does the tickets that it is given.
+
+Everything the coordinator says lands in one inbox, which is looked into between batches and several
+times a second while the servers are awaited, so that a worker never misses that a server has moved.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from phalanx.comm.solo import SoloCollective
+from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
+from phalanx.engine.schedule import learning_rate
+from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.records import events
+from phalanx.strategy.push_pull import Pushed, PushPull
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.messages import Done, WorkTimes
+from phalanx.wire.serving import (
+    Completed,
+    Connect,
+    Copy,
+    Donate,
+    Finish,
+    FromCoordinator,
+    Offer,
+    Pause,
+    Paused,
+    Ready,
+    ServerAddress,
+    WantWork,
+    Work,
+    WorkDone,
+)
+from phalanx.wire.tickets import TicketPlan
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.replica import build_replica, settle_precision
+from phalanx.worker.server import HostedServer
+from phalanx.worker.station import Station
+
+# Work is asked for and reported about this often: a chatty worker keeps the coordinator busy.
+_REPORT_S = 0.05
+_MOST_TICKETS = 64
+_IDLE_S = 0.25
+
+
+def run_served_worker(station: Station) -> Done:
+    """Do tickets until the job is done."""
+    torch.set_num_threads(station.spec.threads)
+    with ExitStack() as stack:
+        worker = ServedWorker(station, stack)
+        worker.join()
+        worker.work()
+        return worker.finish()
+
+
+class ServedWorker:
+    """One worker.
+
+    Args:
+        station: Its place in the run.
+        stack: Closes what it opens.
+    """
+
+    def __init__(self, station: Station, stack: ExitStack) -> None:
+        self._station = station
+        self._stack = stack
+        station.tally.activity = "reading data"
+        self._dataset: Dataset = station.open_data()
+        self._precision = settle_precision(station.job, self._dataset, SoloCollective())
+        self._replica = build_replica(
+            station.job,
+            self._dataset,
+            rank=station.spec.rank,
+            precision=self._precision.name,
+            optimizer=False,
+        )
+        self._layout = station.layout(self._replica.parameters.numel())
+        num_samples, batch = self._dataset.train.num_samples, station.job.global_batch
+        self._plan = TicketPlan(num_parts=station.job.workers, num_steps=-(-num_samples // batch))
+        self._host = self._host_server()
+        self._addresses: dict[int, ServerAddress] = {}
+        self._client: Client | None = None
+        self._tickets: deque[int] = deque()
+        self._units = UnitStream(station, self._dataset, self._plan)
+        self._completed: list[Completed] = []
+        self._wanted = 0
+        self._reported = time.monotonic()
+        self._step_s = 0.05
+        self._leave_next = self._left = self._finishing = False
+        self._take_up_statistics()
+
+    def join(self) -> None:
+        """Report, wait until the servers are there, and take a place at each."""
+        station = self._station
+        station.control.send(
+            Ready(
+                num_samples=self._dataset.train.num_samples,
+                precision=self._precision.name,
+                serves=self._host is not None,
+            )
+        )
+        station.tally.activity = "waiting for servers"
+        deadline = Deadline.after(station.job.deadlines.start_s, "the servers to come up")
+        while not self._addresses:
+            self._attend(deadline.remaining_s)
+            deadline.check()
+        serving = station.serving
+        self._client = self._stack.enter_context(
+            Client(
+                self._layout,
+                parameters=self._replica.parameters,
+                gradients=self._replica.gradients,
+                servers=[self._addresses[server] for server in sorted(self._addresses)],
+                settings=ClientSettings(
+                    worker=station.spec.rank,
+                    keys=station.keys,
+                    incarnation=station.spec.incarnation,
+                    generation=station.spec.attempt,
+                    compression=serving.compression,
+                    overlap=serving.overlap,
+                    whole=True,
+                ),
+            )
+        )
+        self._client.connect(self._limit("a place at every server"), self._attend_all)
+        self._push_pull = PushPull(
+            self._replica,
+            self._client,
+            overlap=serving.overlap,
+            limit_s=station.job.deadlines.exchange_s,
+            on_idle=self._attend_all,
+        )
+        self._stack.callback(self._units.close)
+        station.record_start(self._precision)
+        self._want()
+
+    def work(self) -> None:
+        """Do tickets as they come."""
+        tally = self._station.tally
+        while not self._finishing:
+            if not self._tickets:
+                self._settle()
+                self._report()
+                self._leave()
+                tally.activity = "waiting for work"
+                self._attend(_IDLE_S)
+                continue
+            self._attend_all()
+            tally.activity = "training"
+            ticket = self._tickets.popleft()
+            self._leave_next = False
+            self._enter_again()
+            begin = time.monotonic()
+            if ticket == 0:
+                self._push_pull.take_part()
+            else:
+                self._train(ticket)
+            self._step_s += 0.1 * (time.monotonic() - begin - self._step_s)
+            if time.monotonic() - self._reported > _REPORT_S:
+                self._report()
+
+    def finish(self) -> Done:
+        """Last words."""
+        assert self._client is not None
+        facts, tally = self._client.facts(), self._station.tally
+        server = self._host.finish() if self._host is not None else None
+        return Done(
+            times=WorkTimes(
+                sent_bytes=sum(facts.sent_bytes.values()),
+                input_s=tally.input_s,
+                compute_s=tally.compute_s,
+                communication_s=tally.exchange_s,
+                wait_s=0.0,
+                apply_s=0.0,
+            ),
+            server=server,
+        )
+
+    def _train(self, ticket: int) -> None:
+        asked = time.perf_counter()
+        batch = self._units.next()
+        input_s = time.perf_counter() - asked
+        tally, epoch = self._station.tally, batch.epoch
+        if tally.epoch != epoch or tally.epoch_total == 0:
+            tally.begin_epoch(epoch, total=self._dataset.train.num_samples, resumed=False)
+        for pushed in self._push_pull.step(batch, ticket):
+            self._complete(pushed, input_s=input_s)
+            input_s = 0.0
+
+    def _settle(self) -> None:
+        for pushed in self._push_pull.settle():
+            self._complete(pushed, input_s=0.0)
+
+    def _complete(self, pushed: Pushed, *, input_s: float) -> None:
+        assert self._client is not None
+        facts, unit, tally = pushed.facts, self._plan.unit(pushed.ticket), self._station.tally
+        lr = learning_rate(
+            self._station.job.schedule,
+            peak=self._station.job.optimizer.lr,
+            samples_seen=self._client.samples_seen,
+            total_samples=self._dataset.train.num_samples * self._station.job.epochs,
+            samples_per_epoch=self._dataset.train.num_samples,
+        )
+        sent_before = tally.sent_bytes
+        tally.add(facts, input_s=input_s, lr=lr, sent_bytes=self._client.sent_bytes)
+        self._station.log.record(
+            events.Step(
+                epoch=unit.epoch,
+                step=pushed.ticket,
+                num_samples=facts.num_samples,
+                loss_sum=facts.loss_sum,
+                num_correct=facts.num_correct,
+                lr=lr,
+                input_s=input_s,
+                forward_s=facts.forward_s,
+                backward_s=facts.backward_s,
+                exchange_s=facts.exchange_s,
+                apply_s=facts.apply_s,
+                sent_bytes=tally.sent_bytes - sent_before,
+            )
+        )
+        self._completed.append(
+            Completed(pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct)
+        )
+
+    def _report(self) -> None:
+        """Tell the coordinator what is done, and ask for enough until the next report."""
+        self._reported = time.monotonic()
+        target = min(_MOST_TICKETS, max(2, math.ceil(2 * _REPORT_S / max(self._step_s, 1e-4))))
+        want = max(0, target - len(self._tickets))
+        if self._completed or want > self._wanted:
+            self._station.control.send(WorkDone(tuple(self._completed), want))
+            self._completed.clear()
+            self._wanted = want
+
+    def _want(self) -> None:
+        self._wanted = 2
+        self._station.control.send(WantWork(self._wanted))
+
+    def _attend_all(self) -> None:
+        """Look into the inbox without waiting."""
+        while not self._station.control.inbox.empty():
+            self._obey(self._station.control.inbox.get())
+        if self._host is not None:
+            self._host.tick()
+
+    def _attend(self, wait_s: float) -> None:
+        """Wait a moment for something in the inbox."""
+        with suppress(queue.Empty):
+            self._obey(self._station.control.inbox.get(timeout=min(wait_s, _IDLE_S)))
+        self._attend_all()
+
+    def _obey(self, order: FromCoordinator) -> None:
+        if self._host is not None and self._host.obey(order):
+            return
+        match order:
+            case Connect():
+                self._meet(order)
+            case Work():
+                self._wanted = max(0, self._wanted - len(order.tickets))
+                self._take_tickets(order.tickets)
+                self._take_statistics(order.statistics)
+            case Pause():
+                self._pause(order)
+            case Offer() if self._client is not None:
+                version = self._client.versions[order.server]
+                self._station.control.send(Copy(order.server, version))
+            case Donate() if self._client is not None:
+                self._client.donate(order.server)
+            case Finish():
+                self._finishing = True
+            case _:
+                pass  # an offer before this worker holds anything
+
+    def _take_tickets(self, tickets: Sequence[int]) -> None:
+        self._tickets.extend(tickets)
+        for ticket in tickets:
+            if ticket != 0:
+                self._units.ask(ticket)
+
+    def _meet(self, order: Connect) -> None:
+        for address in order.servers:
+            known = self._addresses.get(address.server)
+            if self._client is not None and known != address:
+                self._client.relocate(address)
+            self._addresses[address.server] = address
+
+    def _pause(self, order: Pause) -> None:
+        """Rest; a worker that is to leave the servers does so once its push is answered."""
+        if order.leave:
+            self._leave_next = True
+        else:
+            self._say_paused()
+
+    def _leave(self) -> None:
+        if self._leave_next:
+            assert self._client is not None
+            self._leave_next = False
+            if not self._left:
+                self._client.leave(
+                    self._limit("the servers to let this worker go"), self._attend_all
+                )
+                self._left = True
+            self._say_paused()
+
+    def _enter_again(self) -> None:
+        if self._left:
+            assert self._client is not None
+            self._left = False
+            self._client.connect(self._limit("a place at every server"), self._attend_all)
+
+    def _say_paused(self) -> None:
+        self._station.control.send(Paused(self._replica.buffers.numpy().tobytes()))
+
+    def _limit(self, activity: str) -> Deadline:
+        return Deadline.after(self._station.job.deadlines.exchange_s, activity)
+
+    def _take_statistics(self, statistics: bytes) -> None:
+        if statistics:
+            values = np.frombuffer(statistics, dtype=np.float32).copy()
+            self._replica.buffers.copy_(torch.from_numpy(values))
+
+    def _take_up_statistics(self) -> None:
+        """A resumed run goes on from the statistics of its checkpoint."""
+        spec = self._station.spec
+        if spec.resume is not None and self._replica.buffers.numel() > 0:
+            found = Checkpoints(Path(spec.resume), spec.job.checkpoint).read_newest()
+            if found is not None:
+                self._replica.buffers.copy_(found[2]["replica.buffers"])
+
+    def _host_server(self) -> HostedServer | None:
+        station = self._station
+        hosts = station.serving.servers == "colocated"
+        if not hosts or station.spec.rank >= self._layout.num_servers:
+            return None
+        return self._stack.enter_context(
+            HostedServer(
+                station,
+                self._replica,
+                self._layout,
+                samples_per_epoch=self._dataset.train.num_samples,
+            )
+        )
+
+
+class UnitStream:
+    """The batches of the tickets that a worker is given, prepared ahead of it.
+
+    Args:
+        station: Says which job.
+        dataset: What the batches are cut from.
+        plan: What tickets stand for.
+    """
+
+    def __init__(self, station: Station, dataset: Dataset, plan: TicketPlan) -> None:
+        self._station = station
+        self._dataset = dataset
+        self._plan = plan
+        self._epoch = -1
+        self._asked: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._stream: BatchStream | None = None
+        self._batches: Iterator[Batch] = iter(())
+
+    def ask(self, ticket: int) -> None:
+        """Have the batch of a ticket prepared; the epoch before must have been taken whole."""
+        unit = self._plan.unit(ticket)
+        if unit.epoch != self._epoch:
+            self._begin_epoch(unit.epoch)
+        self._asked.put((unit.step, unit.part))
+
+    def next(self) -> Batch:
+        """The next batch, in the order they were asked for."""
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the threads behind it."""
+        self._asked.put(None)
+        if self._stream is not None:
+            self._stream.close()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.close()
+        job = self._station.job
+        self._epoch = epoch
+        self._asked = queue.SimpleQueue()
+        self._stream = unit_batches(
+            self._dataset,
+            iter(self._asked.get, None),
+            spec=job.data,
+            seed=job.seed,
+            epoch=epoch,
+            global_batch=job.global_batch,
+            num_parts=job.workers,
+            shares=job.batch.shares,
+        )
+        self._batches = iter(self._stream)

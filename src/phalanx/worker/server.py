@@ -1,0 +1,250 @@
+"""The role of a server: owns a slice of the parameters, as a process or inside a worker.
+
+The server itself runs in a thread of its own; this module carries the coordinator's orders to it
+and writes its state down, so that a successor finds the optimiser's memory. The parameters of a
+lost server come from a worker.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from phalanx.engine.layout import Range
+from phalanx.engine.replica import Replica
+from phalanx.engine.schedule import learning_rate
+from phalanx.paramserver.client import max_frame_bytes
+from phalanx.paramserver.door import Peer, Role, digest_of
+from phalanx.paramserver.policy import Policy
+from phalanx.paramserver.rule import rule_for
+from phalanx.paramserver.server import Server, ServerSettings
+from phalanx.paramserver.shard import Shard
+from phalanx.paramserver.shards import Layout
+from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
+from phalanx.records import events
+from phalanx.spec.job import JobSpec
+from phalanx.wire.bulk import Kind
+from phalanx.wire.facts import ServerFacts
+from phalanx.wire.keys import KeyPair
+from phalanx.wire.messages import Done
+from phalanx.wire.serving import (
+    Admit,
+    Dismiss,
+    Finish,
+    Flush,
+    Flushed,
+    FromCoordinator,
+    Restored,
+    ServerUp,
+)
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.replica import build_replica
+from phalanx.worker.serverfile import read_server_file, server_file, write_server_file
+from phalanx.worker.station import LOOPBACK, Station
+
+_TICK_S = 0.25
+_CALL_LIMIT_S = 30.0
+
+
+def run_server(station: Station) -> Done:
+    """Serve until the coordinator says that the job is done."""
+    torch.set_num_threads(station.spec.threads)
+    station.tally.activity = "serving"
+    dataset = station.open_data()
+    replica = build_replica(station.job, dataset, rank=0, precision="fp32", optimizer=False)
+    layout = station.layout(replica.parameters.numel())
+    if station.spec.rank >= layout.num_servers:
+        return Done()
+    with HostedServer(
+        station, replica, layout, samples_per_epoch=dataset.train.num_samples
+    ) as host:
+        while True:
+            try:
+                order = station.control.inbox.get(timeout=_TICK_S)
+            except queue.Empty:
+                host.tick()
+                continue
+            if isinstance(order, Finish):
+                return Done(server=host.finish())
+            host.obey(order)
+            host.tick()
+
+
+class HostedServer:
+    """A server in a thread, and the orders for it; use as a context manager.
+
+    Args:
+        station: Its place in the run.
+        replica: The freshly built model, of which the slice is a copy.
+        layout: How the model is cut.
+        samples_per_epoch: For the schedule.
+    """
+
+    def __init__(
+        self, station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int
+    ) -> None:
+        spec, job = station.spec, station.job
+        self._station = station
+        self._index = spec.rank
+        self._file = server_file(station.run, self._index)
+        self._shard = make_shard(station, replica, layout, samples_per_epoch=samples_per_epoch)
+        self._optimizer_version = 0
+        self._restoring = spec.incarnation > 1
+        if self._restoring:
+            self._optimizer_version = self._recall_optimizer()
+        elif spec.resume is not None:
+            self._take_up_checkpoint(Path(spec.resume), layout, job)
+        serving = station.serving
+        self._server = Server(
+            self._shard,
+            keys=KeyPair.make(),
+            settings=ServerSettings(
+                index=self._index,
+                digest=digest_of(layout),
+                max_frame_bytes=max_frame_bytes(layout),
+                generation=spec.attempt,
+                incarnation=spec.incarnation,
+                host=LOOPBACK,
+                encrypt=serving.encrypt == "on",
+                pull_kind=Kind.BF16 if serving.pull_compression == "bf16" else Kind.F32,
+                restoring=self._restoring,
+            ),
+        )
+        self._thread = threading.Thread(target=self._server.serve, name="server")
+        self._written = time.monotonic()
+
+    def __enter__(self) -> HostedServer:
+        self._server.__enter__()
+        self._thread.start()
+        up = ServerUp(address=self._server.address, restoring=self._restoring)
+        self._station.control.send(up)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.stop()
+        self._thread.join()
+        self._server.__exit__(kind, error, traceback)
+
+    def obey(self, order: FromCoordinator) -> bool:
+        """Carry out an order; False: it is not for a server."""
+        server = self._server
+        match order:
+            case Admit():
+                role: Role = "worker" if order.role == "worker" else "reader"
+                peer = Peer(role, order.rank, order.incarnation)
+                server.call(lambda: server.admit(order.public_key, peer)).result(_CALL_LIMIT_S)
+            case Dismiss():
+                name = f"{order.role}-{order.rank}"
+                server.call(lambda: server.dismiss(name)).result(_CALL_LIMIT_S)
+            case Flush():
+                server.call(server.flush).result(_CALL_LIMIT_S)
+                version = self._write()
+                self._station.control.send(Flushed(server=self._index, version=version))
+            case _:
+                return False
+        return True
+
+    def tick(self) -> None:
+        """Called a few times a second: report and save what has changed."""
+        self._station.tally.version = self._shard.policy.version
+        if self._restoring and not self._server.is_restoring:
+            self._restoring = False
+            self._station.control.send(
+                Restored(
+                    server=self._index,
+                    version=self._shard.policy.version,
+                    optimizer_version=self._optimizer_version,
+                )
+            )
+        if time.monotonic() - self._written > self._station.serving.snapshot_s:
+            self._write()
+
+    def finish(self) -> ServerFacts:
+        """The totals, once nobody asks for anything any more."""
+        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
+        self._station.log.record(events.Served(facts=facts))
+        return facts
+
+    def _write(self) -> int:
+        state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
+        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
+        self._station.log.record(events.Served(facts=facts))
+        write_server_file(self._file, state.optimizer, version=state.version)
+        self._written = time.monotonic()
+        return state.version
+
+    def _recall_optimizer(self) -> int:
+        found = read_server_file(self._file)
+        if found is None:
+            return 0
+        version, tensors = found
+        self._shard.updater.load_state(tensors)
+        return version
+
+    def _take_up_checkpoint(self, directory: Path, layout: Layout, job: JobSpec) -> None:
+        found = Checkpoints(directory, job.checkpoint).read_newest()
+        if found is None:
+            return
+        _, position, tensors = found
+        start, stop = layout.bounds(self._index)
+        self._shard.updater.parameters.copy_(tensors["replica.parameters"][start:stop])
+        prefix = "replica.optimizer/"
+        self._shard.updater.load_state(
+            {
+                name.removeprefix(prefix): value[start:stop] if value.ndim else value
+                for name, value in tensors.items()
+                if name.startswith(prefix)
+            }
+        )
+        self._shard.restore(version=position.updates, samples_seen=position.samples)
+
+
+def make_shard(
+    station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int
+) -> Shard:
+    """This server's slice with its rules, at the beginning of the run."""
+    job, serving, index = station.job, station.serving, station.spec.rank
+    start, stop = layout.bounds(index)
+    segments = layout.of_server(index)
+    parameters = replica.parameters[start:stop].clone()
+    compensation = None
+    if serving.delay_compensation != "off":
+        compensation = DelayCompensation(
+            parameters,
+            adaptive=serving.delay_compensation == "adaptive",
+            strength=serving.delay_lambda,
+        )
+    rule = rule_for(serving)
+
+    def rate(samples_seen: int) -> float:
+        return learning_rate(
+            job.schedule,
+            peak=job.optimizer.lr,
+            samples_seen=samples_seen,
+            total_samples=samples_per_epoch * job.epochs,
+            samples_per_epoch=samples_per_epoch,
+        )
+
+    return Shard(
+        segments,
+        updater=SliceUpdater(
+            job.optimizer,
+            parameters,
+            segments,
+            kernels=replica.layout.kernels(Range(start, stop)),
+            compensation=compensation,
+        ),
+        # A successor does not wait for workers that may be gone by now.
+        policy=Policy(rule, range(job.workers) if station.spec.incarnation == 1 else ()),
+        step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
+    )

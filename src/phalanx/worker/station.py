@@ -1,0 +1,94 @@
+"""What every role is given, and how all processes of a run cut the model alike."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.data.pipeline import Dataset, open_dataset
+from phalanx.engine.precision import PrecisionChoice
+from phalanx.paramserver.shards import Layout, plan_shards
+from phalanx.records import events
+from phalanx.records.log import EventLog
+from phalanx.records.rundir import RunDir
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.control import ControlClient
+from phalanx.wire.keys import KeyPair
+from phalanx.worker.tally import Tally
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Station:
+    """A process's place in the run."""
+
+    spec: WorkerSpec
+    control: ControlClient
+    log: EventLog
+    tally: Tally
+    started: float
+
+    @property
+    def job(self) -> JobSpec:
+        """What the run is to do."""
+        return self.spec.job
+
+    @property
+    def run(self) -> RunDir:
+        """Where records go."""
+        return RunDir(Path(self.spec.run_dir))
+
+    @property
+    def keys(self) -> KeyPair:
+        """This process's own keys."""
+        return KeyPair(public=self.spec.public_key, secret=self.spec.secret_key)
+
+    @property
+    def serving(self) -> ParameterServerSpec:
+        """The strategy's settings; only asked where it is this strategy."""
+        assert isinstance(self.job.strategy, ParameterServerSpec)
+        return self.job.strategy
+
+    def open_data(self) -> Dataset:
+        """The job's data set."""
+        return open_dataset(
+            self.job.data,
+            data_root=Path(self.spec.data_root),
+            cache_root=Path(self.spec.cache_root),
+        )
+
+    def record_start(self, precision: PrecisionChoice) -> float:
+        """Note that this worker has joined; returns the seconds since the process started."""
+        startup_s = time.monotonic() - self.started
+        self.log.record(
+            events.Started(
+                rank=self.spec.rank,
+                role=self.spec.role,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                attempt=self.spec.attempt,
+                threads=self.spec.threads,
+                cpus=sorted(os.sched_getaffinity(0)),
+                precision=precision.name,
+                precision_reason=precision.reason,
+                startup_s=startup_s,
+            )
+        )
+        self.log.flush()
+        return startup_s
+
+    def layout(self, num_parameters: int) -> Layout:
+        """How the model is cut over servers; the same on every process of the run."""
+        serving = self.serving
+        return plan_shards(
+            num_parameters,
+            num_servers=self.job.workers if serving.servers == "colocated" else serving.servers,
+            min_shard_bytes=serving.min_shard_bytes,
+            max_shards=serving.max_shards,
+        )
