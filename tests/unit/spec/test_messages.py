@@ -73,7 +73,7 @@ UNKNOWN_NAMES = [
         "strategy: allreduc",
         2,
         "unknown strategy 'allreduc'; did you mean 'allreduce'? "
-        "(valid: single, allreduce, local_sgd)",
+        "(valid: single, allreduce, local_sgd, parameter_server)",
     ),
     (
         "optimizer: SGD",
@@ -93,12 +93,15 @@ UNKNOWN_NAMES = [
         "strategy: {}",
         2,
         "strategy has no name; add one, such as 'name: single' "
-        "(valid: single, allreduce, local_sgd)",
+        "(valid: single, allreduce, local_sgd, parameter_server)",
     ),
     (
         "strategy: {name: [single]}",
         2,
-        "strategy.name must be text, not [single] (valid: single, allreduce, local_sgd)",
+       
+       
+        "strategy.name must be
+        text, not [single] (valid: single, allreduce, local_sgd, parameter_server)",
     ),
 ]
 

@@ -106,7 +106,35 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
         mapping.pop("batch", None)
     if mapping.get("evaluate") == "never":
         mapping.pop("early_stop", None)
+    if mapping.get("strategy", {}).get("name") == "parameter_server":
+        make_serving_consistent(mapping)
     return mapping
+
+
+def make_serving_consistent(mapping: dict[str, object]) -> None:
+    strategy = mapping["strategy"]
+    consistency = strategy.get("consistency", "async")
+    homes = {
+        "staleness": "ssp",
+        "staleness_range": "dssp",
+        "backup": "bsp",
+        "overlap": "async",
+        "lr_scaling": "async",
+    }
+    for field, home in homes.items():
+        if consistency != home:
+            strategy.pop(field, None)
+    strategy.pop("k", None)
+    if consistency.startswith("k_"):
+        strategy["k"] = 1
+    if strategy.get("backup"):
+        strategy["backup"] = 0
+    if "staleness_range" in strategy:
+        strategy["staleness_range"] = [2, 5]
+    strategy.pop("delay_compensation", None)
+    strategy.pop("delay_lambda", None)
+    if "shard" in mapping.get("data", {}):
+        mapping["data"]["shard"] = "sample"
 
 
 jobs = settings_of(JobSpec).map(made_consistent).map(job_from_mapping)
