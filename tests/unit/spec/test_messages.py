@@ -98,10 +98,8 @@ UNKNOWN_NAMES = [
     (
         "strategy: {name: [single]}",
         2,
-       
-       
-        "strategy.name must be
-        text, not [single] (valid: single, allreduce, local_sgd, parameter_server)",
+        "strategy.name must be text, not [single] "
+        "(valid: single, allreduce, local_sgd, parameter_server)",
     ),
 ]
 
