@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from phalanx.records.events import AnyEvent, Resumed, Started, Step
+from phalanx.records.position import Position
 from phalanx.records.rundir import RunDir
 from phalanx.worker.checkpoint import read_checkpoint
 from support.runs import LIMIT_S, Place, events_of, is_running
@@ -36,7 +37,7 @@ GROUP_JOB: dict[str, Any] = {
     "batch": {"global": 64},
     "optimizer": {"name": "adam", "lr": 0.002, "l2": 1e-4},
     "schedule": {"name": "cosine", "warmup": 0.1},
-    "epochs": 8,
+    "epochs": 12,
     "workers": 2,
     "strategy": {"name": "allreduce", "compression": "bf16"},
     "checkpoint": {"every_steps": 7, "keep": 3},
@@ -118,6 +119,10 @@ def last_attempt(run: RunDir, rank: int) -> list[AnyEvent]:
     return events[starts[-1] :]
 
 
+def newest_position(run: RunDir) -> Position:
+    return read_checkpoint(max(run.checkpoints.glob("samples-*.safetensors")))[0]
+
+
 def resumed_at(run: RunDir) -> int:
     [resumed] = [event for event in last_attempt(run, 0) if isinstance(event, Resumed)]
     return resumed.samples
@@ -138,7 +143,7 @@ def test_a_group_resumes_to_the_same_bits(group_place: Place, killed: Killed) ->
     unbroken = group_place.summary("job.yaml")
     assert {key: resumed[key] for key in DECIDED} == {key: unbroken[key] for key in DECIDED}
     assert (resumed["attempts"], unbroken["attempts"]) == (2, 1)
-    assert resumed["samples"] == 8 * NUM_TRAIN
+    assert resumed["samples"] == GROUP_JOB["epochs"] * NUM_TRAIN
     assert 0 < resumed_at(RunDir(run)) < resumed["samples"]
 
 
@@ -147,10 +152,10 @@ def test_another_number_of_workers_goes_on_by_samples_seen(
     group_place: Place, killed: Killed, workers: int
 ) -> None:
     run = RunDir(copy_of(killed, f"with-{workers}"))
-    summary = group_place.summary(
-        "--resume", str(run.path), "--workers", str(workers), "--epochs", "4"
-    )
-    assert (summary["workers"], summary["samples"]) == (workers, 4 * NUM_TRAIN)
+    epochs = newest_position(run).epoch + 3
+    options = ["--workers", str(workers), "--epochs", str(epochs)]
+    summary = group_place.summary("--resume", str(run.path), *options)
+    assert (summary["workers"], summary["samples"]) == (workers, epochs * NUM_TRAIN)
     begun = resumed_at(run)
     steps = [
         event
@@ -158,9 +163,9 @@ def test_another_number_of_workers_goes_on_by_samples_seen(
         for event in last_attempt(run, rank)
         if isinstance(event, Step)
     ]
-    assert sum(step.num_samples for step in steps) == 4 * NUM_TRAIN - begun
+    assert sum(step.num_samples for step in steps) == epochs * NUM_TRAIN - begun
     # The epoch that was broken off gets what it lacked, each later one all of its samples.
-    for epoch in range(begun // NUM_TRAIN, 4):
+    for epoch in range(begun // NUM_TRAIN, epochs):
         before = max(0, begun - epoch * NUM_TRAIN)
         seen = sum(step.num_samples for step in steps if step.epoch == epoch)
         assert before + seen == NUM_TRAIN
@@ -170,14 +175,14 @@ def test_a_damaged_newest_checkpoint_costs_only_the_work_since_the_one_before(
     group_place: Place, killed: Killed
 ) -> None:
     run = RunDir(copy_of(killed, "damaged"))
-    # The run may have been killed before its second checkpoint; then an older one stands in.
-    newest = max(run.checkpoints.glob("samples-*.safetensors"))
-    damaged = newest.with_name("samples-000000009999.safetensors")
-    damaged.write_bytes(newest.read_bytes()[:1000])
-    readable = read_checkpoint(newest)[0].samples
-    summary = group_place.summary("--resume", str(run.path), "--epochs", "2")
-    assert resumed_at(run) == readable
-    assert summary["samples"] >= 2 * NUM_TRAIN
+    readable = newest_position(run)
+    whole = max(run.checkpoints.glob("samples-*.safetensors"))
+    damaged = whole.with_name("samples-999999999999.safetensors")
+    damaged.write_bytes(whole.read_bytes()[:1000])
+    epochs = readable.epoch + 1
+    summary = group_place.summary("--resume", str(run.path), "--epochs", str(epochs))
+    assert resumed_at(run) == readable.samples
+    assert summary["samples"] == epochs * NUM_TRAIN
     assert not damaged.exists()
 
 
