@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from phalanx.errors import LaunchError
@@ -43,6 +45,12 @@ def spec(folder: Path, rank: int = 0, *, role: str = "worker", **fields: object)
 def orphan(folder: Path, rank: int = 0) -> WorkerSpec:
     """A worker whose parent is not the one it was told of: it ends itself at once."""
     return spec(folder, rank, parent_pid=1)
+
+
+def awaits_sigterm(pid: int) -> bool:
+    """Whether a process has blocked SIGTERM for all but the thread that waits for it."""
+    [blocked] = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(blocked, 16) & (1 << (signal.SIGTERM - 1)))
 
 
 @pytest.fixture
@@ -88,11 +96,13 @@ def test_an_ended_process_can_be_started_again(group: LocalGroup, tmp_path: Path
 
 def test_a_frozen_process_is_stopped_within_the_grace(group: LocalGroup, tmp_path: Path) -> None:
     group.add(spec(tmp_path))
-    pid = group._children["worker-0"].pid
-    os.kill(pid, signal.SIGSTOP)
+    worker = psutil.Process(group._children["worker-0"].pid)
+    wait_until(lambda: awaits_sigterm(worker.pid), "the worker to await SIGTERM in its thread")
+    worker.suspend()
+    wait_until(lambda: worker.status() == psutil.STATUS_STOPPED, "the worker to freeze")
     group.stop(grace_s=60.0)
     # Asked, not killed: it heard SIGTERM although it was frozen when it came.
-    assert group.poll()[0].exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert group.poll()[0].exit_code == 128 + signal.SIGTERM
 
 
 def test_what_a_process_printed_can_be_read(group: LocalGroup, tmp_path: Path) -> None:
