@@ -12,7 +12,7 @@ from phalanx.cli.screen import WARNING_STYLE
 from phalanx.records.events import Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
-from phalanx.records.summary import Summary
+from phalanx.records.summary import ServingSummary, Summary
 from phalanx.report.compare import time_shares
 from phalanx.report.format import (
     count_noun,
@@ -67,6 +67,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("elapsed", _elapsed(summary)),
         ("time", format_shares(time_shares(summary))),
         ("sent", _sent(summary)),
+        *([("servers", _servers(summary.serving))] if summary.serving else []),
         ("run", summary.run_dir),
     ]
 
@@ -75,6 +76,22 @@ def _measured(accuracy: float | None, loss: float | None) -> str:
     if loss is None:
         return "not measured"
     return f"{format_accuracy(accuracy)}, loss {format_loss(loss)}"
+
+
+def _servers(serving: ServingSummary) -> str:
+    text = (
+        f"{serving.consistency}, {serving.updates_per_s:,.0f} updates/s, staleness "
+        f"{serving.staleness_mean:.1f} (max {serving.staleness_max}), "
+        f"busy {serving.server_busy_share:.0%}"
+    )
+    if serving.pushes_dropped:
+        text += f", {serving.pushes_dropped:,} pushes dropped"
+    if serving.processes_replaced:
+        text += (
+            f", lost processes replaced: {serving.processes_replaced}, "
+            f"{count_noun(serving.updates_lost, 'update')} lost"
+        )
+    return text
 
 
 def _speed(summary: Summary) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
 from phalanx.control.coordinator import Coordinator
 from phalanx.records.rundir import RunDir
-from phalanx.records.summary import Summary
+from phalanx.records.summary import ServingSummary, Summary
 from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.wire.facts import ServerFacts
+from phalanx.wire.messages import WorkTimes
 
 
 def summarise(
@@ -61,4 +69,60 @@ def summarise(
         stopped_early=outcome.stopped_early,
         attempts=attempts,
         parameters_sha256=outcome.parameters_sha256,
+        serving=coordinator.serving,
     )
+
+
+def summarise_servers(
+    spec: ParameterServerSpec,
+    servers: Mapping[str, ServerFacts],
+    *,
+    updates: int,
+    train_s: float,
+    updates_lost: int,
+    processes_replaced: int,
+) -> ServingSummary:
+    """What all servers saw, put together.
+
+    Every push goes to every server, so counts of pushes are those of the first one; staleness is
+    counted over the pushes of all.
+    """
+    facts = sorted(servers.values(), key=lambda one: one.server)
+    histogram: Counter[int] = Counter()
+    for one in facts:
+        for staleness in one.staleness.values():
+            histogram.update(staleness.histogram)
+    count = max(1, sum(histogram.values()))
+    return ServingSummary(
+        servers=len(facts),
+        consistency=spec.consistency,
+        updates_per_s=updates / train_s if train_s > 0 else 0.0,
+        pushes=facts[0].pushes if facts else 0,
+        pushes_applied=facts[0].applied if facts else 0,
+        pushes_dropped=facts[0].dropped if facts else 0,
+        staleness_mean=sum(value * times for value, times in histogram.items()) / count,
+        staleness_max=max(histogram, default=0),
+        staleness_histogram=dict(sorted(histogram.items())),
+        server_busy_share=max((one.busy_share for one in facts), default=0.0),
+        server_queue_max=max((one.queue_max for one in facts), default=0),
+        updates_lost=updates_lost,
+        processes_replaced=processes_replaced,
+    )
+
+
+def split_waiting(
+    times: Mapping[str, WorkTimes], servers: Mapping[str, ServerFacts]
+) -> dict[str, WorkTimes]:
+    """Part the time that workers spent on exchanges into waiting for the rule and communication.
+
+    A worker waits as long as the slowest server holds its answer back.
+    """
+    split: dict[str, WorkTimes] = {}
+    for process, own in times.items():
+        rank = int(process.rsplit("-", 1)[1])
+        held_s = max((facts.held_s.get(rank, 0.0) for facts in servers.values()), default=0.0)
+        wait_s = min(held_s, own.communication_s)
+        split[process] = msgspec.structs.replace(
+            own, communication_s=own.communication_s - wait_s, wait_s=wait_s
+        )
+    return split

@@ -65,6 +65,7 @@ class Controller:
         self._launcher = launcher
         self._observers = observers
         self._speed = SpeedMeter()
+        self._wanted_workers: int | None = request.run.requested_workers()
 
     def run(self) -> Summary:
         """Run to the end.
@@ -154,6 +155,7 @@ class Controller:
                 return
             for trouble in verdict.replace:
                 self._replace(trouble, coordinator)
+            self._grow(coordinator)
             self._report_progress(now - started)
 
     def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> None:
@@ -173,6 +175,18 @@ class Controller:
         self._log.record(Decision(what=f"replace {name}", reason=trouble.cause, rank=rank))
         coordinator.left(name)
         self._roster.replace(name)
+
+    def _grow(self, coordinator: Coordinator) -> None:
+        """Start the workers that `phalanx scale` has asked for, once."""
+        wanted = self._request.run.requested_workers()
+        if wanted is None or wanted == self._wanted_workers:
+            return
+        self._wanted_workers = wanted
+        started = coordinator.resize(wanted)
+        for process in started:
+            self._roster.add(process)
+        names = ", ".join(process.name for process in started) or "nobody"
+        self._log.record(Decision(what=f"start {names}", reason=f"{wanted} workers are wanted"))
 
     def _report_progress(self, elapsed_s: float) -> None:
         workers = self._roster.worker_progress

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from phalanx.control.policy import ProcessFacts, Verdict
 from phalanx.records.events import Event
+from phalanx.records.summary import ServingSummary
 from phalanx.wire.messages import (
     EpochReport,
     FromController,
@@ -68,9 +69,11 @@ class Coordinator(ABC):
 
     Attributes:
         times: What each finished worker spent its time on, by process.
+        serving: What the servers saw, in a run that has some; asked once it has finished.
     """
 
     times: dict[str, WorkTimes]
+    serving: ServingSummary | None = None
 
     @abstractmethod
     def processes(self) -> Sequence[Process]:
@@ -87,6 +90,10 @@ class Coordinator(ABC):
     @abstractmethod
     def left(self, process: str) -> None:
         """A process that `judge` gave up is gone; its successor is about to be started."""
+
+    @abstractmethod
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        """The user wants more workers: those to start, or none if this strategy cannot."""
 
     @abstractmethod
     def outcome(self) -> Outcome:

@@ -7,7 +7,7 @@ only find servers that they have been told of, through every restart on either s
 from __future__ import annotations
 
 from phalanx.control.coordinator import Desk, Process
-from phalanx.wire.serving import Admit, Connect, Dismiss, Donate, Offer, ServerAddress
+from phalanx.wire.serving import Admit, Connect, Dismiss, Donate, Offer, Recall, ServerAddress
 
 _READER = "reader"  # what servers call the evaluator
 
@@ -64,6 +64,7 @@ class Crew:
             self._offers[address.server] = dict(holders)
             for name in holders:
                 self._desk.send(name, Offer(address.server))
+            self._choose_donor(address.server)
 
     def server_without_slice(self, server: int) -> None:
         """The model is too small for this one."""
@@ -88,8 +89,9 @@ class Crew:
         for host in self.hosts:
             self._desk.send(host, Dismiss(role=_role(peer), rank=peer.rank))
         for server, offers in list(self._offers.items()):
-            offers.pop(peer.name, None)
-            self._choose_donor(server)
+            if peer.name in offers:
+                del offers[peer.name]
+                self._choose_donor(server)
 
     def copy_offered(self, process: str, server: int, version: int) -> None:
         """A worker says which version of a server's parameters it holds."""
@@ -100,12 +102,16 @@ class Crew:
 
     def _choose_donor(self, server: int) -> None:
         """Once all have answered, the freshest copy becomes the server's new start."""
-        known = {
-            name: version for name, version in self._offers[server].items() if version is not None
-        }
-        if known and len(known) == len(self._offers[server]):
-            self._desk.send(max(known, key=lambda name: known[name]), Donate(server))
-            del self._offers[server]
+        offers = self._offers[server]
+        if any(version is None for version in offers.values()):
+            return
+        held = {name: version for name, version in offers.items() if version is not None}
+        best = max(held, key=lambda name: held[name], default=None)
+        if best is not None and held[best] >= 0:
+            self._desk.send(best, Donate(server))
+        else:
+            self._desk.send(self._hosts[server], Recall())
+        del self._offers[server]
 
     def _admit(self, peer: Process, host: str) -> None:
         identity = self._desk.identity(peer.name)

@@ -86,6 +86,13 @@ class Roster:
         self._entries = {spec.process: _Entry(spec, now) for spec in specs}
         self._group = self._launcher.start(specs)
 
+    def add(self, process: Process) -> None:
+        """Start one more process."""
+        assert self._group is not None
+        spec = self._spec(process, incarnation=1)
+        self._entries[process.name] = _Entry(spec, time.monotonic())
+        self._group.add(spec)
+
     def replace(self, name: str) -> None:
         """Make sure that a process is gone, and start its successor."""
         assert self._group is not None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from typing_extensions import override
 
+from phalanx.control.collect import split_waiting, summarise_servers
 from phalanx.control.coordinator import Coordinator, Desk, Process
 from phalanx.control.crew import Crew
 from phalanx.control.dispatch import Dispatcher
@@ -86,6 +87,7 @@ class ServingCoordinator(Coordinator):
         self._finishing = False
         self._precision = ""
         self._num_lost = 0
+        self._num_workers = job.workers
         self.times: dict[str, WorkTimes] = {}
         self.servers: dict[str, ServerFacts] = {}
         self.num_lost_updates = 0
@@ -93,11 +95,6 @@ class ServingCoordinator(Coordinator):
     @property
     def _num_servers(self) -> int:
         return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
-
-    @property
-    def num_replaced(self) -> int:
-        """Processes that were lost and replaced."""
-        return self._num_lost
 
     @override
     def processes(self) -> Sequence[Process]:
@@ -199,10 +196,24 @@ class ServingCoordinator(Coordinator):
             self._flush_when_paused()
 
     @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        first, self._num_workers = self._num_workers, max(self._num_workers, num_workers)
+        return [Process("worker", rank) for rank in range(first, self._num_workers)]
+
+    @override
     def outcome(self) -> Outcome:
         position, looking = self._position, self._looking
         saved, test = looking.saved, looking.test
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
+        self.times = split_waiting(self.times, self.servers)
+        self.serving = summarise_servers(
+            self._spec,
+            self.servers,
+            updates=position.updates,
+            train_s=position.train_s,
+            updates_lost=self.num_lost_updates,
+            processes_replaced=self._num_lost,
+        )
         return Outcome(
             precision=self._precision,
             parameters=saved.parameters,

@@ -61,6 +61,10 @@ class SynchronousCoordinator(Coordinator):
         raise LaunchError(f"{process} cannot be replaced in a group that needs all of its workers")
 
     @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        return ()
+
+    @override
     def outcome(self) -> Outcome:
         assert self._outcome is not None, "asked before the chief had finished"
         return self._outcome

@@ -325,9 +325,14 @@ class Server:
         values.write_to(self._shard.updater.parameters[part])
         self._to_load.discard(index)
         if not self._to_load:
-            self._shard.restore(version=header.readver, samples_seen=header.num_samples)
-            self._replies.forget()
-            self._exact.forget()
+            self.restored(version=header.readver, samples_seen=header.num_samples)
+
+    def restored(self, *, version: int, samples_seen: int) -> None:
+        """The slice has been filled again: serve from this version on; by `call`."""
+        self._to_load.clear()
+        self._shard.restore(version=version, samples_seen=samples_seen)
+        self._replies.forget()
+        self._exact.forget()
 
     def _answer(self, answers: list[Answer]) -> None:
         for answer in answers:

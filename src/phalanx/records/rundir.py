@@ -107,6 +107,17 @@ class RunDir:
             status.cause = "the controller vanished without a word"
         return status
 
+    def request_workers(self, num_workers: int) -> None:
+        """Ask the controller of a running run for so many workers."""
+        write_atomically(self.path / "workers.request", str(num_workers).encode())
+
+    def requested_workers(self) -> int | None:
+        """How many workers were asked for since the start, if that was asked."""
+        try:
+            return int((self.path / "workers.request").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
     def write_summary(self, summary: Summary) -> None:
         """Replace the summary in one stroke."""
         write_atomically(self.path / "summary.json", encode_pretty(summary))

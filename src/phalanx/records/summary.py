@@ -8,6 +8,24 @@ from __future__ import annotations
 import msgspec
 
 
+class ServingSummary(msgspec.Struct, kw_only=True):
+    """What a parameter server adds to the result of a run."""
+
+    servers: int
+    consistency: str
+    updates_per_s: float
+    pushes: int
+    pushes_applied: int
+    pushes_dropped: int
+    staleness_mean: float
+    staleness_max: int
+    staleness_histogram: dict[int, int]
+    server_busy_share: float
+    server_queue_max: int
+    updates_lost: int
+    processes_replaced: int
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """The result of one run."""
 
@@ -48,3 +66,4 @@ class Summary(msgspec.Struct, kw_only=True):
     attempts: int
     parameters_sha256: str
     cause: str | None = None
+    serving: ServingSummary | None = None

@@ -67,7 +67,7 @@ class Paused(_Message, frozen=True):
 
 
 class Copy(_Message, frozen=True):
-    """The version of a server's parameters that a worker holds; answers `Offer`."""
+    """The version of a server's parameters that a worker holds, -1: none; answers `Offer`."""
 
     server: int
     version: int
@@ -181,6 +181,10 @@ class Donate(_Message, frozen=True):
     server: int
 
 
+class Recall(_Message, frozen=True):
+    """To a server: nobody holds a copy; go on from what you last wrote down."""
+
+
 class Flush(_Message, frozen=True):
     """To a server: apply what has been gathered, however little."""
 
@@ -225,5 +229,16 @@ ToController = (
     | Saved
 )
 FromCoordinator = (
-    Admit | Dismiss | Connect | Work | Pause | Offer | Donate | Flush | Look | Save | Finish
+    Admit
+    | Dismiss
+    | Connect
+    | Work
+    | Pause
+    | Offer
+    | Donate
+    | Recall
+    | Flush
+    | Look
+    | Save
+    | Finish
 )

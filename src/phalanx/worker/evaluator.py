@@ -139,7 +139,7 @@ class _Evaluator:
             found = read_server_file(path)
             if found is None:
                 raise StoreError(f"the state that server {server} wrote cannot be read: {path}")
-            parts.append(found[1])
+            parts.append(found.optimizer)
         return {
             name: torch.cat([part[name] for part in parts])
             if parts[0][name].ndim

@@ -58,9 +58,15 @@ def run_served_worker(station: Station) -> Done:
     torch.set_num_threads(station.spec.threads)
     with ExitStack() as stack:
         worker = ServedWorker(station, stack)
-        worker.join()
-        worker.work()
+        # Finish may come while the answer to a push without samples is awaited: it never comes.
+        with suppress(_JobDone):
+            worker.join()
+            worker.work()
         return worker.finish()
+
+
+class _JobDone(Exception):
+    """Leaves whatever wait the worker is in."""
 
 
 class ServedWorker:
@@ -96,7 +102,7 @@ class ServedWorker:
         self._wanted = 0
         self._reported = time.monotonic()
         self._step_s = 0.05
-        self._leave_next = self._left = self._finishing = False
+        self._leave_next = self._left = self._connected = False
         self._take_up_statistics()
 
     def join(self) -> None:
@@ -133,6 +139,7 @@ class ServedWorker:
             )
         )
         self._client.connect(self._limit("a place at every server"), self._attend_all)
+        self._connected = True
         self._push_pull = PushPull(
             self._replica,
             self._client,
@@ -147,7 +154,7 @@ class ServedWorker:
     def work(self) -> None:
         """Do tickets as they come."""
         tally = self._station.tally
-        while not self._finishing:
+        while True:
             if not self._tickets:
                 self._settle()
                 self._report()
@@ -272,21 +279,25 @@ class ServedWorker:
                 self._take_statistics(order.statistics)
             case Pause():
                 self._pause(order)
-            case Offer() if self._client is not None:
-                version = self._client.versions[order.server]
-                self._station.control.send(Copy(order.server, version))
+            case Offer():
+                self._station.control.send(Copy(order.server, self._version_of(order.server)))
             case Donate() if self._client is not None:
                 self._client.donate(order.server)
             case Finish():
-                self._finishing = True
+                raise _JobDone
             case _:
-                pass  # an offer before this worker holds anything
+                raise AssertionError(f"{order} is not for a worker")
 
     def _take_tickets(self, tickets: Sequence[int]) -> None:
         self._tickets.extend(tickets)
         for ticket in tickets:
             if ticket != 0:
                 self._units.ask(ticket)
+
+    def _version_of(self, server: int) -> int:
+        if self._client is None or not self._connected:
+            return -1
+        return self._client.versions[server]
 
     def _meet(self, order: Connect) -> None:
         for address in order.servers:

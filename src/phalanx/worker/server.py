@@ -39,12 +39,18 @@ from phalanx.wire.serving import (
     Flush,
     Flushed,
     FromCoordinator,
+    Recall,
     Restored,
     ServerUp,
 )
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.replica import build_replica
-from phalanx.worker.serverfile import read_server_file, server_file, write_server_file
+from phalanx.worker.serverfile import (
+    ServerState,
+    read_server_file,
+    server_file,
+    write_server_file,
+)
 from phalanx.worker.station import LOOPBACK, Station
 
 _TICK_S = 0.25
@@ -146,6 +152,8 @@ class HostedServer:
             case Dismiss():
                 name = f"{order.role}-{order.rank}"
                 server.call(lambda: server.dismiss(name)).result(_CALL_LIMIT_S)
+            case Recall():
+                server.call(self._recall).result(_CALL_LIMIT_S)
             case Flush():
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 version = self._write()
@@ -179,7 +187,13 @@ class HostedServer:
         state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
         self._station.log.record(events.Served(facts=facts))
-        write_server_file(self._file, state.optimizer, version=state.version)
+        written = ServerState(
+            version=state.version,
+            samples_seen=state.samples_seen,
+            parameters=state.parameters,
+            optimizer=state.optimizer,
+        )
+        write_server_file(self._file, written)
         self._written = time.monotonic()
         return state.version
 
@@ -187,9 +201,17 @@ class HostedServer:
         found = read_server_file(self._file)
         if found is None:
             return 0
-        version, tensors = found
-        self._shard.updater.load_state(tensors)
-        return version
+        self._shard.updater.load_state(found.optimizer)
+        return found.version
+
+    def _recall(self) -> None:
+        """Go on from what was written last, or from the beginning if nothing was."""
+        found = read_server_file(self._file)
+        if found is not None:
+            self._shard.updater.parameters.copy_(found.parameters)
+            self._server.restored(version=found.version, samples_seen=found.samples_seen)
+        else:
+            self._server.restored(version=0, samples_seen=0)
 
     def _take_up_checkpoint(self, directory: Path, layout: Layout, job: JobSpec) -> None:
         found = Checkpoints(directory, job.checkpoint).read_newest()

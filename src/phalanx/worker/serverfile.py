@@ -1,7 +1,8 @@
-"""What a server writes down: its optimiser's memory, for a successor and for checkpoints."""
+"""What a server writes down: its state, for a successor and for checkpoints."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,23 +12,44 @@ from safetensors.torch import save
 from phalanx.records.rundir import RunDir
 from phalanx.store.atomic import write_atomically
 
+_PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
+
 
 def server_file(run: RunDir, server: int) -> Path:
     """Where a server's state lies."""
     return run.path / "servers" / f"server-{server}.safetensors"
 
 
-def write_server_file(path: Path, tensors: dict[str, torch.Tensor], *, version: int) -> None:
+@dataclass(frozen=True)
+class ServerState:
+    """A server's slice at one version."""
+
+    version: int
+    samples_seen: int
+    parameters: torch.Tensor
+    optimizer: dict[str, torch.Tensor]
+
+
+def write_server_file(path: Path, state: ServerState) -> None:
     """Replace the file in one stroke."""
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, save(tensors, {"version": str(version)}))
+    tensors = {_PARAMETERS: state.parameters}
+    tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
+    metadata = {"version": str(state.version), "samples_seen": str(state.samples_seen)}
+    write_atomically(path, save(tensors, metadata))
 
 
-def read_server_file(path: Path) -> tuple[int, dict[str, torch.Tensor]] | None:
-    """The version and the tensors, or nothing if there is no whole file."""
+def read_server_file(path: Path) -> ServerState | None:
+    """What was written last, or nothing if there is no whole file."""
     try:
         with safe_open(path, framework="pt") as file:
-            version = int((file.metadata() or {})["version"])
-            return version, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return ServerState(
+            version=int(metadata["version"]),
+            samples_seen=int(metadata["samples_seen"]),
+            parameters=tensors.pop(_PARAMETERS),
+            optimizer={name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()},
+        )
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
