@@ -94,7 +94,7 @@ def plan_shards(
     """
     if num_parameters <= 0 or num_servers <= 0:
         raise ValueError("a layout needs at least one parameter and one server")
-    worth_using = num_parameters * PARAMETER_BYTES // min_shard_bytes
+    worth_using = num_parameters * PARAMETER_BYTES // max(min_shard_bytes, PARAMETER_BYTES)
     num_shards = max(1, min(num_servers, max_shards or num_servers, worth_using))
     limit = segment_bytes or _segment_bytes(num_parameters * PARAMETER_BYTES // num_shards)
     segments: list[Segment] = []

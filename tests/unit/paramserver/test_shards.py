@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phalanx.paramserver.shards import MAX_SEGMENT_BYTES, PARAMETER_BYTES, plan_shards
@@ -11,6 +11,7 @@ servers = st.integers(1, 16)
 
 
 @given(sizes, servers, st.integers(1, 4 << 20), st.none() | st.integers(1, 8))
+@example(size=1, num_servers=2, min_shard_bytes=1, max_shards=None)
 def test_segments_cover_the_buffer_exactly_and_shards_are_even(
     size: int, num_servers: int, min_shard_bytes: int, max_shards: int | None
 ) -> None:
