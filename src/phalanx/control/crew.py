@@ -26,6 +26,7 @@ class Crew:
         self._expected = set(range(num_servers))
         self._peers: set[Process] = set()
         self._offers: dict[int, dict[str, int | None]] = {}
+        self._donors: dict[int, str] = {}
         self._hosts: dict[int, str] = {}
 
     @property
@@ -43,9 +44,9 @@ class Crew:
         """Workers and evaluator that take part."""
         return [peer.name for peer in self._peers]
 
-    def host_of(self, server: int) -> str:
-        """The process in which a server is, or was last."""
-        return self._hosts[server]
+    def host_of(self, server: int) -> str | None:
+        """The process in which a server is, or was last; None: it has never been there."""
+        return self._hosts.get(server)
 
     @property
     def is_complete(self) -> bool:
@@ -60,11 +61,11 @@ class Crew:
             self._admit(peer, host)
         self._connect_all()
         if restoring:
-            holders = {peer.name: None for peer in self._peers if peer.role == "worker"}
-            self._offers[address.server] = dict(holders)
-            for name in holders:
-                self._desk.send(name, Offer(address.server))
-            self._choose_donor(address.server)
+            self._ask_for_copies(address.server)
+
+    def server_restored(self, server: int) -> None:
+        """A server has its parameters again."""
+        self._donors.pop(server, None)
 
     def server_without_slice(self, server: int) -> None:
         """The model is too small for this one."""
@@ -75,6 +76,7 @@ class Crew:
         """A server is gone; peers keep its old address until the new one is known."""
         self._addresses.pop(server, None)
         self._offers.pop(server, None)
+        self._donors.pop(server, None)
 
     def peer_up(self, peer: Process) -> None:
         """A worker or the evaluator is ready for the servers."""
@@ -92,6 +94,10 @@ class Crew:
             if peer.name in offers:
                 del offers[peer.name]
                 self._choose_donor(server)
+        for server, donor in list(self._donors.items()):
+            if donor == peer.name:
+                # It may have gone before all of its copy had left.
+                self._ask_for_copies(server)
 
     def copy_offered(self, process: str, server: int, version: int) -> None:
         """A worker says which version of a server's parameters it holds."""
@@ -99,6 +105,14 @@ class Crew:
         if offers is not None and process in offers:
             offers[process] = version
             self._choose_donor(server)
+
+    def _ask_for_copies(self, server: int) -> None:
+        holders = [peer.name for peer in self._peers if peer.role == "worker"]
+        self._donors.pop(server, None)
+        self._offers[server] = dict.fromkeys(holders)
+        for name in holders:
+            self._desk.send(name, Offer(server))
+        self._choose_donor(server)
 
     def _choose_donor(self, server: int) -> None:
         """Once all have answered, the freshest copy becomes the server's new start."""
@@ -108,6 +122,7 @@ class Crew:
         held = {name: version for name, version in offers.items() if version is not None}
         best = max(held, key=lambda name: held[name], default=None)
         if best is not None and held[best] >= 0:
+            self._donors[server] = best
             self._desk.send(best, Donate(server))
         else:
             self._desk.send(self._hosts[server], Recall())

@@ -39,6 +39,8 @@ class Looking:
         self._end_of_epoch = False
         self._of: Position | None = None
         self._reading = False
+        self._moved = False
+        self._found: Save | None = None
         self._evaluator_up = False
         self._statistics = b""
         self.test: Measured | None = None
@@ -73,6 +75,7 @@ class Looking:
         self._of = msgspec.structs.replace(position)
         self._end_of_epoch = end_of_epoch
         self._save = save
+        self._found = None
         if validate or save:
             self._ask("validation" if validate else None)
         else:
@@ -82,25 +85,37 @@ class Looking:
         """Measure the test part; the run is over."""
         self._of = Position()
         self._end_of_epoch = self._save = False
+        self._found = None
         self._ask("test")
+
+    def training_goes_on(self) -> None:
+        """The servers move on from the state that was last looked at."""
+        self._moved = True
 
     def evaluator_ready(self) -> None:
         """The evaluator is there, maybe after a restart: ask it what is still open."""
         self._evaluator_up = True
         if self._of is not None:
-            self._ask(self._part)
+            # What was measured already need not be measured again.
+            self._ask(self._part if self._found is None else None)
 
-    def evaluator_left(self, *, training: bool) -> None:
+    def evaluator_left(self) -> None:
         """The evaluator is gone; what it had read is lost once training has gone on."""
         self._evaluator_up = False
-        if self._of is not None and training and not self._reading:
-            self._desk.record(
-                events.Warned(
-                    message=f"epoch {self._of.epoch} was neither measured nor saved: the "
-                    "evaluator was lost while doing so"
-                )
+        of = self._of
+        if of is None or not self._moved:
+            return
+        lacking = "neither measured nor saved" if self._found is None else "not saved"
+        self._desk.record(
+            events.Warned(
+                message=f"the state after {of.samples} samples was {lacking}: the evaluator was "
+                "lost while doing so"
             )
-            self._of = None
+        )
+        if self._end_of_epoch and self._found is None:
+            of.val_loss = of.val_accuracy = None
+            self._report(of)
+        self._of = None
 
     def take(self, message: Looked | Measured | Saved, position: Position) -> None:
         """The evaluator has got one step further."""
@@ -109,7 +124,9 @@ class Looking:
         match message:
             case Looked():
                 self._reading = False
-                if self._part is None:
+                if self._found is not None:
+                    self._write(self._found)
+                elif self._part is None:
                     self._conclude(None, position)
             case Measured():
                 position.evaluate_s += message.duration_s
@@ -136,6 +153,7 @@ class Looking:
     def _ask(self, part: str | None) -> None:
         self._part = part
         self._reading = True
+        self._moved = False
         self._number += 1
         if self._evaluator_up:
             self._desk.send(
@@ -151,21 +169,19 @@ class Looking:
             of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
             of.evaluate_s = position.evaluate_s
             improved = note_validation(self._job, of)
-            for field in (
-                "val_loss",
-                "val_accuracy",
-                "best_value",
-                "stale_epochs",
-                "stopped_early",
-            ):
+            for field in _FOUND:
                 setattr(position, field, getattr(of, field))
         if self._end_of_epoch:
             self._report(of)
-        if self._save or improved:
-            save = Save(look=self._number, position=msgspec.json.encode(of), best=improved)
-            self._desk.send(EVALUATOR, save)
+        # The last state of a run is always written down, however early it ends.
+        if self._save or improved or of.stopped_early:
+            self._write(Save(look=0, position=msgspec.json.encode(of), best=improved))
         else:
             self._of = None
+
+    def _write(self, save: Save) -> None:
+        self._found = msgspec.structs.replace(save, look=self._number)
+        self._desk.send(EVALUATOR, self._found)
 
     def _report(self, of: Position) -> None:
         assert of.train_loss is not None

@@ -81,7 +81,9 @@ class ServingCoordinator(Coordinator):
         self._mean_statistics = b""
         self._given: dict[int, int] = {}
         self._last_progress = time.monotonic()
+        self._pausing = False
         self._flushing = False
+        self._closing = False
         self._unflushed: set[str] = set()
         self._versions: dict[int, int] = {}
         self._finishing = False
@@ -110,6 +112,8 @@ class ServingCoordinator(Coordinator):
         match message:
             case ServerUp():
                 self._crew.server_up(process, message.address, restoring=message.restoring)
+                self._dismiss_latecomer(process)
+                self._flush_when_paused()
             case Ready():
                 self._peer_ready(process, message)
             case WantWork():
@@ -127,12 +131,11 @@ class ServingCoordinator(Coordinator):
                 self._flushed(process, message)
             case Looked() | Measured() | Saved():
                 self._looking.take(message, self._position)
-                self._go_on()
+                self._close_stretch()
             case Done():
                 self._done(process, message)
             case _:
-                raise
-                AssertionError(f"{process} said {message} to a parameter server's coordinator")
+                raise AssertionError(f"{process} said {message}, which is not for this coordinator")
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
@@ -179,8 +182,9 @@ class ServingCoordinator(Coordinator):
             if self._spec.servers == "colocated":
                 self._server_left(rank)
         else:
-            self._looking.evaluator_left(training=self._opened is not None)
+            self._looking.evaluator_left()
         self._crew.peer_left(Process(role, rank))
+        self._close_stretch()
         if role == "worker" and self._dispatcher is not None:
             returned = self._dispatcher.give_back(rank)
             self._desk.record(
@@ -237,12 +241,14 @@ class ServingCoordinator(Coordinator):
     def _peer_ready(self, process: str, message: Ready) -> None:
         role = process.split("-")[0]
         self._crew.peer_up(Process(role, _rank(process)))
+        self._dismiss_latecomer(process)
         if role == "evaluator":
             self._looking.evaluator_ready()
             return
         self._precision = message.precision
         if self._spec.servers == "colocated" and not message.serves:
             self._crew.server_without_slice(_rank(process))
+            self._flush_when_paused()
         if self._plan is None:
             self._make_plan(message.num_samples)
 
@@ -256,7 +262,12 @@ class ServingCoordinator(Coordinator):
             )
         self._plan = TicketPlan(num_parts=self._job.workers, num_steps=-(-num_samples // batch))
         self._dispatcher = Dispatcher(self._plan, static=self._spec.dispatch == "static")
-        self._open_gate()
+        if self._is_over:
+            # Resumed at the end: only look at what there is.
+            self._pausing = True
+            self._flush_when_paused()
+        else:
+            self._open_gate()
 
     def _open_gate(self) -> None:
         """Let the next stretch begin: up to the end of the epoch, or to the next checkpoint."""
@@ -267,6 +278,7 @@ class ServingCoordinator(Coordinator):
         every = self._job.checkpoint.every_steps
         stop = plan.num_steps if every is None else min(plan.num_steps, step + every)
         self._opened = time.monotonic()
+        self._looking.training_goes_on()
         if self._startup_s is None:
             self._startup_s = self._opened - self._made
         self._dispatcher.open_gate(
@@ -335,6 +347,7 @@ class ServingCoordinator(Coordinator):
         if self._dispatcher.is_drained and self._opened is not None:
             position.train_s += time.monotonic() - self._opened
             self._opened = None
+            self._pausing = True
             self._unpaused = set(self._crew.workers)
             for other in self._unpaused:
                 self._desk.send(f"worker-{other}", Pause(leave=self._held_back))
@@ -347,23 +360,40 @@ class ServingCoordinator(Coordinator):
         self._flush_when_paused()
 
     def _flush_when_paused(self) -> None:
-        """Once everybody rests, have the servers apply what is still gathered."""
-        if self._opened is None and not self._unpaused and not self._flushing:
+        """Once everybody rests, have the servers apply what is still gathered.
+
+        Only when all of them are there: a server that was lost meanwhile has to come back first.
+        """
+        if self._pausing and not self._unpaused and self._crew.is_complete:
             self._mean_statistics = mean_of(list(self._statistics.values()))
+            self._pausing = False
             self._flushing = True
             self._unflushed = set(self._crew.hosts)
             for server in self._unflushed:
-                self._desk.send(server, Flush())
+                self._desk.send(server, self._flush_order())
+
+    def _flush_order(self) -> Flush:
+        assert self._plan is not None
+        step = -(-self._position.epoch_samples // self._job.global_batch)
+        return Flush(done_below=self._plan.first(self._position.epoch, step))
 
     def _flushed(self, process: str, message: Flushed) -> None:
         self._versions[message.server] = message.version
         self._unflushed.discard(process)
         if self._flushing and not self._unflushed:
             self._flushing = False
+            self._closing = True
             self._close_stretch()
 
     def _close_stretch(self) -> None:
-        """Everything up to the gate is applied: note it, and have it looked at."""
+        """Everything up to the gate is applied: note it, and have it looked at.
+
+        The evaluator finishes the look before this one first; the servers rest so long.
+        """
+        if not self._closing or not self._looking.is_idle:
+            self._go_on()
+            return
+        self._closing = False
         assert self._plan is not None
         position = self._position
         position.updates = max(self._versions.values(), default=0)
@@ -380,9 +410,10 @@ class ServingCoordinator(Coordinator):
 
     def _go_on(self) -> None:
         """Open the next gate, or finish, as soon as nothing stands in the way."""
-        if self._opened is not None or self._unpaused or self._flushing or self._finishing:
+        busy = self._opened is not None or self._pausing or self._flushing or self._closing
+        if busy or self._finishing or self._plan is None:
             return
-        over = self._position.epoch >= self._job.epochs or self._position.stopped_early
+        over = self._is_over
         if over and self._looking.is_idle:
             if self._looking.test_due:
                 self._looking.begin_test()
@@ -393,8 +424,19 @@ class ServingCoordinator(Coordinator):
         elif not over and self._looking.may_train and self._dispatcher is not None:
             self._open_gate()
 
+    @property
+    def _is_over(self) -> bool:
+        return self._position.epoch >= self._job.epochs or self._position.stopped_early
+
+    def _dismiss_latecomer(self, process: str) -> None:
+        """A process that was replaced shortly before the end has nothing left to do."""
+        if self._finishing:
+            self._desk.send(process, Finish())
+
     def _server_left(self, server: int) -> None:
         process = self._crew.host_of(server)
+        if process is None:
+            return  # before it had ever served
         last = self._desk.progress(process).version
         self._versions[server] = max(self._versions.get(server, 0), last)
         self._crew.server_left(server)
@@ -402,6 +444,7 @@ class ServingCoordinator(Coordinator):
     def _restored(self, message: Restored) -> None:
         lost = max(0, self._versions.get(message.server, 0) - message.version)
         self.num_lost_updates += lost
+        self._crew.server_restored(message.server)
         self._desk.record(
             events.ServerRestored(
                 server=message.server,
@@ -410,8 +453,9 @@ class ServingCoordinator(Coordinator):
                 optimizer_version=message.optimizer_version,
             )
         )
-        if self._crew.host_of(message.server) in self._unflushed:
-            self._desk.send(self._crew.host_of(message.server), Flush())
+        host = self._crew.host_of(message.server)
+        if host is not None and host in self._unflushed:
+            self._desk.send(host, Flush())
 
     def _done(self, process: str, message: Done) -> None:
         if message.times is not None:
@@ -420,6 +464,7 @@ class ServingCoordinator(Coordinator):
             self.servers[process] = message.server
         elif process.startswith("server-") and not self._finishing:
             self._crew.server_without_slice(_rank(process))
+            self._flush_when_paused()
 
 
 def _rank(process: str) -> int:

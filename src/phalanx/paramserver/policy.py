@@ -126,6 +126,10 @@ class Policy:
         """Whether a worker takes part."""
         return worker in self._workers
 
+    def expect(self, worker: int) -> None:
+        """Wait for a worker that takes part and has yet to come back; call before any push."""
+        self._workers.setdefault(worker, _Worker(started=0, done=0, enters=0))
+
     def restore(self, version: int) -> None:
         """Start from a version that was reached before; call before any push."""
         self.version = version

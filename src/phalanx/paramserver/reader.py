@@ -7,7 +7,7 @@ it, and it may come, go or freeze at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -99,8 +99,15 @@ class Reader:
         """A server has been started anew elsewhere."""
         self._links[address.server].relocate(address)
 
-    def pull(self, out: Tensor, deadline: Deadline) -> Reading:
+    def pull(
+        self, out: Tensor, deadline: Deadline, on_idle: Callable[[], None] | None = None
+    ) -> Reading:
         """Fill a flat buffer with the present parameters of all servers.
+
+        Args:
+            out: Is filled.
+            deadline: When to give up.
+            on_idle: Called several times a second meanwhile; may call `relocate`.
 
         Raises:
             TimeoutExpired: A server did not answer in time; `out` may hold a part.
@@ -126,6 +133,8 @@ class Reader:
                         asked_s[server] = time.monotonic()
             if any(awaited.values()):
                 self._poll(deadline)
+                if on_idle is not None:
+                    on_idle()
         return Reading(
             versions=tuple(answers[server].readver for server in sorted(answers)),
             samples_seen=min(header.num_samples for header in answers.values()),

@@ -111,6 +111,12 @@ class JobSpec(Spec):
             )
         if isinstance(self.strategy, ParameterServerSpec):
             self.strategy.check_workers(self.workers)
+            if self.optimizer.clip_norm is not None and self.strategy.servers != 1:
+                raise fault(
+                    "optimizer.clip_norm needs the whole gradient in one place",
+                    "; set 'strategy.servers: 1' or leave it out",
+                    at=("optimizer", "clip_norm"),
+                )
             if self.data.shard in ("file", "off"):
                 raise fault(
                     f"parameter_server hands batches out by sample, not by '{self.data.shard}'",

@@ -186,7 +186,13 @@ class Recall(_Message, frozen=True):
 
 
 class Flush(_Message, frozen=True):
-    """To a server: apply what has been gathered, however little."""
+    """To a server: apply what has been gathered, however little.
+
+    Attributes:
+        done_below: Tickets below this one are done, and need not be remembered.
+    """
+
+    done_below: int
 
 
 class Look(_Message, frozen=True):

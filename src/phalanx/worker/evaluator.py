@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -47,8 +48,7 @@ def run_evaluator(station: Station) -> Done:
     station.control.send(Ready(num_samples=dataset.train.num_samples, precision="fp32"))
     try:
         while True:
-            # Ends with Finish or with this process: the lifelines see to that.
-            order = station.control.inbox.get()
+            order = evaluator.next_order()
             if isinstance(order, Finish):
                 return Done()
             evaluator.obey(order)
@@ -73,15 +73,24 @@ class _Evaluator:
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
         self._optimizer: dict[str, torch.Tensor] = {}
+        self._put_off: Look | None = None
+        self._later: deque[FromCoordinator] = deque()
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.__exit__(None, None, None)
 
+    def next_order(self) -> FromCoordinator:
+        # Waits until Finish or the end of this process: the lifelines see to that.
+        return self._later.popleft() if self._later else self._station.control.inbox.get()
+
     def obey(self, order: FromCoordinator) -> None:
         match order:
             case Connect():
                 self._connect(order)
+            case Look() if self._reader is None:
+                # A server was lost as well: where all of them are is yet to be told.
+                self._put_off = order
             case Look():
                 self._look(order)
             case Save():
@@ -103,12 +112,25 @@ class _Evaluator:
             if known is not None and known != address:
                 self._reader.relocate(address)
             self._addresses[address.server] = address
+        if self._put_off is not None:
+            order_put_off, self._put_off = self._put_off, None
+            self._look(order_put_off)
+
+    def _attend(self) -> None:
+        """While servers are awaited: hear where those are that were started anew."""
+        while not self._station.control.inbox.empty():
+            order = self._station.control.inbox.get()
+            if isinstance(order, Connect):
+                self._connect(order)
+            else:
+                self._later.append(order)
 
     def _look(self, order: Look) -> None:
         assert self._reader is not None, "asked to look before the servers were known"
         limit_s = self._station.job.deadlines.exchange_s
         self._station.tally.activity = "reading"
-        self._reader.pull(self._replica.parameters, Deadline.after(limit_s, "the servers' state"))
+        deadline = Deadline.after(limit_s, "the servers' state")
+        self._reader.pull(self._replica.parameters, deadline, self._attend)
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))

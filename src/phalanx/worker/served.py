@@ -177,13 +177,12 @@ class ServedWorker:
                 self._report()
 
     def finish(self) -> Done:
-        """Last words."""
-        assert self._client is not None
-        facts, tally = self._client.facts(), self._station.tally
+        """Last words; a worker that came too late to take part has not sent anything."""
+        tally = self._station.tally
         server = self._host.finish() if self._host is not None else None
         return Done(
             times=WorkTimes(
-                sent_bytes=sum(facts.sent_bytes.values()),
+                sent_bytes=self._client.sent_bytes if self._client is not None else 0,
                 input_s=tally.input_s,
                 compute_s=tally.compute_s,
                 communication_s=tally.exchange_s,

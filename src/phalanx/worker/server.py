@@ -101,10 +101,13 @@ class HostedServer:
         self._shard = make_shard(station, replica, layout, samples_per_epoch=samples_per_epoch)
         self._optimizer_version = 0
         self._restoring = spec.incarnation > 1
+        if spec.resume is not None:
+            self._take_up_checkpoint(Path(spec.resume), layout, job)
         if self._restoring:
             self._optimizer_version = self._recall_optimizer()
-        elif spec.resume is not None:
-            self._take_up_checkpoint(Path(spec.resume), layout, job)
+        else:
+            # Of an earlier attempt, maybe cut in another way.
+            self._file.unlink(missing_ok=True)
         serving = station.serving
         self._server = Server(
             self._shard,
@@ -148,14 +151,18 @@ class HostedServer:
             case Admit():
                 role: Role = "worker" if order.role == "worker" else "reader"
                 peer = Peer(role, order.rank, order.incarnation)
-                server.call(lambda: server.admit(order.public_key, peer)).result(_CALL_LIMIT_S)
+                server.call(lambda: self._admit(order.public_key, peer)).result(_CALL_LIMIT_S)
             case Dismiss():
                 name = f"{order.role}-{order.rank}"
                 server.call(lambda: server.dismiss(name)).result(_CALL_LIMIT_S)
             case Recall():
                 server.call(self._recall).result(_CALL_LIMIT_S)
+            case Flush() if self._server.is_restoring:
+                pass  # nothing to apply or to write yet; asked again once that is over
             case Flush():
                 server.call(server.flush).result(_CALL_LIMIT_S)
+                ledger = self._shard.ledger
+                server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
                 version = self._write()
                 self._station.control.send(Flushed(server=self._index, version=version))
             case _:
@@ -174,14 +181,24 @@ class HostedServer:
                     optimizer_version=self._optimizer_version,
                 )
             )
-        if time.monotonic() - self._written > self._station.serving.snapshot_s:
+        if not self._restoring and self._snapshot_is_due:
             self._write()
+
+    @property
+    def _snapshot_is_due(self) -> bool:
+        return time.monotonic() - self._written > self._station.serving.snapshot_s
 
     def finish(self) -> ServerFacts:
         """The totals, once nobody asks for anything any more."""
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
         self._station.log.record(events.Served(facts=facts))
         return facts
+
+    def _admit(self, public_key: str, peer: Peer) -> None:
+        self._server.admit(public_key, peer)
+        if self._server.is_restoring and peer.role == "worker":
+            # Everybody was there before the loss, and the next update has to wait for them again.
+            self._shard.policy.expect(peer.rank)
 
     def _write(self) -> int:
         state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
@@ -192,6 +209,7 @@ class HostedServer:
             samples_seen=state.samples_seen,
             parameters=state.parameters,
             optimizer=state.optimizer,
+            tickets=state.tickets,
         )
         write_server_file(self._file, written)
         self._written = time.monotonic()
@@ -202,16 +220,18 @@ class HostedServer:
         if found is None:
             return 0
         self._shard.updater.load_state(found.optimizer)
+        self._shard.ledger.load_state(found.tickets)
         return found.version
 
     def _recall(self) -> None:
-        """Go on from what was written last, or from the beginning if nothing was."""
+        """Go on from what was written last, or from where the run began if nothing was."""
         found = read_server_file(self._file)
         if found is not None:
             self._shard.updater.parameters.copy_(found.parameters)
             self._server.restored(version=found.version, samples_seen=found.samples_seen)
         else:
-            self._server.restored(version=0, samples_seen=0)
+            shard = self._shard
+            self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
     def _take_up_checkpoint(self, directory: Path, layout: Layout, job: JobSpec) -> None:
         found = Checkpoints(directory, job.checkpoint).read_newest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -28,6 +29,8 @@ class ServerState:
     samples_seen: int
     parameters: torch.Tensor
     optimizer: dict[str, torch.Tensor]
+    tickets: dict[int, int]
+    """Which segments of which batches it has taken; see `paramserver.ledger`."""
 
 
 def write_server_file(path: Path, state: ServerState) -> None:
@@ -35,7 +38,11 @@ def write_server_file(path: Path, state: ServerState) -> None:
     path.parent.mkdir(exist_ok=True)
     tensors = {_PARAMETERS: state.parameters}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
-    metadata = {"version": str(state.version), "samples_seen": str(state.samples_seen)}
+    metadata = {
+        "version": str(state.version),
+        "samples_seen": str(state.samples_seen),
+        "tickets": msgspec.json.encode(state.tickets).decode(),
+    }
     write_atomically(path, save(tensors, metadata))
 
 
@@ -50,6 +57,7 @@ def read_server_file(path: Path) -> ServerState | None:
             samples_seen=int(metadata["samples_seen"]),
             parameters=tensors.pop(_PARAMETERS),
             optimizer={name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()},
+            tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
         )
-    except (OSError, SafetensorError, KeyError, ValueError):
+    except (OSError, SafetensorError, KeyError, ValueError, msgspec.DecodeError):
         return None

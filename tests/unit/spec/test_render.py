@@ -133,6 +133,7 @@ def make_serving_consistent(mapping: dict[str, object]) -> None:
         strategy["staleness_range"] = [2, 5]
     strategy.pop("delay_compensation", None)
     strategy.pop("delay_lambda", None)
+    mapping.get("optimizer", {}).pop("clip_norm", None)
     if "shard" in mapping.get("data", {}):
         mapping["data"]["shard"] = "sample"
 
