@@ -455,7 +455,7 @@ class ServingCoordinator(Coordinator):
         )
         host = self._crew.host_of(message.server)
         if host is not None and host in self._unflushed:
-            self._desk.send(host, Flush())
+            self._desk.send(host, self._flush_order())
 
     def _done(self, process: str, message: Done) -> None:
         if message.times is not None:
