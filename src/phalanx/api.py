@@ -11,9 +11,10 @@ from pathlib import Path
 from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
 from phalanx.control.roster import RunRequest
+from phalanx.data.sources import open_source
 from phalanx.errors import StoreError
 from phalanx.launch.local import LocalLauncher
-from phalanx.records.manifest import describe, read_manifest, write_manifest
+from phalanx.records.manifest import describe, keep_manifest, read_manifest, write_manifest
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
@@ -46,6 +47,8 @@ def train(
     """
     if isinstance(job, dict):
         job = job_from_mapping(job)
+    # Names missing files before anything is started.
+    open_source(job.data, data_root=data_root)
     run = RunDir.create(runs, job.name)
     write_manifest(run, describe(job, data_root=data_root, cache_root=cache_root))
     request = RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
@@ -67,6 +70,11 @@ def resume(
         raise StoreError(f"run {run.name} is still running (pid {status.pid}); end it first")
     manifest = read_manifest(run)
     job = job_from_mapping(manifest.job, overrides)
+    if overrides:
+        # The manifest says what the results come from, so it follows; the former one stays beside.
+        keep_manifest(run, status.attempt)
+        data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
+        write_manifest(run, describe(job, data_root=data_root, cache_root=cache_root))
     request = RunRequest(
         job=job,
         run=run,

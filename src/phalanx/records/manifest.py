@@ -1,6 +1,6 @@
 """The manifest: what was asked, on which machine, with which versions and state of the source.
 
-Written once at the start of a run, before any worker, so that every run can be told apart and
+Written at the start of a run, before any worker, so that every run can be told apart and
 repeated. Versions come from package metadata: nothing heavy is imported to learn them.
 """
 
@@ -63,8 +63,14 @@ def describe(job: JobSpec, *, data_root: Path, cache_root: Path) -> Manifest:
 
 
 def write_manifest(run: RunDir, manifest: Manifest) -> None:
-    """Write the manifest; done once per run."""
+    """Write the manifest of a run, or of its continuation with a changed job."""
     write_atomically(run.path / "manifest.json", encode_pretty(manifest))
+
+
+def keep_manifest(run: RunDir, attempt: int) -> None:
+    """Copy the manifest aside before another takes its place."""
+    content = (run.path / "manifest.json").read_bytes()
+    write_atomically(run.path / f"manifest-{attempt}.json", content)
 
 
 def read_manifest(run: RunDir) -> Manifest:

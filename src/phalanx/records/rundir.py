@@ -2,11 +2,13 @@
 
     <name>-<date>-<time>-<4 hex>/
       manifest.json        what was asked, on what, with which versions
+      manifest-N.json      the same before attempt N+1 changed the job
       status.json          running, finished, failed or interrupted, with the cause
       summary.json         what it came to
       events/              one append-only log per process
       logs/                what each process printed
       checkpoints/         the newest few and the best
+      servers/             what parameter servers last wrote down
 
 Copying the directory moves everything; deleting it loses nothing but this run.
 """
