@@ -133,6 +133,7 @@ class Company:
         """Versions of the servers' parameters that workers hold."""
         self.rounds: list[dict[str, int]] = []
         """Who pushed which ticket into each update, where an update takes everybody's."""
+        self.num_stalls = 0
         self._members: set[str] = set()
         self._pending: dict[str, int] = {}
         self._losses = deque(losses)
@@ -259,6 +260,7 @@ class Company:
         """Nobody has anything to do: a round may lack gradients, which only time can show."""
         self.coordinator._last_progress -= 10.0
         self.judge()
+        self.num_stalls += bool(self.busy())
         return bool(self.busy())
 
     @property
