@@ -46,14 +46,21 @@ class SynchronousCoordinator(Coordinator):
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
         now = time.monotonic()
+        deadlines = self._job.deadlines
+        # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
+        busy = [facts for facts in processes if not facts.done or facts.exit_code is not None]
         wrong, cause = find_cause(
-            processes,
-            deadlines=self._job.deadlines,
+            busy,
+            deadlines=deadlines,
             since_suspicion_s=None if self._suspicion is None else now - self._suspicion,
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
-        finished = not wrong and all(facts.done and facts.exit_code == 0 for facts in processes)
+        # Whoever has still not left by then has nothing to lose and is ended.
+        finished = not wrong and all(
+            facts.done and (facts.exit_code == 0 or facts.silent_s > deadlines.heartbeat_s)
+            for facts in processes
+        )
         return Verdict(finished=finished, trouble=cause)
 
     @override

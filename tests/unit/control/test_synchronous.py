@@ -1,74 +1,89 @@
+"""Scripted processes, no real ones: when is a group that needs all its workers finished or lost?"""
+
 from __future__ import annotations
 
-import pytest
-
 from phalanx.control.coordinator import Identity
-from phalanx.control.policy import ProcessFacts
+from phalanx.control.policy import ProcessFacts, ReportedError
 from phalanx.control.synchronous import SynchronousCoordinator
-from phalanx.errors import LaunchError
 from phalanx.records.events import Event
-from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochDone, EpochReport, FromController
+from phalanx.spec.loader import job_from_mapping
+from phalanx.wire.messages import EpochReport, FromController
 
-REPORT = EpochReport(
-    epoch=0,
-    samples=10,
-    updates=1,
-    train_loss=1.0,
-    train_accuracy=0.5,
-    val_loss=None,
-    val_accuracy=None,
-    lr=0.1,
-    train_s=1.0,
-)
+HEARTBEAT_S = 5.0
 
 
-class QuietDesk:
-    """Keeps what it is told."""
+class SilentDesk:
+    def send(self, process: str, message: FromController) -> None: ...
 
-    def __init__(self) -> None:
-        self.announced: list[EpochReport] = []
+    def record(self, event: Event) -> None: ...
 
-    def send(self, process: str, message: FromController) -> None:
-        raise AssertionError("a synchronous group organises itself")
-
-    def record(self, event: Event) -> None:
-        raise AssertionError("the workers write their own records")
-
-    def announce(self, report: EpochReport) -> None:
-        self.announced.append(report)
+    def announce(self, report: EpochReport) -> None: ...
 
     def identity(self, process: str) -> Identity:
-        raise AssertionError("nobody needs to know")
+        raise AssertionError("nobody is replaced here")
 
 
-def facts(*, done: bool, exit_code: int | None) -> ProcessFacts:
+def coordinator() -> SynchronousCoordinator:
+    deadlines = {"heartbeat_s": HEARTBEAT_S}
+    job = job_from_mapping({"workers": 2, "deadlines": deadlines})
+    return SynchronousCoordinator(job, SilentDesk())
+
+
+def worker(
+    rank: int,
+    *,
+    done: bool = False,
+    silent_s: float = 0.0,
+    exit_code: int | None = None,
+    error: ReportedError | None = None,
+) -> ProcessFacts:
     return ProcessFacts(
-        "worker-0", joined=True, done=done, silent_s=0, age_s=1, exit_code=exit_code
+        process=f"worker-{rank}",
+        joined=True,
+        done=done,
+        silent_s=silent_s,
+        age_s=60.0,
+        exit_code=exit_code,
+        error=error,
     )
 
 
-@pytest.fixture
-def coordinator() -> SynchronousCoordinator:
-    return SynchronousCoordinator(JobSpec(workers=3), QuietDesk())
+def test_there_is_one_process_per_worker() -> None:
+    assert [process.name for process in coordinator().processes()] == ["worker-0", "worker-1"]
 
 
-def test_one_process_per_worker(coordinator: SynchronousCoordinator) -> None:
-    assert [one.name for one in coordinator.processes()] == ["worker-0", "worker-1", "worker-2"]
+def test_the_run_is_finished_when_all_are_done_and_gone() -> None:
+    gone = [worker(rank, done=True, exit_code=0) for rank in range(2)]
+    assert coordinator().judge(gone).finished
+    leaving = [gone[0], worker(1, done=True)]
+    verdict = coordinator().judge(leaving)
+    assert (verdict.finished, verdict.trouble) == (False, None)
 
 
-def test_finished_when_all_are_done_and_gone(coordinator: SynchronousCoordinator) -> None:
-    gone, leaving = facts(done=True, exit_code=0), facts(done=True, exit_code=None)
-    assert coordinator.judge([gone, gone]).finished
-    assert not coordinator.judge([gone, leaving]).finished
+def test_a_worker_that_is_done_is_not_frozen_while_others_still_work() -> None:
+    verdict = coordinator().judge([worker(0), worker(1, done=True, silent_s=2 * HEARTBEAT_S)])
+    assert (verdict.finished, verdict.trouble) == (False, None)
 
 
-def test_epochs_are_announced() -> None:
-    desk = QuietDesk()
-    SynchronousCoordinator(JobSpec(), desk).take("worker-0", EpochDone(REPORT))
-    assert desk.announced == [REPORT]
+def test_a_worker_that_cannot_leave_does_not_hold_up_the_end() -> None:
+    stuck = worker(1, done=True, silent_s=2 * HEARTBEAT_S)
+    assert coordinator().judge([worker(0, done=True, exit_code=0), stuck]).finished
 
 
-def test_nobody_is_replaced(coordinator: SynchronousCoordinator) -> None:
-    with pytest.raises(LaunchError, match="worker-1 cannot be replaced"):
-        coordinator.left("worker-1")
+def test_a_silent_worker_that_is_not_done_is_frozen() -> None:
+    verdict = coordinator().judge([worker(0, done=True), worker(1, silent_s=2 * HEARTBEAT_S)])
+    assert verdict.trouble is not None
+    assert verdict.trouble.process == "worker-1"
+
+
+def test_a_worker_that_breaks_on_its_way_out_is_trouble() -> None:
+    verdict = coordinator().judge([worker(0, done=True), worker(1, done=True, exit_code=-11)])
+    assert not verdict.finished
+    assert verdict.trouble is not None
+    assert "SIGSEGV" in verdict.trouble.cause
+
+
+def test_a_first_complaint_is_not_yet_the_cause() -> None:
+    lost_peer = ReportedError("PeerError", "a peer is gone", "", 4)
+    verdict = coordinator().judge([worker(0, exit_code=4, error=lost_peer), worker(1)])
+    assert (verdict.finished, verdict.trouble) == (False, None)
