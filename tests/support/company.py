@@ -23,6 +23,7 @@ from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochReport, FromController, FromWorker, Progress, WorkTimes
 from phalanx.wire.serving import (
     Completed,
+    Connect,
     Copy,
     Donate,
     Finish,
@@ -159,9 +160,6 @@ class Company:
         if role == "worker" and self._colocated:
             self._server_up(name, int(rank), restoring=restoring)
         self.say(name, Ready(num_samples=NUM_SAMPLES, precision="fp32", serves=self._colocated))
-        if role == "worker":
-            self._members.add(name)
-            self.say(name, WantWork(WANT))
 
     def say(self, name: str, message: FromWorker) -> None:
         self.coordinator.take(name, message)
@@ -300,6 +298,10 @@ class Company:
     def _obey(self, name: str, order: FromController) -> None:
         rank = int(name.split("-")[1])
         match order:
+            case Connect():
+                if name.startswith("worker") and name not in self._members:
+                    self._members.add(name)
+                    self.say(name, WantWork(WANT))
             case Work():
                 self.tickets[name].extend(order.tickets)
             case Pause():
@@ -325,7 +327,7 @@ class Company:
                 self.done.add(name)
                 self.say(name, self._last_words(name, rank))
             case _:
-                pass  # introductions: Admit, Dismiss, Connect
+                pass  # introductions: Admit, Dismiss
 
     def restore(self, server: int, version: int) -> None:
         host = f"worker-{server}" if self._colocated else f"server-{server}"

@@ -77,6 +77,8 @@ class ServingCoordinator(Coordinator):
         self._opened: float | None = None
         self._startup_s: float | None = None
         self._unpaused: set[int] = set()
+        self._late: set[int] = set()  # workers that wait for the next gate
+        self._joining: set[int] = set()  # workers that the next gate waits for
         self._statistics: dict[int, bytes] = {}
         self._mean_statistics = b""
         self._given: dict[int, int] = {}
@@ -119,6 +121,8 @@ class ServingCoordinator(Coordinator):
             case WantWork():
                 self._hungry[_rank(process)] = message.count
                 self._feed(_rank(process), statistics=self._mean_statistics)
+                self._joining.discard(_rank(process))
+                self._go_on()
             case WorkDone():
                 self._count(_rank(process), message)
             case Paused():
@@ -176,6 +180,8 @@ class ServingCoordinator(Coordinator):
             self._server_left(rank)
             return
         if role == "worker":
+            self._late.discard(rank)
+            self._joining.discard(rank)
             self._hungry.pop(rank, None)
             self._given.pop(rank, None)
             self._statistics.pop(rank, None)
@@ -198,6 +204,10 @@ class ServingCoordinator(Coordinator):
                 self._feed(other)
             self._unpaused.discard(rank)
             self._flush_when_paused()
+        if role == "worker":
+            if not self._crew.workers:
+                self._admit_late()
+            self._go_on()
 
     @override
     def resize(self, num_workers: int) -> Sequence[Process]:
@@ -239,8 +249,13 @@ class ServingCoordinator(Coordinator):
         )
 
     def _peer_ready(self, process: str, message: Ready) -> None:
-        role = process.split("-")[0]
-        self._crew.peer_up(Process(role, _rank(process)))
+        role, rank = process.split("-")[0], _rank(process)
+        if role == "worker" and self._is_newcomer(process):
+            self._late.add(rank)
+            if self._opened is None or not self._crew.workers:
+                self._admit_late()
+        else:
+            self._crew.peer_up(Process(role, rank))
         self._dismiss_latecomer(process)
         if role == "evaluator":
             self._looking.evaluator_ready()
@@ -251,6 +266,23 @@ class ServingCoordinator(Coordinator):
             self._flush_when_paused()
         if self._plan is None:
             self._make_plan(message.num_samples)
+
+    def _is_newcomer(self, process: str) -> bool:
+        """Whether a worker comes into rounds that others have begun.
+
+        Where every update takes a gradient of everyone, it must begin with the same update at every
+        server. While updates are being made, several servers cannot agree on one, so it waits for
+        the next gate; and the gate waits for it.
+        """
+        is_new = self._desk.identity(process).incarnation > 1 or _rank(process) >= self._job.workers
+        return self._in_rounds and self._num_servers > 1 and is_new
+
+    def _admit_late(self) -> None:
+        """Everything rests, so whoever had to wait may come in."""
+        for rank in self._late:
+            self._joining.add(rank)
+            self._crew.peer_up(Process("worker", rank))
+        self._late.clear()
 
     def _make_plan(self, num_samples: int) -> None:
         batch, position = self._job.global_batch, self._position
@@ -325,7 +357,9 @@ class ServingCoordinator(Coordinator):
     @property
     def _in_rounds(self) -> bool:
         """Whether every update takes a gradient of every worker."""
-        return self._spec.synchronous
+        return self._spec.synchronous or (
+            (self._spec.k or 0) >= self._job.workers > 1 and self._spec.consistency == "k_sync"
+        )
 
     @property
     def _held_back(self) -> bool:
@@ -419,10 +453,13 @@ class ServingCoordinator(Coordinator):
                 self._looking.begin_test()
                 return
             self._finishing = True
-            for process in (*self._crew.hosts, *self._crew.peers):
+            late = [f"worker-{rank}" for rank in self._late]
+            for process in (*self._crew.hosts, *self._crew.peers, *late):
                 self._desk.send(process, Finish())
         elif not over and self._looking.may_train and self._dispatcher is not None:
-            self._open_gate()
+            self._admit_late()
+            if not self._joining:
+                self._open_gate()
 
     @property
     def _is_over(self) -> bool:

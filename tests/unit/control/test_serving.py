@@ -383,6 +383,7 @@ def test_bsp_without_losses_needs_no_skips() -> None:
 def test_whoever_would_be_waited_for_leaves_when_it_has_nothing_to_do() -> None:
     strategy = {"consistency": "ssp", "staleness": 1, "dispatch": "dynamic"}
     company = Company(serving_job(epochs=1, strategy=strategy)).start()
+    company.scene("worker-1")
     company.scene("worker-0")
     while company.desk.inboxes["worker-0"] or company.tickets["worker-0"]:
         company.scene("worker-0")
