@@ -97,6 +97,7 @@ class Policy:
         self._workers = {worker: _Worker(started=0, done=0, enters=0) for worker in members}
         self._open: list[Member] = []
         self._last_clock = 0
+        self._resting = False
 
     @property
     def num_workers(self) -> int:
@@ -120,6 +121,8 @@ class Policy:
             return known.enters
         if not self.rule.barrier:
             return self.min_clock
+        if self._resting:
+            return self.version
         return self.version + any(other.present for other in self._workers.values())
 
     def is_member(self, worker: int) -> bool:
@@ -145,6 +148,9 @@ class Policy:
                 it wants to have read before it computes.
         """
         known = self._workers.get(worker)
+        if self.rule.barrier and self._resting:
+            # Nobody is at work, so it can begin with the next update, whatever others propose.
+            clock = self.version
         if known is None:
             known = self._workers[worker] = _Worker(started=clock, done=clock, enters=clock)
         elif not known.present and not self.rule.barrier:
@@ -179,6 +185,7 @@ class Policy:
             now_s: Monotonic time.
         """
         member = self._workers[worker]
+        self._resting = False
         member.started += 1
         member.waiting = True
         member.pace = member.pace.after_push(now_s)
@@ -205,7 +212,11 @@ class Policy:
         return Outcome(released=self._released())
 
     def flush(self) -> Outcome:
-        """Make an update of what has been gathered, however little; called when training pauses."""
+        """Make an update of what has been gathered, however little, and rest until the next push.
+
+        Called when no worker computes or pushes; whoever joins now begins with the next update.
+        """
+        self._resting = True
         closed = (self._close(),) if self._open else ()
         return Outcome(closed=closed, released=self._released(closed))
 
