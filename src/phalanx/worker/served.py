@@ -153,6 +153,7 @@ class ServedWorker:
 
     def work(self) -> None:
         """Do tickets as they come."""
+        assert self._client is not None
         tally = self._station.tally
         while True:
             if not self._tickets:
@@ -161,6 +162,8 @@ class ServedWorker:
                 self._leave()
                 tally.activity = "waiting for work"
                 self._attend(_IDLE_S)
+                # A server may have moved, and be waiting for the copy that is held here.
+                self._client.attend()
                 continue
             self._attend_all()
             tally.activity = "training"
