@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -166,7 +167,8 @@ def _serve(connection: Connection, data: bytes) -> None:
                         msgspec.msgpack.encode(server.call(server.facts).result(LIMIT_S))
                     )
                 else:
-                    server.call(lambda name=order: server.dismiss(name)).result(LIMIT_S)  # type: ignore[misc]
+                    rank = int(order.rsplit("-", 1)[1])
+                    server.call(partial(server.dismiss, "worker", rank)).result(LIMIT_S)
             server.stop()
 
         thread = threading.Thread(target=obey)

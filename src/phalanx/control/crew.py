@@ -28,6 +28,7 @@ class Crew:
         self._offers: dict[int, dict[str, int | None]] = {}
         self._donors: dict[int, str] = {}
         self._hosts: dict[int, str] = {}
+        self._left: set[Process] = set()
 
     @property
     def workers(self) -> set[int]:
@@ -57,6 +58,9 @@ class Crew:
         """A server listens: introduce everybody, and find it a copy if it lost its memory."""
         self._hosts[address.server] = host
         self._addresses[address.server] = address
+        for peer in self._left - self._peers:
+            # It would wait for everybody that the run began with.
+            self._desk.send(host, Dismiss(role=_role(peer), rank=peer.rank))
         for peer in self._peers:
             self._admit(peer, host)
         self._connect_all()
@@ -88,6 +92,7 @@ class Crew:
     def peer_left(self, peer: Process) -> None:
         """A worker or the evaluator is gone: nobody is to wait for it, or to believe it."""
         self._peers.discard(peer)
+        self._left.add(peer)
         for host in self.hosts:
             self._desk.send(host, Dismiss(role=_role(peer), rank=peer.rank))
         for server, offers in list(self._offers.items()):

@@ -20,7 +20,7 @@ import torch
 import zmq
 
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.door import FromServer, Knock, Peer, Refusal, Welcome
+from phalanx.paramserver.door import FromServer, Knock, Peer, Refusal, Role, Welcome
 from phalanx.paramserver.reception import Message, Reception
 from phalanx.paramserver.replies import Copy, Replies
 from phalanx.paramserver.shard import Answer, Arrival, Shard
@@ -146,11 +146,11 @@ class Server:
         """Let a peer in, and its earlier incarnations no longer; before `serve` or by `call`."""
         self._reception.admit(public_key, peer)
 
-    def dismiss(self, name: str) -> None:
-        """Shut a peer out and stop waiting for it; by `call`."""
-        peer = self._reception.shut_out(name)
-        if peer is not None and peer.role == "worker":
-            self._forget(peer)
+    def dismiss(self, role: Role, rank: int) -> None:
+        """Shut a peer out and stop waiting for it, even if it never came; by `call`."""
+        self._reception.shut_out(f"{role}-{rank}")
+        if role == "worker":
+            self._forget(rank)
 
     def flush(self) -> None:
         """Apply what has been gathered, however little; by `call`."""
@@ -256,7 +256,7 @@ class Server:
         peer, header = message.peer, message.header
         index = header.segment - self._first
         if header.op == Op.LEAVE:
-            self._forget(peer)
+            self._forget(peer.rank)
             self._reception.send(peer, self._about(Op.LEFT, header))
         elif self._present.get(peer.rank) != peer:
             self._reception.send(peer, self._about(Op.WHO, header))
@@ -307,9 +307,9 @@ class Server:
         self._present[peer.rank] = peer
         self._answer(self._shard.enter(peer.rank, clock, now_s))
 
-    def _forget(self, peer: Peer) -> None:
-        self._present.pop(peer.rank, None)
-        self._answer(self._shard.leave(peer.rank, time.monotonic()))
+    def _forget(self, worker: int) -> None:
+        self._present.pop(worker, None)
+        self._answer(self._shard.leave(worker, time.monotonic()))
 
     def _load(self, message: Message) -> None:
         header, payload = message.header, message.payload

@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import pairwise
 
 PARAMETER_BYTES = 4
-MIN_SEGMENT_BYTES = 1 << 20
+# Smaller ones cost more in Python than they gain by overlapping.
+MIN_SEGMENT_BYTES = 3 << 19
 MAX_SEGMENT_BYTES = 4 << 20
 # Enough segments for receiving, applying and answering to overlap, few enough that Python's cost
 # per segment stays small.
@@ -87,7 +88,7 @@ def plan_shards(
         num_servers: Servers there are.
         min_shard_bytes: A server gets no less, unless there is only one.
         max_shards: Servers to use at most.
-        segment_bytes: Upper limit of a frame; default: an eighth of the shard, 1 to 4 MiB.
+        segment_bytes: Upper limit of a frame; default: an eighth of the shard, 1.5 to 4 MiB.
 
     Returns:
         Shards that differ by at most one parameter, each cut into segments that do too.

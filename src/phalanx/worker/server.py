@@ -147,14 +147,15 @@ class HostedServer:
     def obey(self, order: FromCoordinator) -> bool:
         """Carry out an order; False: it is not for a server."""
         server = self._server
+        role: Role
         match order:
             case Admit():
-                role: Role = "worker" if order.role == "worker" else "reader"
+                role = "worker" if order.role == "worker" else "reader"
                 peer = Peer(role, order.rank, order.incarnation)
                 server.call(lambda: self._admit(order.public_key, peer)).result(_CALL_LIMIT_S)
             case Dismiss():
-                name = f"{order.role}-{order.rank}"
-                server.call(lambda: server.dismiss(name)).result(_CALL_LIMIT_S)
+                role = "worker" if order.role == "worker" else "reader"
+                server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
             case Recall():
                 server.call(self._recall).result(_CALL_LIMIT_S)
             case Flush() if self._server.is_restoring:

@@ -292,7 +292,7 @@ def test_a_dismissed_worker_is_told_and_changes_nothing() -> None:
         gradients.fill_(1.0)
         worker.begin(num_samples=1)
         worker.finish()
-        server.call(lambda: server.dismiss("worker-0")).result(LIMIT_S)
+        server.call(lambda: server.dismiss("worker", 0)).result(LIMIT_S)
         worker.wait(soon("the round that nobody else is in"))
         assert parameters.eq(-1).all()
         poison.fill_(1e6)

@@ -55,7 +55,11 @@ def test_a_small_model_uses_one_server() -> None:
 def test_large_shards_have_large_segments() -> None:
     layout = plan_shards(25_000_000, num_servers=1)
     assert len(layout.segments) == 24
-    assert len(plan_shards(1_200_000, num_servers=1).segments) == 5
+    assert len(plan_shards(1_200_000, num_servers=1).segments) == 4
+
+
+def test_a_model_just_over_a_mebibyte_is_not_cut_in_halves() -> None:
+    assert len(plan_shards(266_610, num_servers=1).segments) == 1
 
 
 @pytest.mark.parametrize(("size", "num_servers"), [(0, 1), (1, 0)])
