@@ -27,6 +27,7 @@ from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
 from phalanx.worker.snapshot import collect, take_up
+from phalanx.worker.steps import record_step
 from phalanx.worker.tally import Tally
 
 
@@ -147,23 +148,15 @@ class TrainLoop:
         position.samples += batch.global_count
         position.epoch_samples += batch.global_count
         position.updates += 1
-        sent_before = self._tally.sent_bytes
-        self._tally.add(facts, input_s=input_s, lr=lr, sent_bytes=self._collective.sent_bytes)
-        self._log.record(
-            events.Step(
-                epoch=position.epoch,
-                step=position.updates,
-                num_samples=facts.num_samples,
-                loss_sum=facts.loss_sum,
-                num_correct=facts.num_correct,
-                lr=lr,
-                input_s=input_s,
-                forward_s=facts.forward_s,
-                backward_s=facts.backward_s,
-                exchange_s=facts.exchange_s,
-                apply_s=facts.apply_s,
-                sent_bytes=self._tally.sent_bytes - sent_before,
-            )
+        record_step(
+            self._log,
+            self._tally,
+            facts,
+            epoch=position.epoch,
+            step=position.updates,
+            lr=lr,
+            input_s=input_s,
+            sent_bytes=self._collective.sent_bytes,
         )
 
     def _end_epoch(self) -> None:

@@ -10,7 +10,7 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from phalanx.comm.solo import SoloCollective
-from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
+from phalanx.data.pipeline import Dataset
 from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.client import Client, ClientSettings
-from phalanx.records import events
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, WorkTimes
@@ -46,6 +45,8 @@ from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.server import HostedServer
 from phalanx.worker.station import Station
+from phalanx.worker.steps import record_step
+from phalanx.worker.units import UnitStream
 
 # Work is asked for and reported about this often: a chatty worker keeps the coordinator busy.
 _REPORT_S = 0.05
@@ -220,23 +221,15 @@ class ServedWorker:
             total_samples=self._dataset.train.num_samples * self._station.job.epochs,
             samples_per_epoch=self._dataset.train.num_samples,
         )
-        sent_before = tally.sent_bytes
-        tally.add(facts, input_s=input_s, lr=lr, sent_bytes=self._client.sent_bytes)
-        self._station.log.record(
-            events.Step(
-                epoch=unit.epoch,
-                step=pushed.ticket,
-                num_samples=facts.num_samples,
-                loss_sum=facts.loss_sum,
-                num_correct=facts.num_correct,
-                lr=lr,
-                input_s=input_s,
-                forward_s=facts.forward_s,
-                backward_s=facts.backward_s,
-                exchange_s=facts.exchange_s,
-                apply_s=facts.apply_s,
-                sent_bytes=tally.sent_bytes - sent_before,
-            )
+        record_step(
+            self._station.log,
+            tally,
+            facts,
+            epoch=unit.epoch,
+            step=pushed.ticket,
+            lr=lr,
+            input_s=input_s,
+            sent_bytes=self._client.sent_bytes,
         )
         self._completed.append(
             Completed(pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct)
@@ -364,56 +357,3 @@ class ServedWorker:
                 samples_per_epoch=self._dataset.train.num_samples,
             )
         )
-
-
-class UnitStream:
-    """The batches of the tickets that a worker is given, prepared ahead of it.
-
-    Args:
-        station: Says which job.
-        dataset: What the batches are cut from.
-        plan: What tickets stand for.
-    """
-
-    def __init__(self, station: Station, dataset: Dataset, plan: TicketPlan) -> None:
-        self._station = station
-        self._dataset = dataset
-        self._plan = plan
-        self._epoch = -1
-        self._asked: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._stream: BatchStream | None = None
-        self._batches: Iterator[Batch] = iter(())
-
-    def ask(self, ticket: int) -> None:
-        """Have the batch of a ticket prepared; the epoch before must have been taken whole."""
-        unit = self._plan.unit(ticket)
-        if unit.epoch != self._epoch:
-            self._begin_epoch(unit.epoch)
-        self._asked.put((unit.step, unit.part))
-
-    def next(self) -> Batch:
-        """The next batch, in the order they were asked for."""
-        return next(self._batches)
-
-    def close(self) -> None:
-        """End the threads behind it."""
-        self._asked.put(None)
-        if self._stream is not None:
-            self._stream.close()
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self.close()
-        job = self._station.job
-        self._epoch = epoch
-        self._asked = queue.SimpleQueue()
-        self._stream = unit_batches(
-            self._dataset,
-            iter(self._asked.get, None),
-            spec=job.data,
-            seed=job.seed,
-            epoch=epoch,
-            global_batch=job.global_batch,
-            num_parts=job.workers,
-            shares=job.batch.shares,
-        )
-        self._batches = iter(self._stream)

@@ -1,0 +1,51 @@
+"""Counting and writing down one step; the same for every kind of worker."""
+
+from __future__ import annotations
+
+from phalanx.records.events import Step
+from phalanx.records.log import EventLog
+from phalanx.strategy.base import StepFacts
+from phalanx.worker.tally import Tally
+
+
+def record_step(
+    log: EventLog,
+    tally: Tally,
+    facts: StepFacts,
+    *,
+    epoch: int,
+    step: int,
+    lr: float,
+    input_s: float,
+    sent_bytes: int,
+) -> None:
+    """Add a step to the running totals and to the event log.
+
+    Args:
+        log: Of this process.
+        tally: Of this worker.
+        facts: What the step came to.
+        epoch: Of its samples.
+        step: Its number in the run; the ticket, where batches are handed out.
+        lr: The learning rate at its point of the schedule.
+        input_s: How long the worker waited for the batch.
+        sent_bytes: Everything that this worker has sent so far.
+    """
+    sent_before = tally.sent_bytes
+    tally.add(facts, input_s=input_s, lr=lr, sent_bytes=sent_bytes)
+    log.record(
+        Step(
+            epoch=epoch,
+            step=step,
+            num_samples=facts.num_samples,
+            loss_sum=facts.loss_sum,
+            num_correct=facts.num_correct,
+            lr=lr,
+            input_s=input_s,
+            forward_s=facts.forward_s,
+            backward_s=facts.backward_s,
+            exchange_s=facts.exchange_s,
+            apply_s=facts.apply_s,
+            sent_bytes=sent_bytes - sent_before,
+        )
+    )
