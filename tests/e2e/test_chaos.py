@@ -40,9 +40,9 @@ from support.waiting import wait_until
 
 Kind = TypeVar("Kind")
 SEED = 20
-NUM_TRAIN, NUM_STEPS, WORKERS, EPOCHS = 1294, 21, 3, 80
+NUM_TRAIN, NUM_STEPS, WORKERS, EPOCHS = 1294, 21, 3, 50
 NOTICED_S = 10.0
-STEP_S = 0.02
+STEP_S = 0.03
 # A user's network whose steps take their time as long as the file `slow` is there: the faults then
 # fall inside the run, however fast the machine is.
 USER_MODEL = f"""
@@ -96,6 +96,7 @@ class Victims:
     def __init__(self, training: Training) -> None:
         self._controller = psutil.Process(training.process.pid)
         self.run = training.run
+        self.struck: set[int] = set()
 
     def pids(self) -> dict[str, int]:
         found = {}
@@ -107,9 +108,9 @@ class Victims:
         return found
 
     def ready(self, name: str) -> int | None:
-        """The process id, once it takes part in the run."""
+        """The process id, once it takes part in the run and as long as nothing befell it."""
         pid = self.pids().get(name)
-        if pid is None:
+        if pid is None or pid in self.struck:
             return None
         if name.startswith("worker"):
             started = [e.pid for e in events_of(self.run, name) if isinstance(e, Started)]
@@ -122,6 +123,15 @@ class Victims:
             if len(listening) == 2 or (name.startswith("evaluator") and len(connected) >= 2):
                 return pid
         return None
+
+    def wait_for(self, name: str) -> int:
+        """The process id of a process that takes part, as soon as it does."""
+        found = wait_until(lambda: self.ready(name), f"{name} to be there", limit_s=LIMIT_S)
+        assert found is not None
+        return found
+
+    def wait_for_steps(self, count: int) -> None:
+        wait_until(lambda: self.num_steps() >= count, "some more tickets", limit_s=LIMIT_S)
 
     def num_steps(self) -> int:
         """Tickets in all records so far."""
@@ -142,11 +152,12 @@ def strike(victims: Victims, chance: random.Random) -> Iterator[Fault]:
         # The other server is never lost: it is the witness.
         rank = {"worker": chance.randrange(WORKERS), "server": server, "evaluator": 0}[role]
         done = victims.num_steps() + chance.randrange(20, 200)
-        wait_until(lambda d=done: victims.num_steps() >= d, "some more tickets", limit_s=LIMIT_S)  # type: ignore[misc]
+        victims.wait_for_steps(done)
         name = f"{role}-{rank}"
-        pid = wait_until(lambda n=name: victims.ready(n), f"{name} to be there", limit_s=LIMIT_S)  # type: ignore[misc]
+        pid = victims.wait_for(name)
         struck_s = time.monotonic()
         os.kill(pid, number)
+        victims.struck.add(pid)
         yield Fault(name, number, struck_s)
 
 
@@ -160,28 +171,36 @@ def lives_of(run: RunDir, worker: int) -> list[list[AnyEvent]]:
     return lives
 
 
-@pytest.fixture
-def job_place(place: Place) -> Place:
+def prepare(place: Place, consistency: str) -> None:
     (place.folder / "my_nets.py").write_text(USER_MODEL)
-    place.write_job(JOB)
-    return place
+    place.write_job(JOB | {"strategy": JOB["strategy"] | {"consistency": consistency}})
 
 
-@pytest.mark.timeout(400)
-def test_a_run_survives_the_loss_of_everything_but_its_controller(job_place: Place) -> None:
-    place = job_place
-    calm = place.summary("job.yaml", "--runs", str(place.folder / "calm"))
+@pytest.fixture(scope="module")
+def calm_accuracy(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> float:
+    """What comes of the job when nobody disturbs it."""
+    place = Place(tmp_path_factory.mktemp("calm"), cache)
+    prepare(place, "async")
+    summary = place.summary("job.yaml")
+    assert summary["samples"] == EPOCHS * NUM_TRAIN
+    assert summary["test_accuracy"] > 0.9
+    return float(summary["test_accuracy"])
 
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_a_run_survives_the_loss_of_everything_but_its_controller(
+    place: Place, calm_accuracy: float, consistency: str
+) -> None:
+    prepare(place, consistency)
     (place.folder / "slow").touch()
-    chance = random.Random(SEED)
+    chance = random.Random(f"{SEED} {consistency}")
     with place.start("job.yaml", "--json") as training:
         victims = Victims(training)
         training.worker_pids(WORKERS)
         faults = list(strike(victims, chance))
-        back = {fault.process for fault in faults}
-        wait_until(
-            lambda: all(victims.ready(name) for name in back), "everybody to be back", limit_s=60.0
-        )
+        for name in {fault.process for fault in faults}:
+            victims.wait_for(name)
         (place.folder / "slow").unlink()
         pids = list(victims.pids().values())
         output, errors = training.process.communicate(timeout=LIMIT_S)
@@ -194,10 +213,10 @@ def test_a_run_survives_the_loss_of_everything_but_its_controller(job_place: Pla
     assert_every_sample_was_used_once(run, summary, faults)
     assert summary["serving"]["processes_replaced"] == len(faults)
     assert len(of_kind(run, ServerRestored)) == 2
-    assert calm["samples"] == summary["samples"]
-    assert calm["test_accuracy"] > 0.9
-    # A difference of ten of the 359 test images is chance: async is never the same twice.
-    assert summary["test_accuracy"] == pytest.approx(calm["test_accuracy"], abs=10 / 359)
+    if consistency == "bsp":
+        assert summary["serving"]["updates_lost"] == 0
+    # A difference of ten of the 359 test images is chance: no run with losses is like another.
+    assert summary["test_accuracy"] == pytest.approx(calm_accuracy, abs=10 / 359)
     assert 0 <= summary["train_accuracy"] <= 1
 
 
@@ -211,9 +230,8 @@ def assert_noticed(run: RunDir, faults: list[Fault]) -> None:
     assert len(found) == len(faults), [failure.cause for failure in found]
     for fault in faults:
         how = "was killed by SIGKILL" if fault.number == signal.SIGKILL else "is frozen"
-        [failure] = [f for f in found if f.cause.startswith(f"{fault.process} {how}")] or [None]
-        assert failure is not None, f"nobody noticed {fault}"
-        assert 0 < failure.mono_s - fault.struck_s < NOTICED_S
+        noticed = [f.mono_s for f in found if f.cause.startswith(f"{fault.process} {how}")]
+        assert any(0 < moment - fault.struck_s < NOTICED_S for moment in noticed), fault
 
 
 def assert_every_sample_was_used_once(
