@@ -293,7 +293,9 @@ class ServingCoordinator(Coordinator):
                 "saved run"
             )
         self._plan = TicketPlan(num_parts=self._job.workers, num_steps=-(-num_samples // batch))
-        self._dispatcher = Dispatcher(self._plan, static=self._spec.dispatch == "static")
+        # In rounds nobody can run ahead, and one of each part makes a round one global batch.
+        static = self._spec.dispatch == "static" or self._in_rounds
+        self._dispatcher = Dispatcher(self._plan, static=static)
         if self._is_over:
             # Resumed at the end: only look at what there is.
             self._pausing = True
