@@ -55,6 +55,9 @@ def _state(flat: Tensor, *names: str) -> State:
 
 
 def _sgd(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
+    if spec.momentum == 0 and spec.weight_decay == 0:
+        # A fifth of the way through torch's function, which counts where a step is short.
+        return lambda gradient, lr: _descend(flat, gradient, lr), {}
     # torch starts momentum at the first gradient; without dampening, zero gives the same step.
     state = {"momentum_buffer": torch.zeros_like(flat)} if spec.momentum > 0 else {}
 
@@ -73,6 +76,10 @@ def _sgd(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
         )
 
     return update, state
+
+
+def _descend(flat: Tensor, gradient: Tensor, lr: float) -> None:
+    flat.add_(gradient, alpha=-lr)
 
 
 def _adagrad(spec: AdagradSpec, flat: Tensor) -> tuple[Update, State]:
