@@ -5,7 +5,8 @@ frames of up to 4 MB between processes with one thread each. GB/s counts the byt
 directions. Three limits are measured in the same run, round by round in turn, so that noise hits
 all alike: copying the same bytes in memory, echoing them over a bare TCP connection with both
 directions under way at once, and the same with every chunk added to a buffer on the way (what
-"apply" needs at least). Medians over rounds count, and the best round, because other programs can
+"apply" needs at least). Plain exchanges use a Unix socket where both ends are on one machine, so
+they may pass what TCP can. Medians over rounds count, and the best round, because other programs can
 only slow a round down.
 
     python benchmarks/paramserver.py [--rounds 9] [--growth] [--json]

@@ -206,12 +206,12 @@ class Server:
         while not self._calls.empty():
             self._calls.get()()
 
-    def _judge(self, peer: Peer, knock: Knock) -> FromServer:
+    def _judge(self, peer: Peer, knock: Knock, is_near: bool) -> FromServer:
         if knock.generation != self._settings.generation:
             return Refusal(f"the run is in generation {self._settings.generation} by now")
         if knock.digest != self._settings.digest:
             return Refusal("the model is cut in another way here; use one job file for all")
-        bulk, token = self._reception.issue(peer)
+        bulk, token = self._reception.issue(peer, is_near=is_near)
         return Welcome(
             bulk=bulk,
             token=token,

@@ -193,9 +193,13 @@ def test_a_stopped_server_is_waited_for(stack: ExitStack) -> None:
     assert parameters.eq(-1).all()
 
 
-def port_of(address: str) -> tuple[str, int]:
+def connect_raw(address: str) -> socket.socket:
+    if address.startswith("ipc://@"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect("\0" + address.removeprefix("ipc://@"))
+        return connection
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    return host, int(port)
+    return socket.create_connection((host, int(port)), LIMIT_S)
 
 
 class Intruder:
@@ -225,7 +229,7 @@ class Intruder:
             dealer.send_multipart([header.pack(), payload])
 
     def raw(self, address: str, data: bytes) -> None:
-        with socket.create_connection(port_of(address), LIMIT_S) as connection:
+        with connect_raw(address) as connection:
             connection.sendall(data)
             connection.settimeout(LIMIT_S)
             # Wait until the server has seen it: it greets, and hangs up on nonsense.
@@ -300,6 +304,7 @@ def bulk_address(stack: ExitStack, site: Site) -> str:
 def test_strangers_change_nothing_and_the_run_goes_on(stack: ExitStack, encrypt: bool) -> None:
     site = Site(stack, workers=1, encrypt=encrypt, consistency="async")
     intruder = Intruder(stack, site, bulk_address(stack, site))
+    assert intruder.bulk.startswith("tcp://" if encrypt else "ipc://")
     client, parameters, gradients = site.client()
     attacks = [no_key, wrong_key, wrong_token, garbage, oversized] * 2
     for step, attack in enumerate(attacks, start=1):
