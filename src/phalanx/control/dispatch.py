@@ -39,6 +39,11 @@ class Dispatcher:
         """Whether every ticket up to the gate is done."""
         return not self._held and not self._returned and not any(self._waiting.values())
 
+    def fair_share(self, num_workers: int) -> int:
+        """Tickets to give at once so that nobody hoards what is left: half of an even share."""
+        num_left = len(self._returned) + sum(len(queue) for queue in self._waiting.values())
+        return max(1, num_left // (2 * max(1, num_workers)))
+
     def open_gate(self, first: int, stop: int) -> None:
         """Let tickets from `first` to before `stop` be handed out."""
         for ticket in range(first, stop):

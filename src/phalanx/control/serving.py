@@ -326,8 +326,9 @@ class ServingCoordinator(Coordinator):
         """Give a worker as many tickets as it has asked for, or see to it that nobody waits."""
         if self._dispatcher is None or self._opened is None or worker not in self._crew.workers:
             return
-        count = self._hungry.get(worker, 0)
-        tickets = self._dispatcher.take(worker, count, self._crew.workers)
+        workers = self._crew.workers
+        count = min(self._hungry.get(worker, 0), self._dispatcher.fair_share(len(workers)))
+        tickets = self._dispatcher.take(worker, count, workers)
         if not tickets and self._in_rounds and not self._dispatcher.holds(worker):
             # Where an update takes a gradient of everyone, all must push equally often.
             most = max((self._given.get(other, 0) for other in self._crew.workers), default=0)

@@ -44,7 +44,7 @@ class DeadlineSpec(Spec):
     """From launch until every worker has joined."""
     exchange_s: Seconds = 60.0
     """One collective exchange."""
-    heartbeat_s: Seconds = 5.0
+    heartbeat_s: Seconds = 7.0
     """Silence after which a worker counts as frozen."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
