@@ -6,8 +6,8 @@ directions. Three limits are measured in the same run, round by round in turn, s
 all alike: copying the same bytes in memory, echoing them over a bare TCP connection with both
 directions under way at once, and the same with every chunk added to a buffer on the way (what
 "apply" needs at least). Plain exchanges use a Unix socket where both ends are on one machine, so
-they may pass what TCP can. Medians over rounds count, and the best round, because other programs can
-only slow a round down.
+they may pass what TCP can. Medians over rounds count, and the best round, because other programs
+can only slow a round down. Updates per second against TensorFlow are in `async_updates.py`.
 
     python benchmarks/paramserver.py [--rounds 9] [--growth] [--json]
 """
