@@ -7,9 +7,10 @@ all alike: copying the same bytes in memory, echoing them over a bare TCP connec
 directions under way at once, and the same with every chunk added to a buffer on the way (what
 "apply" needs at least). Plain exchanges use a Unix socket where both ends are on one machine, so
 they may pass what TCP can. Medians over rounds count, and the best round, because other programs
-can only slow a round down. Updates per second against TensorFlow are in `async_updates.py`.
+can only slow a round down. Updates per second against TensorFlow are measured by
+`async_updates.py`, which this calls when told which interpreter has TensorFlow.
 
-    python benchmarks/paramserver.py [--rounds 9] [--growth] [--json]
+    python benchmarks/paramserver.py [--rounds 9] [--growth] [--tensorflow-python PATH] [--json]
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import multiprocessing
 import os
 import socket
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -339,6 +343,7 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
     )
+    parser.add_argument("--tensorflow-python", help="also: updates/s against TensorFlow")
     options = parser.parse_args()
     torch.set_num_threads(1)
     limits = {name: over_limits(size, options.rounds) for name, size in SIZES.items()}
@@ -354,6 +359,11 @@ def main() -> None:
         show_limits(name, found)
     if rows:
         show_growth(rows)
+    if options.tensorflow_python:
+        print(flush=True)
+        script = Path(__file__).with_name("async_updates.py")
+        command = [sys.executable, script, "--tensorflow-python", options.tensorflow_python]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
