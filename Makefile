@@ -30,9 +30,10 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP) ## measure against plain PyTorch, interleaved, median of rounds
+bench: $(STAMP) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/input.py
 	@$(BIN)/python benchmarks/sync.py
+	@$(BIN)/python benchmarks/paramserver.py
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
