@@ -49,6 +49,8 @@ class Step(Event):
     exchange_s: float
     apply_s: float
     sent_bytes: int = 0
+    overlapped_s: float = 0.0
+    """Exchange hidden behind the computation; `exchange_s` is what was left exposed."""
 
 
 class Epoch(Event):
@@ -111,6 +113,47 @@ class Served(Event):
     facts: ServerFacts
 
 
+class Clock(Event):
+    """How this process's monotonic clock stands to the controller's: theirs = ours + offset."""
+
+    offset_s: float
+    error_s: float
+
+
+class ProcessSample(Event):
+    """What this process has used since it started; totals, so that a lost sample costs nothing."""
+
+    cpu_user_s: float
+    cpu_system_s: float
+    memory_bytes: int
+    memory_peak_bytes: int
+    threads: int
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+class HostSample(Event):
+    """What a whole machine has used since it booted; written by one process on each machine."""
+
+    cpu_user_s: float
+    cpu_system_s: float
+    cpu_idle_s: float
+    core_busy_s: list[float]
+    load_1min: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    received_bytes: dict[str, int]
+    """By network interface."""
+    sent_bytes: dict[str, int]
+    read_bytes: int
+    written_bytes: int
+    energy_j: float | None = None
+    energy_source: str = ""
+    """rapl, model (declared watts), or empty where nothing is known."""
+    phase: str = "run"
+    """baseline: before the work began, to be subtracted on request."""
+
+
 class Decision(Event):
     """The controller decided something, and why."""
 
@@ -149,6 +192,9 @@ AnyEvent = (
     | Resumed
     | ServerRestored
     | Served
+    | Clock
+    | ProcessSample
+    | HostSample
     | Decision
     | Failure
     | Warned

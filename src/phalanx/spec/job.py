@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from phalanx.spec.base import Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
+from phalanx.spec.observe import ObserveSpec
 from phalanx.spec.optimize import (
     ConstantSpec,
     EarlyStopSpec,
@@ -92,6 +93,8 @@ class JobSpec(Spec):
     """When the validation set is measured; the test set once at the end, unless never."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """What is written down, and when."""
+    observe: ObserveSpec = ObserveSpec()
+    """How processes and machines are watched."""
     deadlines: DeadlineSpec = DeadlineSpec()
     """How long anything may take."""
 
