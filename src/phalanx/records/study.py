@@ -1,0 +1,256 @@
+"""The study directory: many runs of one matrix, and the only hand-over from running to reporting.
+
+    <study>/
+      study.json       what was planned: axes, cells, gate, target, where the published figures are
+      journal.jsonl    one line per trial that ended, in the order in which they ended
+      runs/            an ordinary run directory per trial
+      abandoned/       run directories of trials that were interrupted; never counted
+      logs/            what the process of each trial printed
+      lock             held by whoever runs the study now
+
+A trial counts when its line is in the journal and not before, so an interrupted study is continued
+by running what has no line. Written by `study`, read by `report` and `cli`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.errors import SpecError, StoreError
+from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.store.atomic import write_atomically
+
+MANIFEST = "study.json"
+JOURNAL = "journal.jsonl"
+
+
+class PlannedCell(msgspec.Struct, kw_only=True):
+    """One combination of the axes."""
+
+    id: str
+    """Short, unique, fit for a directory name."""
+    settings: dict[str, str]
+    """Axis to label."""
+    job: dict[str, Any] = {}
+    """The whole job, all defaults filled in; its seed is replaced in each trial."""
+
+
+class PlannedRepeats(msgspec.Struct, kw_only=True):
+    """How often each cell is run."""
+
+    min: int
+    max: int
+    metric: str | None = None
+    """Whose interval must be narrow enough; None: the number is fixed."""
+    half_width: float | None = None
+    relative: bool = True
+    """Whether `half_width` is a share of the mean rather than in the metric's unit."""
+    confidence: float = 0.95
+
+
+class PlannedGate(msgspec.Struct, kw_only=True):
+    """What must be equal, and how closely, before speeds are compared."""
+
+    metric: str
+    tolerance: float
+    axis: str
+    """The axis on which the baseline lies."""
+    baseline: str
+    """Its label there; each cell is held against the cell that differs in this axis only."""
+    confidence: float = 0.95
+
+
+class RecommendSettings(msgspec.Struct, kw_only=True):
+    """What the recommendation may give up, and for what."""
+
+    accuracy_loss: float = 0.005
+    """Loss of accuracy, as a share of 1, that counts as none."""
+    prefer: str = "time"
+    """time, cost or energy."""
+    price_per_hour: float | None = None
+    """Price of one machine for an hour, for cost."""
+    currency: str = "EUR"
+
+
+class StudyManifest(msgspec.Struct, kw_only=True):
+    """What a study was started from."""
+
+    name: str
+    title: str
+    axes: dict[str, list[str]]
+    """Labels of each axis in the order of the file."""
+    cells: list[PlannedCell]
+    """Every combination that is run, in the order of the file."""
+    metric: str
+    """What is compared between cells, such as train_s."""
+    repeats: PlannedRepeats
+    seeds: list[int]
+    """Seed of repeat 0, 1, ...; the same in every cell, so that differences are paired."""
+    gate: PlannedGate | None = None
+    target: dict[str, float] = {}
+    """Metric to value, for the time that it takes to get there."""
+    published: str | None = None
+    """File in this directory with the published figures."""
+    recommend: RecommendSettings = msgspec.field(default_factory=RecommendSettings)
+    budget_s: float | None = None
+    parallel: int | str = 1
+    wall_s: float = 0.0
+    """When the study was created."""
+    versions: dict[str, str] = {}
+    data_root: str = ""
+    cache_root: str = ""
+
+    def cell(self, cell_id: str) -> PlannedCell:
+        """The cell of that name."""
+        return next(cell for cell in self.cells if cell.id == cell_id)
+
+
+class Trial(msgspec.Struct, kw_only=True):
+    """One run of one cell that ended, well or badly."""
+
+    cell: str
+    settings: dict[str, str]
+    seed: int
+    repeat: int
+    state: str  # finished, failed
+    run: str | None
+    """Name below runs/; None if it failed before there was a run directory."""
+    elapsed_s: float
+    cores: list[int]
+    cause: str | None = None
+    wall_s: float = 0.0
+    """When it was started."""
+    exit_code: int = 0
+
+
+class StudyDir:
+    """Paths and files of one study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, manifest: StudyManifest) -> StudyDir:
+        """Make a new study directory.
+
+        Raises:
+            StoreError: It cannot be written, or it already holds a study.
+        """
+        study = cls(path)
+        if (path / MANIFEST).exists():
+            raise StoreError(
+                f"{path} already holds a study; go on with `phalanx study resume {path}` or choose "
+                "another directory with --to",
+                path=str(path),
+            )
+        try:
+            for part in (study.runs, study.abandoned, study.logs):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot create the study directory {path}: {error.strerror}; "
+                "choose another place with --to",
+                path=str(path),
+            ) from error
+        study.write_manifest(manifest)
+        return study
+
+    @classmethod
+    def open(cls, path: Path) -> StudyDir:
+        """An existing study directory."""
+        if not is_study(path):
+            raise SpecError(f"{path} is not a study directory: it has no {MANIFEST}")
+        return cls(path)
+
+    @property
+    def runs(self) -> Path:
+        """Where the run directories of trials lie."""
+        return self.path / "runs"
+
+    @property
+    def abandoned(self) -> Path:
+        """Where the run directories of interrupted trials are put."""
+        return self.path / "abandoned"
+
+    @property
+    def logs(self) -> Path:
+        """What the processes of trials printed."""
+        return self.path / "logs"
+
+    def manifest(self) -> StudyManifest:
+        """What was planned."""
+        path = self.path / MANIFEST
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=StudyManifest)
+        except (OSError, msgspec.DecodeError) as error:
+            raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+
+    def write_manifest(self, manifest: StudyManifest) -> None:
+        """Replace the manifest in one stroke."""
+        write_atomically(self.path / MANIFEST, encode_pretty(manifest))
+
+    def trials(self) -> list[Trial]:
+        """Every trial that ended, oldest first; of a trial that was run again, the last.
+
+        A line that a crash cut off is no line: its trial did not end.
+        """
+        latest: dict[tuple[str, int], Trial] = {}
+        for trial in self._lines():
+            key = (trial.cell, trial.repeat)
+            latest.pop(key, None)
+            latest[key] = trial
+        return list(latest.values())
+
+    def run(self, trial: Trial) -> RunDir:
+        """The run directory of a trial that has one."""
+        if trial.run is None:
+            raise StoreError(f"trial {trial.repeat} of {trial.cell} ended before it had a run")
+        return RunDir.open(self.runs / trial.run)
+
+    def append(self, trial: Trial) -> None:
+        """Write down that a trial ended; on disk when this returns."""
+        path = self.path / JOURNAL
+        line = msgspec.json.encode(trial) + b"\n"
+        try:
+            with path.open("ab", buffering=0) as file:
+                if file.tell() and _last_byte(path) != b"\n":
+                    # A killed study left half a line; this one must not become part of it.
+                    line = b"\n" + line
+                file.write(line)
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {path}: {error.strerror}; free some space and go on with "
+                f"`phalanx study resume {self.path}`",
+                path=str(path),
+            ) from error
+
+    def _lines(self) -> list[Trial]:
+        path = self.path / JOURNAL
+        if not path.exists():
+            return []
+        decoder = msgspec.json.Decoder(Trial)
+        found = []
+        for line in path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                continue
+            try:
+                found.append(decoder.decode(line))
+            except msgspec.DecodeError:
+                continue
+        return found
+
+
+def is_study(path: Path) -> bool:
+    """Whether a directory holds a study."""
+    return (path / MANIFEST).is_file()
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
