@@ -1,0 +1,165 @@
+"""Figures that somebody else has published, as data beside a study: what was printed and where.
+
+A file names its source, what each measure means and which of ours it stands beside, then tables of
+figures by the labels of the study's axes. A figure with a slip carries both what was printed and
+what it should have been, with the reason. `report` shows them; nothing here computes anything.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, ValidationError
+
+from phalanx.errors import SpecError
+from phalanx.spec.base import ListOf, Spec
+from phalanx.spec.document import read
+from phalanx.spec.messages import spec_error
+
+
+class MeasureSpec(Spec):
+    """What a published figure measures."""
+
+    title: str
+    """What it is called in tables."""
+    unit: str = ""
+    """Such as s, % or GB; empty for shares of 1 and for ratios."""
+    ours: str | None = None
+    """The measure of ours that it stands beside, such as train_s; null: we have none."""
+    note: str = ""
+    """What the source leaves open about it."""
+
+
+class FigureSpec(Spec):
+    """One published number."""
+
+    value: float | None
+    """The number, corrected where it was wrong; null if no right value can be known."""
+    printed: float | str | None = None
+    """What the source prints, where that is something else."""
+    low: float | None = None
+    """The smallest value seen, where the source gives a range."""
+    high: float | None = None
+    """The greatest."""
+    note: str = ""
+    """Why it was corrected, or what is odd about it."""
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the source prints something else."""
+        return self.printed is not None and self.printed != self.value
+
+
+def _bare_number(value: object) -> object:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"value": value} if number else value
+
+
+Figure = Annotated[FigureSpec, BeforeValidator(_bare_number)]
+
+
+class RowSpec(Spec):
+    """The figures of one cell."""
+
+    settings: dict[str, str]
+    """Axis to label, as in the study; an axis that is left out does not matter."""
+    values: dict[str, Figure]
+    """Measure to number."""
+
+
+class TableSpec(Spec):
+    """Figures that the source prints together."""
+
+    title: str
+    """What the table shows."""
+    where: str = ""
+    """Where the source prints it."""
+    note: str = ""
+    """What holds for all of it."""
+    rows: ListOf[RowSpec]
+    """One per cell."""
+
+
+class CurveSpec(Spec):
+    """One measure after every epoch of one cell."""
+
+    settings: dict[str, str]
+    """Axis to label, as in the study."""
+    measure: str
+    """Which measure."""
+    where: str = ""
+    """Where the source prints it."""
+    values: ListOf[Figure]
+    """After epoch 1, 2, ..."""
+
+
+class ClaimSpec(Spec):
+    """A statement of the source that its own tables bear out or not."""
+
+    text: str
+    """What the source says."""
+    holds: bool
+    """Whether its own figures say the same."""
+    note: str = ""
+    """What they say instead."""
+    where: str = ""
+    """Where the source says it."""
+
+
+class PublishedSpec(Spec):
+    """What a source has published about a study."""
+
+    source: str
+    """Author, title, place, year."""
+    setup: str = ""
+    """Machines, software and roles in a sentence or two."""
+    missing: ListOf[str] = ()
+    """What the source does not say."""
+    measures: dict[str, MeasureSpec]
+    """Short name to meaning."""
+    tables: ListOf[TableSpec] = ()
+    """Figures by cell."""
+    curves: ListOf[CurveSpec] = ()
+    """Figures by cell and epoch."""
+    claims: ListOf[ClaimSpec] = ()
+    """What the source concludes."""
+
+    @property
+    def corrections(self) -> list[FigureSpec]:
+        """Every figure that differs from what was printed."""
+        in_tables = [
+            figure for table in self.tables for row in table.rows for figure in row.values.values()
+        ]
+        in_curves = [figure for curve in self.curves for figure in curve.values]
+        return [figure for figure in (*in_tables, *in_curves) if figure.is_corrected]
+
+
+def load_published(path: str | os.PathLike[str]) -> PublishedSpec:
+    """Read a file of published figures.
+
+    Raises:
+        SpecError: One sentence with file, line, value and what would be right.
+    """
+    document = read(Path(path))
+    if not isinstance(document.data, dict):
+        raise SpecError(f"{path}: published figures are settings by name, such as 'source: ...'")
+    try:
+        published = PublishedSpec.model_validate(document.data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise spec_error(error, document, PublishedSpec) from None
+    _check_measures(published, str(path))
+    return published
+
+
+def _check_measures(published: PublishedSpec, path: str) -> None:
+    used = {name for table in published.tables for row in table.rows for name in row.values}
+    used |= {curve.measure for curve in published.curves}
+    unknown = sorted(used - published.measures.keys())
+    if unknown:
+        raise SpecError(
+            f"{path}: {', '.join(repr(name) for name in unknown)} is not among the measures "
+            f"({', '.join(published.measures)}); say what it means there",
+            file=path,
+        )
