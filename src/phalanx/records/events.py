@@ -51,6 +51,23 @@ class Step(Event):
     sent_bytes: int = 0
     overlapped_s: float = 0.0
     """Exchange hidden behind the computation; `exchange_s` is what was left exposed."""
+    wait_s: float = 0.0
+    """The part of `exchange_s` in which a server's rule held this worker back. In a group that steps
+    together it stays 0: waiting is found by comparing the workers, see `records.phases`."""
+
+
+class Standstill(Event):
+    """A worker neither read nor computed, between two steps."""
+
+    epoch: int
+    what: str
+    """work: had none to do; round: took part in an update without samples; settle: all replicas
+    were brought to one state at the end of an epoch."""
+    duration_s: float
+    wait_s: float = 0.0
+    """The part of it that was waiting for others, where this worker can know; as in `Step`."""
+    step: int = 0
+    """The step before it, in a group that steps together."""
 
 
 class Epoch(Event):
@@ -118,23 +135,56 @@ class Clock(Event):
 
     offset_s: float
     error_s: float
+    """The offset is right to within this: half the time of the quickest of several exchanges."""
+    attempt: int = 1
 
 
 class ProcessSample(Event):
-    """What this process has used since it started; totals, so that a lost sample costs nothing."""
+    """What this process and its children have used so far; totals, so a lost sample costs nothing.
 
+    Totals begin with the process: compare only samples of one `pid`.
+    """
+
+    pid: int
     cpu_user_s: float
     cpu_system_s: float
     memory_bytes: int
+    """Resident at this moment; pages shared with other processes count in full."""
     memory_peak_bytes: int
+    """Most that was ever resident; before the run, too, if the process is older."""
     threads: int
-    read_bytes: int = 0
-    written_bytes: int = 0
+    read_bytes: int | None = None
+    """From the disk, not from the page cache; None: the system does not say."""
+    written_bytes: int | None = None
+    moment: str = ""
+    """begin: the first step is about to start; end: the last step so far is over; else by time."""
+    attempt: int = 1
+
+
+class Watching(Event):
+    """One process of a machine begins to watch all of it: what the samples will be about."""
+
+    host: str
+    cores: int
+    memory_total_bytes: int
+    energy_source: str
+    """rapl, model, or empty."""
+    energy_reason: str
+    group_cores: float | None = None
+    """Processor time that a control group (container, batch system) allows, in cores."""
+    group_memory_bytes: int | None = None
+    """Memory that it allows."""
+    attempt: int = 1
 
 
 class HostSample(Event):
-    """What a whole machine has used since it booted; written by one process on each machine."""
+    """What a whole machine has used since it booted; written by one process on each machine.
 
+    Inside a container these are still the figures of the machine around it, except for the network,
+    which is the container's own; `group_*` is what the container itself has used.
+    """
+
+    host: str
     cpu_user_s: float
     cpu_system_s: float
     cpu_idle_s: float
@@ -143,15 +193,21 @@ class HostSample(Event):
     memory_used_bytes: int
     memory_total_bytes: int
     received_bytes: dict[str, int]
-    """By network interface."""
+    """By network interface; what goes through `lo` counts once as sent and once as received."""
     sent_bytes: dict[str, int]
-    read_bytes: int
-    written_bytes: int
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    cpu_stolen_s: float = 0.0
+    """Taken by other guests of the same hypervisor."""
     energy_j: float | None = None
+    """Since the watching began."""
     energy_source: str = ""
     """rapl, model (declared watts), or empty where nothing is known."""
+    group_cpu_s: float | None = None
+    group_memory_bytes: int | None = None
     phase: str = "run"
     """baseline: before the work began, to be subtracted on request."""
+    attempt: int = 1
 
 
 class Decision(Event):
@@ -186,6 +242,7 @@ class Finished(Event):
 AnyEvent = (
     Started
     | Step
+    | Standstill
     | Epoch
     | Evaluation
     | Checkpoint
@@ -194,6 +251,7 @@ AnyEvent = (
     | Served
     | Clock
     | ProcessSample
+    | Watching
     | HostSample
     | Decision
     | Failure
