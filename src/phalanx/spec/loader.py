@@ -1,7 +1,7 @@
 """Job files and mappings as `JobSpec`: read, override, validate, and say what is wrong.
 
-Called by `api` and `cli`. Whether data, models and machines exist is not checked here: the job may
-be meant for other machines than this one.
+Called by `api`, `cli` and the loader of studies. Whether data, models and machines exist is not
+checked here: the job may be meant for other machines than this one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     Raises:
         SpecError: One sentence with file, line, value and what would be right.
     """
+    return validate_job(read_job(path), overrides)
+
+
+def read_job(path: str | os.PathLike[str]) -> Document:
+    """Read a job file without looking at its settings.
+
+    Raises:
+        SpecError: The file is missing, not YAML, or holds no settings by name.
+    """
     document = read(Path(path))
     if document.data is None:
         raise SpecError(
@@ -43,7 +52,7 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
             file=str(path),
             line=document.mark(()).line,
         )
-    return _validated(document, overrides)
+    return document
 
 
 def job_from_mapping(mapping: Mapping[str, object], overrides: Sequence[str] = ()) -> JobSpec:
@@ -56,10 +65,15 @@ def job_from_mapping(mapping: Mapping[str, object], overrides: Sequence[str] = (
     Raises:
         SpecError: One sentence with setting, value and what would be right.
     """
-    return _validated(from_mapping(mapping), overrides)
+    return validate_job(from_mapping(mapping), overrides)
 
 
-def _validated(document: Document, overrides: Sequence[str]) -> JobSpec:
+def validate_job(document: Document, overrides: Sequence[str] = ()) -> JobSpec:
+    """Lay overrides over a document and turn it into a job.
+
+    Raises:
+        SpecError: One sentence with place, value and what would be right.
+    """
     apply_overrides(document, overrides, JobSpec)
     try:
         # Files use the aliases only: 'global', never the Python name 'global_'.

@@ -53,6 +53,21 @@ def _apply(document: Document, text: str, order: int, root: type[Spec]) -> None:
     if not equals or not all(path):
         raise _error(mark, "an override is path=value, such as optimizer.lr=0.05")
     value = parse(value_text, mark.source, with_lines=False).data
+    apply_setting(document, path, value, mark, root)
+
+
+def apply_setting(
+    document: Document, path: tuple[str, ...], value: object, mark: Mark, root: type[Spec]
+) -> None:
+    """Set one value as `--set` would; what was written elsewhere is set by the same rules.
+
+    Args:
+        document: Its data is a mapping.
+        path: Keys from the top, at least one.
+        value: Plain data.
+        mark: Where the value was written; an order above 0 tells it from the document's own.
+        root: The model that will validate the document.
+    """
     parent, annotation, done = _descend(document, path, mark, root)
     last = path[-1]
     if isinstance(parent, list):

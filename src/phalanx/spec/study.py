@@ -1,0 +1,261 @@
+"""The study: a matrix of jobs, how often each is repeated, and what is asked of the results.
+
+Plain data with its checks. Jobs inside a study are checked cell by cell when the matrix is
+expanded (`study.matrix`), because only a cell is a whole job; reading files is `study_file`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+
+from phalanx.spec.base import ListOf, Spec, Words, fault
+from phalanx.spec.flow import quoted
+
+Metric = Literal[
+    "train_s",
+    "elapsed_s",
+    "samples_per_s",
+    "startup_s",
+    "evaluate_s",
+    "input_s",
+    "compute_s",
+    "communication_s",
+    "wait_s",
+    "apply_s",
+    "bytes_sent",
+    "updates",
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "test_loss",
+    "test_accuracy",
+]
+"""Numbers of a run's summary that a study can repeat, gate and compare by."""
+
+PositiveInt = Annotated[int, Field(gt=0)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+_TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)min)?(?:(\d+(?:\.\d+)?)s)?")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds in `90s`, `20min` or `1h30min`; None if the text is no time above zero."""
+    found = _TIME.fullmatch(text.replace(" ", ""))
+    if found is None:
+        return None
+    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds or None
+
+
+def _duration(text: str) -> str:
+    if parse_duration(text) is None:
+        raise fault(f"{quoted(text)} is no time", "; write 90s, 20min or 1h30min")
+    return text
+
+
+Duration = Annotated[
+    str, AfterValidator(_duration), Words("a time such as 90s, 20min or 1h30min, as text")
+]
+
+
+def _width(value: str | float) -> str | float:
+    size = value
+    if isinstance(value, str):
+        found = _PERCENT.fullmatch(value.strip())
+        if found is None:
+            raise fault(
+                f"{quoted(value)} is no width",
+                "; write 2 % for a share of the mean, or a number in the metric's unit",
+            )
+        size = float(found.group(1))
+    if not float(size) > 0:
+        raise fault(f"a half-width is above 0, not {quoted(value)}")
+    return value
+
+
+HalfWidth = Annotated[
+    str | float, AfterValidator(_width), Words("a share of the mean such as 2 %, or a number")
+]
+
+
+class UntilSpec(Spec):
+    """When a cell has been repeated often enough."""
+
+    half_width: HalfWidth
+    """Half the width of the confidence interval of the cell's mean: `2 %` of the mean, or a number
+    in the metric's unit."""
+    metric: Metric | None = None
+    """Whose mean; null: the study's `metric`."""
+    confidence: Confidence = 0.95
+    """How sure the interval is."""
+
+    @property
+    def width(self) -> tuple[float, bool]:
+        """The half-width as a number, and whether it is a share of the mean."""
+        if isinstance(self.half_width, str):
+            return float(self.half_width.strip().removesuffix("%")) / 100, True
+        return float(self.half_width), False
+
+
+class RepeatsSpec(Spec):
+    """How often each cell is run, each time with another seed."""
+
+    min: PositiveInt = 3
+    """So often in any case."""
+    max: PositiveInt | None = None
+    """Never more often; null: `min`, or 10 with `until`."""
+    until: UntilSpec | None = None
+    """Go on after `min` until the mean is known well enough."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> RepeatsSpec:
+        if self.max is not None and self.max < self.min:
+            raise fault(f"repeats.max is {self.max}, which is below min ({self.min})", at=("max",))
+        if self.until is None and self.max not in (None, self.min):
+            raise fault(
+                "repeats.max has no effect without until",
+                "; add 'until: {half_width: 2 %}' or leave it out",
+                at=("max",),
+            )
+        if self.until is not None and self.most < 2:
+            raise fault("an interval takes at least 2 runs", "; set max to 2 or more", at=("max",))
+        return self
+
+    @property
+    def most(self) -> int:
+        """The largest number of repeats that there can be."""
+        if self.max is not None:
+            return self.max
+        return self.min if self.until is None else max(10, self.min)
+
+
+def _number_only(value: object) -> object:
+    return {"min": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class GateSpec(Spec):
+    """What both sides must reach before their speeds are compared."""
+
+    metric: Metric = "test_accuracy"
+    """What must be equal."""
+    tolerance: Annotated[float, Field(gt=0)]
+    """The largest difference that counts as none, in the metric's unit; accuracy is a share of
+    1."""
+    baseline: str
+    """Which side the others are held against: a label, or `axis=label` where a label alone could
+    be meant of two axes."""
+    confidence: Confidence = 0.95
+    """One minus the chance of calling unequal sides equal."""
+
+
+class TargetSpec(Spec):
+    """What must be reached, for the time that it takes."""
+
+    val_accuracy: float | None = None
+    """Accuracy on the validation set, after an epoch."""
+    val_loss: float | None = None
+    """Loss on the validation set, after an epoch."""
+    train_accuracy: float | None = None
+    """Accuracy over an epoch's training samples."""
+    train_loss: float | None = None
+    """Loss over an epoch's training samples."""
+    test_accuracy: float | None = None
+    """Accuracy on the test set, which is measured at the end only."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """What was given."""
+        return {name: float(value) for name, value in self if value is not None}
+
+
+class RecommendSpec(Spec):
+    """What the recommendation may give up, and for what."""
+
+    accuracy_loss: Annotated[float, Field(ge=0)] = 0.005
+    """Loss of accuracy, as a share of 1, that counts as none."""
+    prefer: Literal["time", "cost", "energy"] = "time"
+    """What is to be saved."""
+    price_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """What one machine costs per hour; needed for cost."""
+    currency: str = "EUR"
+    """In which money."""
+
+    @model_validator(mode="after")
+    def _cost_needs_a_price(self) -> RecommendSpec:
+        if self.prefer == "cost" and self.price_per_hour is None:
+            raise fault(
+                "recommend.prefer cost needs price_per_hour",
+                ", such as 'price_per_hour: 0.20'",
+                at=("prefer",),
+            )
+        return self
+
+
+class StudySpec(Spec):
+    """Many runs of related jobs."""
+
+    study: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=60),
+        Words("up to 60 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"),
+    ]
+    """Names the study and its directory."""
+    title: str = ""
+    """What the report is headed with; default: the name."""
+    job: dict[str, JsonValue] = {}
+    """What all cells have in common: a job, or the path of a job file seen from this file."""
+    axes: dict[str, JsonValue]
+    """What differs. A setting of the job with a list of values, or a name of your own with labels
+    that each set one or more settings."""
+    only: ListOf[dict[str, JsonValue]] = ()
+    """Run only the cells that agree with one of these, such as `{strategy: PS}`."""
+    exclude: ListOf[dict[str, JsonValue]] = ()
+    """Leave out the cells that agree with one of these."""
+    repeats: Annotated[RepeatsSpec, BeforeValidator(_number_only)] | None = None
+    """A number, or a mapping; default: one for each of `seeds`, else 3."""
+    seeds: ListOf[Seed] | None = None
+    """The seed of each repeat, the same in every cell; default: the job's seed and those after
+    it."""
+    budget: Duration | None = None
+    """Start no run that would end later than this; null: no limit."""
+    parallel: PositiveInt | Literal["auto"] = 1
+    """Runs at the same time, each on cores of its own; auto: as many as have a core for every
+    worker and server."""
+    metric: Metric = "train_s"
+    """What cells are compared by."""
+    gate: GateSpec | None = None
+    """What both sides must reach before their speeds are compared."""
+    target: TargetSpec = TargetSpec()
+    """What must be reached, for the time that it takes."""
+    published: str | None = None
+    """A file of published figures to show beside ours, seen from this file."""
+    recommend: RecommendSpec = RecommendSpec()
+    """What the recommendation may give up, and for what."""
+
+    @model_validator(mode="after")
+    def _enough_seeds(self) -> StudySpec:
+        if self.seeds is None:
+            return self
+        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
+            raise fault("seeds must differ, and there must be one", at=("seeds",))
+        if len(self.seeds) < self.planned_repeats.most:
+            raise fault(
+                f"seeds has {len(self.seeds)} entries for up to {self.planned_repeats.most} "
+                "repeats",
+                "; give one for each or leave seeds out",
+                at=("seeds",),
+            )
+        return self
+
+    @property
+    def planned_repeats(self) -> RepeatsSpec:
+        """How often each cell is run, with the default filled in."""
+        if self.repeats is not None:
+            return self.repeats
+        return RepeatsSpec(min=len(self.seeds)) if self.seeds else RepeatsSpec()

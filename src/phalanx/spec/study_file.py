@@ -1,0 +1,123 @@
+"""Study files as `StudySpec`: read, override, validate; the base job stays a document of its own.
+
+The job is not validated here: it becomes whole only when an axis value is laid over it, cell by
+cell. Its document keeps the lines, so that what is wrong in a cell is still found in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from phalanx.errors import SpecError
+from phalanx.spec.document import Document, Mark, from_mapping, parse, read
+from phalanx.spec.flow import quoted
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import read_job
+from phalanx.spec.messages import spec_error
+from phalanx.spec.overrides import apply_overrides
+from phalanx.spec.study import StudySpec
+
+_JOB = "job."
+_AXES = "axes."
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study, and where everything in it was written."""
+
+    spec: StudySpec
+    document: Document
+    """The file without its job."""
+    job: Document
+    """What all cells have in common."""
+    folder: Path
+    """Paths in the file are seen from here."""
+
+
+def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> StudyFile:
+    """Read a study file.
+
+    Args:
+        path: A YAML file.
+        overrides: `path=value` settings that win over the file: `repeats=5`, `job.epochs=2`,
+            `axes.batch.global=[64, 128]`.
+
+    Raises:
+        SpecError: One sentence with file, line, value and what would be right.
+    """
+    file = Path(path)
+    document = read(file)
+    if not isinstance(document.data, dict):
+        raise SpecError(
+            f"{path}: a study is settings by name, such as 'study: my-study' and 'axes: ...'",
+            file=str(path),
+        )
+    return _built(document, file.parent, overrides)
+
+
+def study_from_mapping(
+    mapping: Mapping[str, object], overrides: Sequence[str] = (), folder: Path = Path()
+) -> StudyFile:
+    """Build a study from Python values, with the same checks and messages as for a file.
+
+    Raises:
+        SpecError: One sentence with setting, value and what would be right.
+    """
+    return _built(from_mapping(mapping), folder, overrides)
+
+
+def _built(document: Document, folder: Path, overrides: Sequence[str]) -> StudyFile:
+    assert isinstance(document.data, dict)
+    _take_axis_overrides(document, [text for text in overrides if text.startswith(_AXES)])
+    own = [text for text in overrides if not text.startswith((_JOB, _AXES))]
+    apply_overrides(document, own, StudySpec)
+    job = _base_job(document, folder)
+    for_job = [text.removeprefix(_JOB) for text in overrides if text.startswith(_JOB)]
+    apply_overrides(job, for_job, JobSpec)
+    try:
+        spec = StudySpec.model_validate(
+            document.data | {"job": job.data}, by_alias=True, by_name=False
+        )
+    except ValidationError as error:
+        raise spec_error(error, document, StudySpec) from None
+    return StudyFile(spec=spec, document=document, job=job, folder=folder)
+
+
+def _take_axis_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Set whole axes; the name of an axis has dots of its own, so the usual rules do not apply."""
+    assert isinstance(document.data, dict)
+    for order, text in enumerate(overrides, start=1):
+        mark = Mark(f"--set {text}", order=order)
+        name, equals, value = text.removeprefix(_AXES).partition("=")
+        axes = document.data.setdefault("axes", {})
+        if not equals or not isinstance(axes, dict):
+            raise SpecError(f"{mark}: an axis is set as a whole, such as axes.batch.global=[64]")
+        axes[name.strip()] = parse(value, mark.source, with_lines=False).data
+        inside = ("axes", name.strip())
+        for known in [known for known in document.marks if known[:2] == inside]:
+            del document.marks[known]
+        document.marks[inside] = mark
+
+
+def _base_job(document: Document, folder: Path) -> Document:
+    assert isinstance(document.data, dict)
+    given = document.data.get("job")
+    mark = document.mark(("job",))
+    if given is None:
+        return Document({})
+    if isinstance(given, str):
+        return read_job(folder / given)
+    if isinstance(given, dict):
+        inside = {path[1:]: at for path, at in document.marks.items() if path[:1] == ("job",)}
+        return Document(given, inside)
+    where = f"{mark}: " if mark.source else ""
+    raise SpecError(
+        f"{where}job must be a mapping or the path of a job file, not {quoted(given)}",
+        file=mark.source,
+        line=mark.line,
+    )
