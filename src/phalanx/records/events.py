@@ -51,9 +51,9 @@ class Step(Event):
     sent_bytes: int = 0
     overlapped_s: float = 0.0
     """Exchange hidden behind the computation; `exchange_s` is what was left exposed."""
-    wait_s: float = 0.0
-    """The part of `exchange_s` in which a server's rule held this worker back. In a group that steps
-    together it stays 0: waiting is found by comparing the workers, see `records.phases`."""
+    wait_s: float | None = None
+    """The part of `exchange_s` in which a server's rule held this worker back; None in a group that
+    steps together, where only comparing the workers can tell: see `records.phases`."""
 
 
 class Standstill(Event):
@@ -64,10 +64,8 @@ class Standstill(Event):
     """work: had none to do; round: took part in an update without samples; settle: all replicas
     were brought to one state at the end of an epoch."""
     duration_s: float
-    wait_s: float = 0.0
-    """The part of it that was waiting for others, where this worker can know; as in `Step`."""
-    step: int = 0
-    """The step before it, in a group that steps together."""
+    wait_s: float | None = None
+    """The part of it that was waiting for others; None as in `Step`."""
 
 
 class Epoch(Event):

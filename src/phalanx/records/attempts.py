@@ -1,0 +1,77 @@
+"""Which attempt an event belongs to, and what time it was on the controller's clock.
+
+A resumed run appends to the logs of the attempts before it, maybe after a reboot or on another
+machine, so monotonic times can only be compared within one attempt. Readers of timelines, resources
+and phases begin here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from phalanx.records.events import (
+    AnyEvent,
+    Clock,
+    HostSample,
+    ProcessSample,
+    Started,
+    Watching,
+)
+
+Logs = Mapping[str, Sequence[AnyEvent]]
+"""The events of each process of a run, oldest first."""
+
+
+def split_attempts(events: Iterable[AnyEvent]) -> dict[int, list[AnyEvent]]:
+    """The events of one process by attempt; what says no attempt belongs to the one before it."""
+    attempt = 1
+    parts: dict[int, list[AnyEvent]] = {}
+    for event in events:
+        if isinstance(event, Started | Clock | ProcessSample | Watching | HostSample):
+            attempt = event.attempt
+        parts.setdefault(attempt, []).append(event)
+    return parts
+
+
+def by_attempt(logs: Logs) -> dict[int, dict[str, list[AnyEvent]]]:
+    """The events of each attempt, by process."""
+    parts: dict[int, dict[str, list[AnyEvent]]] = {}
+    for process, events in logs.items():
+        for attempt, part in split_attempts(events).items():
+            parts.setdefault(attempt, {})[process] = part
+    return dict(sorted(parts.items()))
+
+
+class RunClock:
+    """Turns one process's monotonic time into the controller's, within one attempt.
+
+    Between two measurements of the offset it is interpolated, because clocks drift apart (some ten
+    microseconds in a second). An offset within its own error is taken as none: on one machine all
+    processes read the same clock, and the noise of the measurement must not part them.
+
+    Args:
+        events: Of one process and attempt; without `Clock` events its clock is the controller's.
+    """
+
+    def __init__(self, events: Iterable[AnyEvent]) -> None:
+        clocks = [event for event in events if isinstance(event, Clock)]
+        self._times_s = [clock.mono_s for clock in clocks]
+        self._offsets_s = [
+            clock.offset_s if abs(clock.offset_s) > clock.error_s else 0.0 for clock in clocks
+        ]
+
+    def at(self, mono_s: float) -> float:
+        """The controller's monotonic time at a moment of this process's."""
+        return mono_s + self.offset_at(mono_s)
+
+    def offset_at(self, mono_s: float) -> float:
+        """What has to be added to this process's time at a moment."""
+        if not self._times_s:
+            return 0.0
+        after = bisect_right(self._times_s, mono_s)
+        if after in (0, len(self._times_s)):
+            return self._offsets_s[max(0, after - 1)]
+        begin_s, end_s = self._times_s[after - 1 : after + 1]
+        first, second = self._offsets_s[after - 1 : after + 1]
+        return first + (second - first) * (mono_s - begin_s) / (end_s - begin_s)
