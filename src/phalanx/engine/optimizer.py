@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from phalanx.engine.layout import Range
+from phalanx.engine.spans import span
 from phalanx.engine.update import make_update
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import OptimizerSpec
@@ -56,13 +57,17 @@ class FlatOptimizer:
                 slice: the root of the slices' `squared_norm` added up. None measures `gradient`.
         """
         if self._spec.l2 > 0:
-            for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
-                gradient[part.start : part.stop].add_(kernel, alpha=2 * self._spec.l2)
+            with span("regulariser"):
+                self._regularise(gradient)
         if self._spec.clip_norm is not None:
             norm = float(gradient.norm()) if gradient_norm is None else gradient_norm
             if norm > self._spec.clip_norm:
                 gradient.mul_(self._spec.clip_norm / norm)
         self._update(gradient, lr)
+
+    def _regularise(self, gradient: Tensor) -> None:
+        for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
+            gradient[part.start : part.stop].add_(kernel, alpha=2 * self._spec.l2)
 
     def squared_norm(self, gradient: Tensor) -> float:
         """Squared length of `gradient` with the regulariser's part, leaving `gradient` as it is."""

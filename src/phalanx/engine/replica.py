@@ -26,6 +26,7 @@ from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
+from phalanx.engine.spans import span
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import LossSpec, OptimizerSpec
 
@@ -125,8 +126,9 @@ class Replica:
         if not self.module.training:
             self.module.train()
         torch.default_generator.manual_seed(draw_seed(self._seed, self._rank, step))
-        loss_sum, num_correct = self._forward(batch)
-        value = float(loss_sum.detach())
+        with span("forward"):
+            loss_sum, num_correct = self._forward(batch)
+            value = float(loss_sum.detach())
         if not math.isfinite(value):
             raise EngineError(
                 f"the loss became {value} in step {step} on rank {self._rank}; lower optimizer.lr, "
@@ -135,9 +137,10 @@ class Replica:
                 rank=self._rank,
             )
         forwarded = time.perf_counter()
-        self._flat.backward(
-            loss_sum, scale=1.0 / batch.global_count, on_bucket_ready=on_bucket_ready
-        )
+        with span("backward"):
+            self._flat.backward(
+                loss_sum, scale=1.0 / batch.global_count, on_bucket_ready=on_bucket_ready
+            )
         return StepResult(
             loss_sum=value,
             num_correct=int(num_correct),
@@ -154,7 +157,8 @@ class Replica:
         """
         if self.optimizer is None:
             raise EngineError("this replica has no optimiser; its parameters are moved elsewhere")
-        self.optimizer.step(self.gradients, lr)
+        with span("apply"):
+            self.optimizer.step(self.gradients, lr)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Measure one batch without learning: no dropout, running statistics in batch norm.
@@ -205,7 +209,8 @@ class Replica:
                 raise EngineError(
                     f"the model failed on inputs of shape {tuple(inputs.shape)}: {error}"
                 ) from error
-            return self._loss.sum_and_correct(outputs, targets)
+            with span("loss"):
+                return self._loss.sum_and_correct(outputs, targets)
 
 
 def _as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:

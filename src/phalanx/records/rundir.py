@@ -9,6 +9,7 @@
       logs/                what each process printed
       checkpoints/         the newest few and the best
       servers/             what parameter servers last wrote down
+      profile/             operator times of profiled epochs, one file per worker
 
 Copying the directory moves everything; deleting it loses nothing but this run.
 """
@@ -86,6 +87,10 @@ class RunDir:
     def log_path(self, process: str) -> Path:
         """What a process printed."""
         return self.path / "logs" / f"{process}.log"
+
+    def profile_path(self, process: str) -> Path:
+        """The operator times of a process."""
+        return self.path / "profile" / f"{process}.json"
 
     def write_status(self, status: Status) -> None:
         """Replace the status in one stroke, or on a full disk in the room of the old one."""

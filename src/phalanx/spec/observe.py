@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from phalanx.spec.base import Spec, fault
+from phalanx.spec.base import Spec, Words, fault
 
 Watts = Annotated[float, Field(ge=0)]
 
@@ -42,3 +42,32 @@ class ObserveSpec(Spec):
                 at=("watts_full",),
             )
         return self
+
+
+class ProfileSpec(Spec):
+    """Which epochs have the times of their operators taken, in every worker."""
+
+    epochs: Annotated[
+        str,
+        Field(pattern=r"^[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?(,[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?)*$"),
+        Words("epochs counted from 1, such as '3', '2-4' or '2-4,8'"),
+    ] = "2"
+    """Counted from 1. The first is seldom worth it: caches fill and memory is claimed."""
+    memory: bool = False
+    """Whether to note the memory that operators claim, which makes them slower."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> ProfileSpec:
+        for first, last in self.ranges():
+            if last < first:
+                raise fault(f"'{first}-{last}' is no range", f"; write '{last}-{first}'")
+        return self
+
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and last epoch of each part, counted from 1."""
+        parts = [part.split("-") for part in self.epochs.split(",")]
+        return tuple((int(part[0]), int(part[-1])) for part in parts)
+
+    def covers(self, epoch: int) -> bool:
+        """Whether an epoch, counted from 0 as in records, is to be profiled."""
+        return any(first <= epoch + 1 <= last for first, last in self.ranges())

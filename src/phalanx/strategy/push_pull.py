@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from phalanx.data.pipeline import Batch
 from phalanx.engine.batch import StepResult
 from phalanx.engine.replica import Replica
+from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
 from phalanx.strategy.base import StepFacts
 from phalanx.wire.deadline import Deadline
@@ -66,7 +67,7 @@ class PushPull:
             return self._step_overlapped(batch, ticket)
         self._begin(batch, ticket)
         result = self._replica.forward_backward(batch, self._send_bucket, step=ticket)
-        self._client.finish()
+        self._finish()
         self._outstanding = (ticket, result)
         return self.settle()
 
@@ -90,22 +91,29 @@ class PushPull:
         result = self._replica.forward_backward(batch, step=ticket)
         acknowledged = self.settle()
         self._begin(batch, ticket)
-        self._client.finish()
+        self._finish()
         self._outstanding = (ticket, result)
         return acknowledged
 
     def _begin(self, batch: Batch, ticket: int) -> None:
         num_samples = len(batch.targets)
         weight = num_samples / batch.global_count
-        self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)
+        with span("push"):
+            self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)
+
+    def _finish(self) -> None:
+        with span("push"):
+            self._client.finish()
 
     def _send_bucket(self, index: int) -> None:
         bucket = self._replica.buckets[index]
-        self._client.ready(bucket.start, bucket.stop)
+        with span("push"):
+            self._client.ready(bucket.start, bucket.stop)
 
     def _wait(self) -> None:
         deadline = Deadline.after(self._limit_s, "the servers to answer a push")
-        self._client.wait(deadline, self._on_idle)
+        with span("pull"):
+            self._client.wait(deadline, self._on_idle)
 
 
 def _facts(result: StepResult, exchange_s: float) -> StepFacts:
