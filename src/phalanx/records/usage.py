@@ -1,0 +1,302 @@
+"""What processes and machines used while a run trained: from stored samples to figures and series.
+
+A pure reader of events. Everything is clipped to the run's own windows, from the first training
+step of an attempt to its last; evaluation between two epochs lies inside, start-up and the final
+test outside. Reports, charts, the summary and `phalanx runs show` call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from phalanx.records.attempts import Logs, RunClock, by_attempt
+from phalanx.records.events import AnyEvent, HostSample, ProcessSample, Started
+from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_point
+from phalanx.records.tracks import (
+    Point,
+    Stretch,
+    Window,
+    add_up,
+    clip,
+    highest_levels,
+    mean_levels,
+    subtract,
+)
+
+Windows = Mapping[int, Window]
+"""When each attempt trained, on the controller's clock of that attempt."""
+
+
+class UsePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Use between two samples, for charts."""
+
+    t_s: float
+    """End of the interval, in seconds of training since the first window began."""
+    cpu_cores: float
+    """Busy cores: 1.0 is one core all the time."""
+    cpu_share: float | None
+    """Of the machine, 0 to 1."""
+    memory_bytes: float
+    received_bytes_per_s: dict[str, float]
+    sent_bytes_per_s: dict[str, float]
+    watts: float | None = None
+
+
+class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process, or a whole machine, used while the run trained.
+
+    `received_bytes` and `sent_bytes` are by interface and known for machines only. Disk bytes and
+    energy are None where the system does not tell.
+    """
+
+    name: str
+    host: str
+    duration_s: float
+    """Training time that the samples cover."""
+    cores: int | None
+    """Of the machine."""
+    cpu_user_s: float
+    cpu_system_s: float
+    cpu_cores: float
+    """Mean of busy cores."""
+    cpu_share: float | None
+    """Mean share of the machine, 0 to 1."""
+    core_shares: list[float]
+    """Mean share of each core."""
+    load_mean: float | None
+    memory_mean_bytes: float
+    memory_peak_bytes: int
+    memory_total_bytes: int | None
+    received_bytes: dict[str, int]
+    sent_bytes: dict[str, int]
+    read_bytes: int | None
+    written_bytes: int | None
+    cpu_stolen_s: float = 0.0
+    energy_j: float | None = None
+    energy_source: str = ""
+    group_cpu_s: float | None = None
+    """What the container around this process used, if there is one with a limit."""
+    group_memory_peak_bytes: int | None = None
+    baseline_subtracted: bool = False
+    series: list[UsePoint]
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time, user and system."""
+        return self.cpu_user_s + self.cpu_system_s
+
+
+def training_windows(logs: Logs) -> dict[int, Window]:
+    """When each attempt trained: from the first worker's first step to the last one's last.
+
+    A process that was lost while it trained counts up to its last sample.
+    """
+    windows: dict[int, Window] = {}
+    for attempt, processes in by_attempt(logs).items():
+        spans = [
+            span
+            for events in processes.values()
+            for samples in _lives(events).values()
+            if (span := _training_span(samples, RunClock(events))) is not None
+        ]
+        if spans:
+            windows[attempt] = Window(
+                min(span.begin_s for span in spans), max(span.end_s for span in spans)
+            )
+    return windows
+
+
+def process_uses(logs: Logs, windows: Windows | None = None) -> dict[str, ResourceUse]:
+    """What each process used, itself and its children, by process.
+
+    Args:
+        logs: All events of the run, by process.
+        windows: When it trained; None: as `training_windows` says.
+    """
+    windows = training_windows(logs) if windows is None else windows
+    attempts = by_attempt(logs)
+    cores = _cores(logs)
+    uses: dict[str, ResourceUse] = {}
+    for process in logs:
+        tracks: list[tuple[int, list[Point]]] = []
+        peaks: list[float] = []
+        host = ""
+        for attempt, window in windows.items():
+            events = attempts.get(attempt, {}).get(process, [])
+            clock = RunClock(events)
+            host = next((e.host for e in events if isinstance(e, Started)), host)
+            for samples in _lives(events).values():
+                points = [process_point(sample, clock) for sample in samples]
+                tracks.append((attempt, points))
+                peaks.append(_peak(points, window))
+        use = _use(process, host, cores.get(host), tracks, windows)
+        if use is not None:
+            uses[process] = msgspec.structs.replace(use, memory_peak_bytes=int(max(peaks)))
+    return uses
+
+
+def host_uses(
+    logs: Logs, windows: Windows | None = None, *, subtract_baseline: bool = False
+) -> dict[str, ResourceUse]:
+    """What each machine used, by its name.
+
+    Args:
+        logs: All events of the run, by process.
+        windows: When it trained; None: as `training_windows` says.
+        subtract_baseline: Take off what the idle machine used per second before the work began,
+            where that was watched; never below zero.
+    """
+    windows = training_windows(logs) if windows is None else windows
+    tracks: dict[str, list[tuple[int, list[Point]]]] = {}
+    idle: dict[str, list[Stretch]] = {}
+    latest: dict[str, HostSample] = {}
+    for attempt, processes in by_attempt(logs).items():
+        for events in processes.values():
+            clock = RunClock(events)
+            samples: dict[tuple[str, str], list[HostSample]] = {}
+            for event in events:
+                if isinstance(event, HostSample):
+                    samples.setdefault((event.host, event.phase), []).append(event)
+                    latest[event.host] = event
+            for (host, phase), own in samples.items():
+                points = [host_point(sample, clock) for sample in own]
+                if phase == "baseline":
+                    whole = Window(points[0].time_s, points[-1].time_s)
+                    idle.setdefault(host, []).extend(clip(points, whole))
+                else:
+                    tracks.setdefault(host, []).append((attempt, points))
+    uses: dict[str, ResourceUse] = {}
+    for host, sample in latest.items():
+        baseline = idle.get(host, []) if subtract_baseline else []
+        cores = len(sample.core_busy_s)
+        use = _use(host, host, cores, tracks.get(host, []), windows, idle=baseline)
+        if use is not None:
+            uses[host] = msgspec.structs.replace(
+                use,
+                memory_total_bytes=sample.memory_total_bytes,
+                energy_source=sample.energy_source if use.energy_j is not None else "",
+            )
+    return uses
+
+
+def _lives(events: Sequence[AnyEvent]) -> dict[int, list[ProcessSample]]:
+    """The samples of each process that bore the name, by its id."""
+    lives: dict[int, list[ProcessSample]] = {}
+    for event in events:
+        if isinstance(event, ProcessSample):
+            lives.setdefault(event.pid, []).append(event)
+    return lives
+
+
+def _training_span(samples: Sequence[ProcessSample], clock: RunClock) -> Window | None:
+    marks = [sample for sample in samples if sample.moment]
+    begins = [sample.mono_s for sample in marks if sample.moment == "begin"]
+    if not begins:
+        return None
+    end_s = marks[-1].mono_s if marks[-1].moment == "end" else samples[-1].mono_s
+    return Window(clock.at(begins[0]), clock.at(end_s))
+
+
+def _cores(logs: Logs) -> dict[str, int]:
+    return {
+        event.host: len(event.core_busy_s)
+        for events in logs.values()
+        for event in events
+        if isinstance(event, HostSample)
+    }
+
+
+def _peak(points: Sequence[Point], window: Window) -> float:
+    """The most memory in use inside a window.
+
+    The system's own peak is of the whole life: it counts if it was reached inside the window.
+    """
+    inside = [p for p in points if window.begin_s <= p.time_s <= window.end_s]
+    if not inside:
+        return 0.0
+    peaks = [p.levels["peak"] for p in inside]
+    seen = max(p.levels["memory"] for p in inside)
+    return max(seen, peaks[-1]) if peaks[-1] > peaks[0] else seen
+
+
+def _use(
+    name: str,
+    host: str,
+    cores: int | None,
+    tracks: Sequence[tuple[int, list[Point]]],
+    windows: Windows,
+    *,
+    idle: Sequence[Stretch] = (),
+) -> ResourceUse | None:
+    stretches: list[Stretch] = []
+    series: list[UsePoint] = []
+    begins = _begins(windows)
+    for attempt, points in tracks:
+        if attempt in windows:
+            own = [subtract(stretch, idle) for stretch in clip(points, windows[attempt])]
+            stretches += own
+            series += [_use_point(stretch, cores, begins[attempt]) for stretch in own]
+    if not stretches:
+        return None
+    used, levels, highest = add_up(stretches), mean_levels(stretches), highest_levels(stretches)
+    duration_s = sum(stretch.duration_s for stretch in stretches)
+    busy = (used["user"] + used["system"]) / duration_s
+    return ResourceUse(
+        name=name,
+        host=host,
+        duration_s=duration_s,
+        cores=cores,
+        cpu_user_s=used["user"],
+        cpu_system_s=used["system"],
+        cpu_stolen_s=used.get("stolen", 0.0),
+        cpu_cores=busy,
+        cpu_share=busy / cores if cores else None,
+        core_shares=[total / duration_s for total in _named(used, CORE).values()],
+        load_mean=levels.get("load"),
+        memory_mean_bytes=levels["memory"],
+        memory_peak_bytes=int(highest["memory"]),
+        memory_total_bytes=None,
+        received_bytes={k: round(v) for k, v in _named(used, RECEIVED).items()},
+        sent_bytes={k: round(v) for k, v in _named(used, SENT).items()},
+        read_bytes=_rounded(used.get("read")),
+        written_bytes=_rounded(used.get("written")),
+        energy_j=used.get("energy"),
+        group_cpu_s=used.get("group"),
+        group_memory_peak_bytes=_rounded(highest.get("group memory")),
+        baseline_subtracted=bool(idle),
+        series=series,
+    )
+
+
+def _use_point(stretch: Stretch, cores: int | None, begin_s: float) -> UsePoint:
+    rates = {name: amount / stretch.duration_s for name, amount in stretch.used.items()}
+    busy = rates["user"] + rates["system"]
+    return UsePoint(
+        t_s=stretch.end_s - begin_s,
+        cpu_cores=busy,
+        cpu_share=busy / cores if cores else None,
+        memory_bytes=stretch.levels["memory"],
+        received_bytes_per_s=_named(rates, RECEIVED),
+        sent_bytes_per_s=_named(rates, SENT),
+        watts=rates.get("energy"),
+    )
+
+
+def _begins(windows: Windows) -> dict[int, float]:
+    """When each attempt would have begun, had all of them followed one another without a break."""
+    begins: dict[int, float] = {}
+    before_s = 0.0
+    for attempt, window in sorted(windows.items()):
+        begins[attempt] = window.begin_s - before_s
+        before_s += window.duration_s
+    return begins
+
+
+def _named(amounts: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {k.removeprefix(prefix): v for k, v in amounts.items() if k.startswith(prefix)}
+
+
+def _rounded(amount: float | None) -> int | None:
+    return None if amount is None else round(amount)
