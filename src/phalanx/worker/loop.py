@@ -16,6 +16,7 @@ from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
+from phalanx.engine.spans import spanned
 from phalanx.records import events
 from phalanx.records.improvement import note_validation
 from phalanx.records.log import EventLog
@@ -26,6 +27,7 @@ from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
+from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.snapshot import collect, take_up
 from phalanx.worker.steps import record_step
 from phalanx.worker.tally import Tally
@@ -38,6 +40,7 @@ class Reporting:
     log: EventLog
     control: ControlClient
     tally: Tally
+    profiler: EpochProfiler
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class TrainLoop:
         self._log = reporting.log
         self._control = reporting.control
         self._tally = reporting.tally
+        self._profiler = reporting.profiler
         self._epoch_size = trainee.dataset.train.num_samples
         self._position = Position(num_workers=trainee.collective.size)
 
@@ -125,14 +129,17 @@ class TrainLoop:
             shares=self._job.batch.shares,
             start_sample=position.epoch_samples,
         ) as batches:
+            self._profiler.enter(position.epoch)
             asked = time.perf_counter()
-            for batch in batches:
+            for batch in spanned("input", batches):
                 self._step(batch, input_s=time.perf_counter() - asked)
+                self._profiler.step_done()
                 if self._mid_epoch_checkpoint_due():
                     position.train_s += time.perf_counter() - begin
                     self._write_checkpoint()
                     begin = time.perf_counter()
                 asked = time.perf_counter()
+            self._profiler.leave()
         position.train_s += time.perf_counter() - begin
 
     def _step(self, batch: Batch, *, input_s: float) -> None:

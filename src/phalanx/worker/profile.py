@@ -12,14 +12,12 @@ import time
 from contextlib import ExitStack
 
 import torch
-from torch.autograd import DeviceType
 from torch.autograd.profiler import profile as torch_profile
 from torch.autograd.profiler_util import MEMORY_EVENT_NAME
 
 from phalanx.engine.spans import PREFIX, spans_on
 from phalanx.records.profile import (
     EpochProfile,
-    OperatorTime,
     ProcessProfile,
     read_profile,
     write_profile,
@@ -137,14 +135,15 @@ def _calls(finished: torch_profile) -> list[Call]:
     """
     results = finished.kineto_results
     assert results is not None
-    events = [event for event in results.events() if event.device_type() == DeviceType.CPU]
+    events = results.events()
     # Spans are only opened by the thread that trains.
     threads = {event.start_thread_id() for event in events if event.name().startswith(PREFIX)}
     found: list[Call] = []
     for event in events:
         name, begin_ns, thread = event.name(), event.start_ns(), event.start_thread_id()
         if name == MEMORY_EVENT_NAME:
-            found.append(Call(begin_ns, begin_ns, name, thread not in threads, event.nbytes()))
+            num_bytes = event.nbytes()  # type: ignore[attr-defined]  # missing in torch's stub
+            found.append(Call(begin_ns, begin_ns, name, thread not in threads, num_bytes))
         elif not name.startswith("profiler::_record_function"):
             beside = thread not in threads or event.is_async() or event.end_thread_id() != thread
             found.append(Call(begin_ns, begin_ns + event.duration_ns(), name, beside))

@@ -53,12 +53,18 @@ def run_lockstep_worker(station: Station) -> Done:
         replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
+        station.profiler.prepare()
         startup_s = station.record_start(precision)
         loop = TrainLoop(
             job,
             trainee=Trainee(dataset, replica, strategy, collective),
             checkpoints=Checkpoints(station.run.checkpoints, job.checkpoint),
-            reporting=Reporting(log=station.log, control=station.control, tally=station.tally),
+            reporting=Reporting(
+                log=station.log,
+                control=station.control,
+                tally=station.tally,
+                profiler=station.profiler,
+            ),
         )
         if spec.resume is not None:
             loop.restore()

@@ -20,6 +20,7 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.schedule import learning_rate
+from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
@@ -149,6 +150,7 @@ class ServedWorker:
             on_idle=self._attend_all,
         )
         self._stack.callback(self._units.close)
+        station.profiler.prepare()
         station.record_start(self._precision)
         self._want()
 
@@ -183,6 +185,7 @@ class ServedWorker:
     def finish(self) -> Done:
         """Last words; a worker that came too late to take part has not sent anything."""
         tally = self._station.tally
+        self._station.profiler.leave()
         server = self._host.finish() if self._host is not None else None
         return Done(
             times=WorkTimes(
@@ -197,8 +200,10 @@ class ServedWorker:
         )
 
     def _train(self, ticket: int) -> None:
+        self._station.profiler.enter(self._plan.unit(ticket).epoch)
         asked = time.perf_counter()
-        batch = self._units.next()
+        with span("input"):
+            batch = self._units.next()
         input_s = time.perf_counter() - asked
         tally, epoch = self._station.tally, batch.epoch
         if tally.epoch != epoch or tally.epoch_total == 0:
@@ -206,6 +211,7 @@ class ServedWorker:
         for pushed in self._push_pull.step(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
+        self._station.profiler.step_done()
 
     def _settle(self) -> None:
         for pushed in self._push_pull.settle():
@@ -326,6 +332,7 @@ class ServedWorker:
             self._client.connect(self._limit("a place at every server"), self._attend_all)
 
     def _say_paused(self) -> None:
+        self._station.profiler.leave()
         self._station.control.send(Paused(self._replica.buffers.numpy().tobytes()))
 
     def _limit(self, activity: str) -> Deadline:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from phalanx.data.pipeline import Dataset, open_dataset
@@ -19,6 +20,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
+from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.tally import Tally
 
 LOOPBACK = "127.0.0.1"
@@ -43,6 +45,11 @@ class Station:
     def run(self) -> RunDir:
         """Where records go."""
         return RunDir(Path(self.spec.run_dir))
+
+    @cached_property
+    def profiler(self) -> EpochProfiler:
+        """Takes the times of operators where the job asks for it."""
+        return EpochProfiler(self.job.profile, run=self.run, process=self.spec.process)
 
     @property
     def keys(self) -> KeyPair:
