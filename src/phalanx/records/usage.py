@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from phalanx.records.attempts import Logs, RunClock, by_attempt
-from phalanx.records.events import AnyEvent, HostSample, ProcessSample, Started
+from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample, Started
 from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_point
 from phalanx.records.tracks import (
     Point,
@@ -25,6 +25,8 @@ from phalanx.records.tracks import (
     subtract,
 )
 
+KINDS = (Started, Clock, ProcessSample, HostSample)
+"""What `read_logs` has to read for everything in this module."""
 Windows = Mapping[int, Window]
 """When each attempt trained, on the controller's clock of that attempt."""
 

@@ -7,21 +7,51 @@ import pytest
 from phalanx.errors import StoreError
 from phalanx.records.events import (
     Checkpoint,
+    Clock,
     Decision,
     Epoch,
     Evaluation,
     Event,
     Failure,
     Finished,
+    HostSample,
+    ProcessSample,
     Resumed,
+    Standstill,
     Started,
     Step,
     Warned,
+    Watching,
 )
-from phalanx.records.log import EventLog, read_events
+from phalanx.records.log import EventLog, read_events, read_logs
 from support.waiting import wait_until
 
 EVERY_KIND: list[Event] = [
+    Clock(offset_s=-3.5, error_s=1e-4),
+    Standstill(epoch=1, what="settle", duration_s=0.25),
+    ProcessSample(
+        pid=7,
+        cpu_user_s=1.5,
+        cpu_system_s=0.5,
+        memory_bytes=1 << 20,
+        memory_peak_bytes=1 << 21,
+        threads=3,
+        moment="begin",
+        attempt=2,
+    ),
+    Watching(host="here", cores=2, memory_total_bytes=1, energy_source="", energy_reason="none"),
+    HostSample(
+        host="here",
+        cpu_user_s=1.0,
+        cpu_system_s=2.0,
+        cpu_idle_s=3.0,
+        core_busy_s=[1.0, 2.0],
+        load_1min=0.5,
+        memory_used_bytes=5,
+        memory_total_bytes=9,
+        received_bytes={"lo": 1},
+        sent_bytes={"lo": 2},
+    ),
     Started(
         rank=1,
         role="worker",
@@ -178,3 +208,14 @@ def test_last_words_follow_a_closed_log(tmp_path: Path) -> None:
         log.record(Warned(message="before"))
     log.append_last(Failure(rank=0, cause="after"))
     assert [type(event) for event in read_events(path)] == [Warned, Failure]
+
+
+def test_only_the_kinds_asked_for_are_read(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "worker-0.jsonl") as log:
+        for event in EVERY_KIND:
+            log.record(event)
+    found = read_logs(tmp_path, Step, Clock)
+    assert [type(event) for event in found["worker-0"]] == [
+        type(event) for event in EVERY_KIND if isinstance(event, Step | Clock)
+    ]
+    assert len(read_logs(tmp_path)["worker-0"]) == len(EVERY_KIND)
