@@ -1,4 +1,4 @@
-"""What a control group (a container, a batch system) allows this process.
+"""What a control group (a container, a batch system) allows this process, and has used.
 
 Both versions of the interface are read. A limit holds for a group and all groups inside it, so
 every level from this process up to the root is looked at and the smallest limit counts.
@@ -36,6 +36,35 @@ def memory_limit(root: Path = Path("/")) -> int | None:
         (limit for limit in found if limit is not None and 0 < limit < _UNLIMITED_BYTES),
         default=None,
     )
+
+
+def cpu_used(root: Path = Path("/")) -> float | None:
+    """Seconds of processor time that this process's group has used, or None if nobody counts.
+
+    Args:
+        root: Where `proc` and `sys` are found.
+    """
+    for folder in _folders(root, ""):
+        for line in _text(folder / "cpu.stat").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "usage_usec":
+                return int(value) / 1e6
+    for folder in _folders(root, "cpuacct"):
+        used_ns = _number(folder / "cpuacct.usage")
+        if used_ns is not None:
+            return used_ns / 1e9
+    return None
+
+
+def memory_used(root: Path = Path("/")) -> int | None:
+    """Memory that this process's group uses, page cache included, or None if nobody counts.
+
+    Args:
+        root: Where `proc` and `sys` are found.
+    """
+    found = [_number(folder / "memory.current") for folder in _folders(root, "")]
+    found += [_number(folder / "memory.usage_in_bytes") for folder in _folders(root, "memory")]
+    return next((used for used in found if used is not None), None)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:

@@ -1,0 +1,125 @@
+"""The thread that measures a process, and on one process of each machine the whole machine.
+
+Every process of a run has one. It writes samples into the process's event log at a fixed interval,
+and on request at the moments where training begins and ends. It never delays the process and never
+fails it: what cannot be measured is noted in the printed log once, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal
+
+from phalanx.errors import StoreError
+from phalanx.observe.host import HostMeter
+from phalanx.observe.process import ProcessMeter
+from phalanx.records.events import Event
+from phalanx.spec.observe import ObserveSpec
+
+_log = logging.getLogger(__name__)
+
+Moment = Literal["begin", "end"]
+
+
+class Sampler:
+    """Measures until it is closed; use as a context manager.
+
+    Args:
+        spec: How often, and how energy is found; without an interval nothing is measured at all.
+        record: Where samples go; called by the sampler's thread and by `mark`.
+        attempt: Of the run.
+        watch_host: Whether this process measures the machine, too.
+    """
+
+    def __init__(
+        self,
+        spec: ObserveSpec,
+        record: Callable[[Event], None],
+        *,
+        attempt: int = 1,
+        watch_host: bool = False,
+    ) -> None:
+        self._spec = spec
+        self._record = record
+        self._attempt = attempt
+        self._watch_host = watch_host
+        self._process: ProcessMeter | None = None
+        self._host: HostMeter | None = None
+        self._phase = "run"
+        self._measuring = threading.Lock()
+        self._closing = threading.Event()
+        # A process that has come to its end must not wait for a measurement.
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        if self._spec.interval_s is not None:
+            self._attempt_to(self._open)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._sample()
+
+    def watch_idle(self, duration_s: float) -> None:
+        """Let the machine rest for a while, and measure what it uses all the same."""
+        self._phase = "baseline"
+        self._sample()
+        self._closing.wait(duration_s)
+        self._sample()
+        self._phase = "run"
+
+    def mark(self, moment: Moment) -> None:
+        """Training begins with the next step, or has ended with the last one, for now."""
+        self._sample(moment)
+
+    def _open(self) -> None:
+        self._process = ProcessMeter()
+        if self._watch_host:
+            self._host = HostMeter(self._spec)
+            watching = self._host.describe()
+            watching.attempt = self._attempt
+            self._record(watching)
+
+    def _run(self) -> None:
+        assert self._spec.interval_s is not None
+        self._sample()
+        while not self._closing.wait(self._spec.interval_s):
+            self._sample()
+
+    def _sample(self, moment: Moment | None = None) -> None:
+        with self._measuring:
+            self._attempt_to(lambda: self._measure(moment))
+
+    def _measure(self, moment: Moment | None) -> None:
+        if self._process is not None:
+            sample = self._process.read()
+            sample.moment = moment or ""
+            sample.attempt = self._attempt
+            self._record(sample)
+        if self._host is not None:
+            around = self._host.read()
+            around.phase = self._phase
+            around.attempt = self._attempt
+            self._record(around)
+
+    def _attempt_to(self, measure: Callable[[], None]) -> None:
+        try:
+            measure()
+        except StoreError:
+            # The disk is full; whoever trains will learn of it from the next event.
+            self._closing.set()
+        except Exception:  # a figure that is missing must not end a run; said once, with its cause
+            self._closing.set()
+            self._process = self._host = None
+            _log.warning("resources are not measured any more", exc_info=True)
