@@ -4,7 +4,7 @@
       study.json       what was planned: axes, cells, gate, target, where the published figures are
       journal.jsonl    one line per trial that ended, in the order in which they ended
       runs/            an ordinary run directory per trial
-      abandoned/       run directories of trials that were interrupted; never counted
+      abandoned/       run directories of trials that were interrupted or run again; never counted
       logs/            what the process of each trial printed
       lock             held by whoever runs the study now
 
@@ -125,6 +125,11 @@ class Trial(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     """When it was started."""
     exit_code: int = 0
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From start to end, in wall time."""
+        return self.wall_s, self.wall_s + self.elapsed_s
 
 
 class StudyDir:

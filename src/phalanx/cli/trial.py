@@ -1,0 +1,124 @@
+"""`python -m phalanx.cli.trial`: one run of a study, in a process of its own.
+
+Not a command for people: `study.process` starts it and gives it one order on standard input, which
+stays open as a lifeline. News go out on standard output, everything else on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import ExitCode, PhalanxError
+from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
+
+# From losing the study until the process goes without having ended its workers one by one; they
+# have lifelines of their own.
+_LAST_LIMIT_S = 20.0
+_TELL_EVERY_S = 0.5
+
+
+def main() -> int:
+    """Carry out the order on standard input; returns the exit code."""
+    order = msgspec.json.decode(_read_line(sys.stdin.fileno()), type=TrialOrder)
+    os.sched_setaffinity(0, order.cores)
+    _end_with_study(sys.stdin.fileno())
+    news = _NewsDesk(os.dup(sys.stdout.fileno()))
+    # Only news may go to the study; what a library prints goes to the log.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    code, cause = _carry_out(order, news)
+    news.tell(RunEnded(exit_code=code, cause=cause))
+    return code
+
+
+def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
+    from phalanx import api
+    from phalanx.spec.loader import job_from_mapping
+
+    try:
+        api.train(
+            job_from_mapping(order.job),
+            runs=Path(order.runs),
+            data_root=Path(order.data_root),
+            cache_root=Path(order.cache_root),
+            observers=[_Teller(news)],
+        )
+    except PhalanxError as error:
+        return error.exit_code, str(error)
+    except Exception as error:  # the process boundary: the study goes on with the next trial
+        traceback.print_exc()
+        return ExitCode.FAILED, f"{type(error).__name__}: {error}"
+    return ExitCode.OK, None
+
+
+class _NewsDesk:
+    """Sends news to the study; silent once it is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def tell(self, news: News) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._descriptor, msgspec.json.encode(news) + b"\n")
+
+
+class _Teller:
+    """Follows the run for the study."""
+
+    def __init__(self, news: _NewsDesk) -> None:
+        self._news = news
+        self._next_s = 0.0
+
+    def run_started(self, run_dir: Path, job: object) -> None:
+        self._news.tell(RunBegun(run=run_dir.name))
+
+    def progressed(self, progress: object) -> None:
+        from phalanx.control.progress import RunProgress
+
+        assert isinstance(progress, RunProgress)
+        if progress.elapsed_s >= self._next_s:
+            self._next_s = progress.elapsed_s + _TELL_EVERY_S
+            share = min(1.0, (progress.epoch + progress.epoch_share) / progress.epochs)
+            self._news.tell(RunMoved(share=share, activity=progress.activity))
+
+    def epoch_done(self, report: object) -> None:
+        """The study counts runs, not epochs."""
+
+    def run_finished(self, summary: object) -> None:
+        """Its process says so when it ends."""
+
+
+def _read_line(descriptor: int) -> bytes:
+    """The first line, byte for byte: nothing may lie in a buffer when the lifeline is watched."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            sys.exit(ExitCode.FAILED)
+        line += chunk
+    return bytes(line)
+
+
+def _end_with_study(descriptor: int) -> None:
+    """End the run when the study's end of standard input closes, however the study went."""
+
+    def wait() -> None:
+        while os.read(descriptor, 1024):
+            pass
+        # As if the user had ended the run: the controller ends its workers in order.
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(_LAST_LIMIT_S)
+        os._exit(ExitCode.TERMINATED)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""How much of a study is done and how long the rest will take; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phalanx.records.study import StudyManifest
+from phalanx.study.stopping import Key, Standing, expected_repeats, trial_estimate_s
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where a study stands at one moment."""
+
+    ended: int
+    """Trials in the journal."""
+    failed: int
+    expected: int
+    """Trials that there will be in the end, as far as can be told."""
+    left_s: float | None
+    """None while no trial has finished."""
+
+
+def look_ahead(
+    manifest: StudyManifest, standing: Standing, *, running: Mapping[Key, float], lanes: int
+) -> Outlook:
+    """Estimate the rest from the medians of finished trials.
+
+    Args:
+        manifest: What was planned.
+        standing: How far every cell is.
+        running: Trials under way and for how many seconds.
+        lanes: Trials at the same time.
+    """
+    ended = sum(state.ended for state in standing.cells.values())
+    failed = sum(state.failed for state in standing.cells.values())
+    expected, left_s, known = 0, 0.0, False
+    for name, state in standing.cells.items():
+        total = max(expected_repeats(state, manifest.repeats), len(state.attempted))
+        expected += total
+        each = trial_estimate_s(standing, name)
+        if each is None:
+            continue
+        known = True
+        left_s += each * (total - len(state.attempted))
+        left_s += sum(max(0.0, each - for_s) for key, for_s in running.items() if key[0] == name)
+    left = left_s / max(1, lanes) if known else None
+    if left is not None and manifest.budget_s is not None:
+        left = min(left, max(0.0, manifest.budget_s - standing.spent_s))
+    return Outlook(ended=ended, failed=failed, expected=expected, left_s=left)

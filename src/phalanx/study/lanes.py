@@ -1,0 +1,45 @@
+"""Cores for trials that run at the same time: no core belongs to two of them; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.errors import SpecError
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+
+
+def share_lanes(
+    cores: Sequence[int], jobs: Sequence[JobSpec], parallel: int | str
+) -> list[list[int]]:
+    """Divide the cores into lanes; each runs one trial at a time.
+
+    Args:
+        cores: What this process may use.
+        jobs: Every job of the study; the largest decides under `auto`.
+        parallel: The number of lanes, or `auto`.
+
+    Raises:
+        SpecError: There are more lanes than cores.
+    """
+    if parallel == "auto":
+        number = max(1, len(cores) // max(cores_wanted(job) for job in jobs))
+    else:
+        number = int(parallel)
+    if number > len(cores):
+        raise SpecError(
+            f"parallel is {number}, but there are only {len(cores)} cores, and runs at the same "
+            f"time share none; set it to {len(cores)} or less, or to auto"
+        )
+    each = len(cores) // number
+    # Cores that are left over stay idle: unequal lanes would make the runs in them unequal.
+    return [list(cores[lane * each : (lane + 1) * each]) for lane in range(number)]
+
+
+def cores_wanted(job: JobSpec) -> int:
+    """Cores with which no two processes of the job compute on the same one."""
+    threads = 1 if job.threads == "auto" else job.threads
+    servers = 0
+    if isinstance(job.strategy, ParameterServerSpec) and job.strategy.servers != "colocated":
+        servers = job.strategy.servers
+    return job.workers * threads + servers

@@ -1,0 +1,89 @@
+"""One study at a time in a directory.
+
+The lock is an open file that the processes of trials inherit, so it is held until the last of them
+is gone: a study that was killed cannot be resumed while its trials are still winding down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from phalanx.errors import StoreError
+
+# A trial ends its workers within seconds of losing its study.
+_WIND_DOWN_S = 60.0
+_LOOK_S = 0.2
+
+
+class StudyLock:
+    """Holds a study directory; use as a context manager."""
+
+    def __init__(self, path: Path, *, patience_s: float = _WIND_DOWN_S) -> None:
+        self._path = path
+        self._patience_s = patience_s
+        self._descriptor = -1
+
+    def __enter__(self) -> StudyLock:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """What the processes of trials inherit."""
+        return self._descriptor
+
+    def _take(self) -> None:
+        end_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = self._holder()
+                if holder is not None:
+                    raise StoreError(
+                        f"the study in {self._path.parent} is being run by process {holder}; "
+                        "wait for it or end it first",
+                        path=str(self._path),
+                    ) from None
+                if time.monotonic() > end_s:
+                    raise StoreError(
+                        f"processes of an earlier session still hold {self._path} after "
+                        f"{self._patience_s:g} s; end them first",
+                        path=str(self._path),
+                    ) from None
+                # flock can wait for ever or not at all; a deadline needs looking now and then.
+                time.sleep(_LOOK_S)
+            else:
+                return
+
+    def _holder(self) -> int | None:
+        """The process that runs the study, if it is still there."""
+        text = os.pread(self._descriptor, 32, 0).decode(errors="replace")
+        if not text.isdecimal():
+            return None
+        try:
+            alive = psutil.Process(int(text)).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return int(text) if alive else None

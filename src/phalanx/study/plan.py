@@ -1,0 +1,112 @@
+"""From a study file to the manifest of a study directory: everything decided before the start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx._version import __version__
+from phalanx.errors import SpecError
+from phalanx.records.study import (
+    PlannedCell,
+    PlannedGate,
+    PlannedRepeats,
+    RecommendSettings,
+    StudyManifest,
+)
+from phalanx.spec.published import load_published
+from phalanx.spec.render import to_mapping
+from phalanx.spec.study import GateSpec, StudySpec, parse_duration
+from phalanx.spec.study_file import StudyFile
+from phalanx.study.matrix import Axis, Cell, expand
+
+PUBLISHED = "published.yaml"
+
+
+def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyManifest:
+    """Expand the matrix and settle repeats, seeds and gate.
+
+    Raises:
+        SpecError: A cell is no valid job, or gate or published figures do not fit the axes.
+    """
+    spec = study.spec
+    axes, cells = expand(study)
+    published = published_path(study)
+    if published is not None:
+        load_published(published)
+    return StudyManifest(
+        name=spec.study,
+        title=spec.title or spec.study,
+        axes={axis.name: axis.labels for axis in axes},
+        cells=[
+            PlannedCell(id=cell.id, settings=cell.settings, job=to_mapping(cell.job))
+            for cell in cells
+        ],
+        metric=spec.metric,
+        repeats=_repeats(spec),
+        seeds=_seeds(spec, cells),
+        gate=None if spec.gate is None else _gate(spec.gate, axes, study),
+        target=spec.target.values,
+        published=None if published is None else PUBLISHED,
+        recommend=RecommendSettings(**spec.recommend.model_dump()),
+        budget_s=None if spec.budget is None else parse_duration(spec.budget),
+        parallel=spec.parallel,
+        wall_s=time.time(),
+        versions={"phalanx": __version__},
+        data_root=str(data_root.resolve()),
+        cache_root=str(cache_root.resolve()),
+    )
+
+
+def published_path(study: StudyFile) -> Path | None:
+    """Where the published figures of a study lie, if it names any."""
+    return None if study.spec.published is None else study.folder / study.spec.published
+
+
+def _repeats(spec: StudySpec) -> PlannedRepeats:
+    repeats = spec.planned_repeats
+    until = repeats.until
+    if until is None:
+        return PlannedRepeats(min=repeats.min, max=repeats.most)
+    width, relative = until.width
+    return PlannedRepeats(
+        min=repeats.min,
+        max=repeats.most,
+        metric=until.metric or spec.metric,
+        half_width=width,
+        relative=relative,
+        confidence=until.confidence,
+    )
+
+
+def _seeds(spec: StudySpec, cells: Sequence[Cell]) -> list[int]:
+    if spec.seeds is not None:
+        return list(spec.seeds)
+    first = cells[0].job.seed
+    return [(first + repeat) % 2**32 for repeat in range(spec.planned_repeats.most)]
+
+
+def _gate(gate: GateSpec, axes: Sequence[Axis], study: StudyFile) -> PlannedGate:
+    name, equals, label = gate.baseline.rpartition("=")
+    homes = [(axis.name, gate.baseline) for axis in axes if gate.baseline in axis.labels]
+    if not homes and equals:
+        homes = [(axis.name, label) for axis in axes if axis.name == name and label in axis.labels]
+    if len(homes) == 1:
+        return PlannedGate(
+            metric=gate.metric,
+            tolerance=gate.tolerance,
+            axis=homes[0][0],
+            baseline=homes[0][1],
+            confidence=gate.confidence,
+        )
+    mark = study.document.mark(("gate", "baseline"))
+    where = f"{mark}: " if mark.source else ""
+    known = "; ".join(f"{axis.name}: {', '.join(axis.labels)}" for axis in axes)
+    if homes:
+        first = homes[0][0]
+        raise SpecError(
+            f"{where}gate.baseline {gate.baseline!r} is a label of several axes; write "
+            f"'{first}={gate.baseline}'"
+        )
+    raise SpecError(f"{where}gate.baseline {gate.baseline!r} is no label of an axis ({known})")

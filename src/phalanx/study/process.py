@@ -1,0 +1,178 @@
+"""The process of one trial: starting it on cores of its own, hearing from it, ending it.
+
+It lives in a session of its own, so Ctrl-C reaches the study alone. It reads its order from
+standard input, which stays open: when the study is gone, however it went, the trial ends itself
+and its workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from phalanx.errors import LaunchError
+from phalanx.records.study import Trial
+from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
+from phalanx.study.stopping import Planned
+
+COMMAND = (sys.executable, "-m", "phalanx.cli.trial")
+_LAST_LINES = 3
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A trial, and everything that its process needs."""
+
+    planned: Planned
+    settings: dict[str, str]
+    order: TrialOrder
+    log: Path
+    """Takes what the process prints."""
+    lock: int
+    """Descriptor that the process keeps open as long as it lives."""
+
+
+class TrialProcess:
+    """A trial under way."""
+
+    def __init__(self, assignment: Assignment, command: Sequence[str] = COMMAND) -> None:
+        self.planned = assignment.planned
+        self.cores = assignment.order.cores
+        self.share = 0.0
+        self.activity = "starting"
+        self.run: str | None = None
+        self._assignment = assignment
+        self._command = command
+        self._decoder: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
+        self._ended: RunEnded | None = None
+        self._rest = b""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._wall_s = 0.0
+        self._begun_s = 0.0
+
+    def start(self) -> None:
+        """Start the process and give it its order.
+
+        Raises:
+            LaunchError: The system refuses a new process.
+        """
+        self._wall_s, self._begun_s = time.time(), time.monotonic()
+        with self._assignment.log.open("ab") as log:
+            try:
+                self._child = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(self._assignment.lock,),
+                )
+            except OSError as error:
+                raise LaunchError(
+                    f"cannot start a trial with {self._command[0]}: {error.strerror}"
+                ) from error
+        # A process that died at once breaks the pipe; its exit code tells.
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(self._child.stdin).write(msgspec.json.encode(self._assignment.order) + b"\n")
+            _pipe(self._child.stdin).flush()
+
+    @property
+    def output(self) -> BinaryIO:
+        """Where the news come from; readable or at its end."""
+        assert self._child is not None
+        return _pipe(self._child.stdout)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._begun_s
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From the start until now, in wall time as the journal has it."""
+        return self._wall_s, self._wall_s + self.elapsed_s
+
+    def hear(self) -> bool:
+        """Take in what can be read without waiting; False once the process has closed its end."""
+        chunk = self.output.read1(1 << 16)  # type: ignore[attr-defined]  # a BufferedReader
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            # Whatever a library prints on standard output is no news.
+            with contextlib.suppress(msgspec.DecodeError):
+                self._take(self._decoder.decode(line))
+        return bool(chunk)
+
+    def finish(self, limit_s: float) -> Trial:
+        """Wait for the process, which has closed its output, and say how the trial ended."""
+        child = self._close(limit_s)
+        code = self._ended.exit_code if self._ended is not None else child.returncode or 1
+        cause = None if code == 0 else self._cause(child.returncode)
+        return Trial(
+            cell=self.planned.cell,
+            settings=self._assignment.settings,
+            seed=self.planned.seed,
+            repeat=self.planned.repeat,
+            state="finished" if code == 0 else "failed",
+            run=self.run,
+            cause=cause,
+            elapsed_s=self.elapsed_s,
+            cores=self.cores,
+            wall_s=self._wall_s,
+            exit_code=code,
+        )
+
+    def interrupt(self) -> None:
+        """Ask the process to end its run."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+            self._child.send_signal(signal.SIGCONT)
+
+    def end(self, limit_s: float) -> None:
+        """Wait for the process after `interrupt`, and kill it if it takes too long."""
+        if self._child is not None:
+            self._close(limit_s)
+
+    def _close(self, limit_s: float) -> subprocess.Popen[bytes]:
+        child = self._child
+        assert child is not None
+        try:
+            child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            # Its workers hang on lifelines of their own and follow it.
+            child.kill()
+            child.wait(limit_s)
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                _pipe(pipe).close()
+        return child
+
+    def _take(self, news: News) -> None:
+        match news:
+            case RunBegun():
+                self.run = news.run
+            case RunMoved():
+                self.share, self.activity = news.share, news.activity
+            case RunEnded():
+                self._ended = news
+
+    def _cause(self, code: int) -> str:
+        if self._ended is not None and self._ended.cause:
+            return self._ended.cause
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        tail = self._assignment.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = "; ".join(line.strip() for line in tail[-_LAST_LINES:] if line.strip())
+        return f"the process of the trial {how}" + (f": {said}" if said else "")
+
+
+def _pipe(pipe: object) -> BinaryIO:
+    assert pipe is not None
+    return pipe  # type: ignore[return-value]  # Popen types its pipes as IO[bytes]

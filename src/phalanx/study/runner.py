@@ -1,0 +1,269 @@
+"""Running a study: trials in lanes until there is no next one; the only part here that acts.
+
+What to run next is decided by `stopping`, from the journal alone. A trial is written into the
+journal when it has ended, so whatever ends the study in between costs at most the trials under
+way. Their run directories are put aside, never counted.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from phalanx.control.signals import CaughtSignals, catch_signals
+from phalanx.data.sources import open_source
+from phalanx.errors import DataError, Interrupted, SpecError, Terminated
+from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.study.estimate import Outlook, look_ahead
+from phalanx.study.lanes import share_lanes
+from phalanx.study.lock import StudyLock
+from phalanx.study.measure import metric_values
+from phalanx.study.messages import TrialOrder
+from phalanx.study.process import Assignment, TrialProcess
+from phalanx.study.stopping import Key, Planned, Standing, next_trial, used_s
+
+_TICK_S = 0.25
+# From the last word of a trial, or a signal, until its process must be gone.
+_END_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """A trial under way, as views show it."""
+
+    planned: Planned
+    cores: tuple[int, ...]
+    share: float
+    activity: str
+    elapsed_s: float
+
+
+class StudyObserver(Protocol):
+    """Follows a study; called by the runner's loop, so it must be quick."""
+
+    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+        """Before the first trial of this session."""
+
+    def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
+        """The process of a trial is there."""
+
+    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+        """A few times a second."""
+
+    def trial_ended(self, trial: Trial, outlook: Outlook) -> None:
+        """A trial is in the journal."""
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """What a study came to."""
+
+    study: StudyDir
+    trials: list[Trial]
+    unfinished: int
+    """Trials that were wanted but did not fit into the budget."""
+
+    @property
+    def failed(self) -> list[Trial]:
+        """Those that did not finish."""
+        return [trial for trial in self.trials if trial.state != "finished"]
+
+
+class StudyRunner:
+    """Carries a study out, from wherever it stands.
+
+    Args:
+        study: Its directory.
+        cores: What its trials may use, divided into lanes.
+        observers: Who follows it.
+        retry_failed: Run trials that have failed once more.
+    """
+
+    def __init__(
+        self,
+        study: StudyDir,
+        *,
+        cores: Sequence[int],
+        observers: Sequence[StudyObserver] = (),
+        retry_failed: bool = False,
+    ) -> None:
+        self._study = study
+        self._observers = observers
+        self._manifest = study.manifest()
+        self._jobs = {cell.id: job_from_mapping(cell.job) for cell in self._manifest.cells}
+        self._lanes = share_lanes(cores, list(self._jobs.values()), self._manifest.parallel)
+        self._free = list(self._lanes)
+        self._running: list[TrialProcess] = []
+        self._retry = retry_failed
+        self._trials: list[Trial] = []
+        self._values: dict[Key, float] = {}
+        self._earlier: list[Trial] = []
+
+    def run(self) -> StudyOutcome:
+        """Run every trial that is wanted.
+
+        Raises:
+            Interrupted: Ctrl-C; running trials were ended and will be run again.
+            Terminated: The same by SIGTERM.
+            StoreError: Another study runs in the directory, or it cannot be written.
+        """
+        check_data(self._jobs, Path(self._manifest.data_root))
+        with (
+            StudyLock(self._study.path / "lock") as lock,
+            catch_signals() as caught,
+            selectors.DefaultSelector() as selector,
+        ):
+            self._take_stock()
+            try:
+                self._loop(lock, caught, selector)
+            finally:
+                self._end_running()
+        return StudyOutcome(self._study, self._trials, self._num_unfinished())
+
+    def _take_stock(self) -> None:
+        journal = self._study.trials()
+        put_aside(self._study, journal)
+        again = [trial for trial in journal if self._retry and trial.state == "failed"]
+        self._earlier = again
+        self._trials = [trial for trial in journal if trial not in again]
+        self._values = metric_values(self._study, self._trials, self._manifest.repeats.metric)
+        for observer in self._observers:
+            observer.study_started(self._study, self._manifest, self._outlook())
+
+    def _loop(
+        self, lock: StudyLock, caught: CaughtSignals, selector: selectors.BaseSelector
+    ) -> None:
+        while True:
+            while self._free and (planned := self._next()) is not None:
+                process = self._start(planned, lock)
+                selector.register(process.output, selectors.EVENT_READ, process)
+            if not self._running:
+                return
+            for key, _ in selector.select(_TICK_S):
+                process = key.data
+                if not process.hear():
+                    selector.unregister(process.output)
+                    self._finish(process)
+            self._raise_if_signalled(caught)
+            for observer in self._observers:
+                observer.moved(self._views(), self._outlook())
+
+    def _next(self) -> Planned | None:
+        return next_trial(self._manifest, self._standing())
+
+    def _standing(self) -> Standing:
+        running = [(one.planned.cell, one.planned.repeat) for one in self._running]
+        spans = [trial.span for trial in (*self._earlier, *self._trials)]
+        spans += [process.span for process in self._running]
+        return Standing.of(
+            self._manifest,
+            self._trials,
+            self._values,
+            running=running,
+            spent_s=used_s(spans),
+        )
+
+    def _outlook(self) -> Outlook:
+        running = {(one.planned.cell, one.planned.repeat): one.elapsed_s for one in self._running}
+        return look_ahead(self._manifest, self._standing(), running=running, lanes=len(self._lanes))
+
+    def _start(self, planned: Planned, lock: StudyLock) -> TrialProcess:
+        cell = self._manifest.cell(planned.cell)
+        cores = self._free.pop(0)
+        process = TrialProcess(self._assignment(planned, cell, cores, lock))
+        self._running.append(process)
+        process.start()
+        for observer in self._observers:
+            observer.trial_started(planned, cores)
+        return process
+
+    def _assignment(
+        self, planned: Planned, cell: PlannedCell, cores: list[int], lock: StudyLock
+    ) -> Assignment:
+        name = trial_name(planned)
+        return Assignment(
+            planned=planned,
+            settings=cell.settings,
+            order=TrialOrder(
+                job=cell.job | {"name": name, "seed": planned.seed},
+                runs=str(self._study.runs.resolve()),
+                data_root=self._manifest.data_root,
+                cache_root=self._manifest.cache_root,
+                cores=cores,
+            ),
+            log=self._study.logs / f"{name}.log",
+            lock=lock.descriptor,
+        )
+
+    def _finish(self, process: TrialProcess) -> None:
+        trial = process.finish(_END_LIMIT_S)
+        self._study.append(trial)
+        self._running.remove(process)
+        self._free.append(process.cores)
+        self._trials.append(trial)
+        self._values |= metric_values(self._study, [trial], self._manifest.repeats.metric)
+        for observer in self._observers:
+            observer.trial_ended(trial, self._outlook())
+
+    def _raise_if_signalled(self, caught: CaughtSignals) -> None:
+        if caught.number is None:
+            return
+        kind = Terminated if caught.number == signal.SIGTERM else Interrupted
+        raise kind(
+            f"the study was interrupted after {len(self._trials)} runs; those under way will be "
+            f"run again; go on with `phalanx study resume {self._study.path}`"
+        )
+
+    def _end_running(self) -> None:
+        for process in self._running:
+            process.interrupt()
+        for process in self._running:
+            process.end(_END_LIMIT_S)
+        if self._running:
+            self._running.clear()
+            put_aside(self._study, self._study.trials())
+
+    def _views(self) -> list[RunningTrial]:
+        return [
+            RunningTrial(one.planned, tuple(one.cores), one.share, one.activity, one.elapsed_s)
+            for one in self._running
+        ]
+
+    def _num_unfinished(self) -> int:
+        outlook = self._outlook()
+        return outlook.expected - outlook.ended
+
+
+def trial_name(planned: Planned) -> str:
+    """What the run of a trial is called."""
+    return f"{planned.cell}-r{planned.repeat + 1}"
+
+
+def check_data(jobs: Mapping[str, JobSpec], data_root: Path) -> None:
+    """Open every data set once, so that missing files are named before anything is started.
+
+    Raises:
+        SpecError: Or `DataError`: as for a single job, with the cell.
+    """
+    for spec, cell in {job.data: name for name, job in jobs.items()}.items():
+        try:
+            open_source(spec, data_root=data_root)
+        except (SpecError, DataError) as error:
+            raise type(error)(f"{error} (cell {cell})", **error.facts) from error
+
+
+def put_aside(study: StudyDir, journal: Sequence[Trial]) -> list[str]:
+    """Move run directories that no journal line speaks of to abandoned/; returns their names."""
+    known = {trial.run for trial in journal}
+    moved = []
+    for path in sorted(study.runs.iterdir()):
+        if path.name not in known:
+            path.rename(study.abandoned / path.name)
+            moved.append(path.name)
+    return moved

@@ -1,0 +1,195 @@
+"""Which trial comes next, and when there is none; pure: journal in, decision out.
+
+Repeats are interleaved: every cell has its first run before any has its second, so that a machine
+that slows down or is disturbed for a while does so to all cells alike. A cell is repeated `min`
+times, then until the t interval of its metric is narrow enough or `max` is reached. No trial is
+started that would probably end beyond the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from phalanx.records.study import PlannedRepeats, StudyManifest, Trial
+from phalanx.report.stats import estimate
+
+# A cell that has failed so often without ever finishing will fail again.
+HOPELESS = 2
+
+Key = tuple[str, int]
+"""Cell and repeat."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial that is to be run."""
+
+    cell: str
+    repeat: int
+    seed: int
+
+
+@dataclass
+class CellState:
+    """How far one cell is."""
+
+    attempted: set[int] = field(default_factory=set)
+    """Repeats that ended or are running."""
+    ended: int = 0
+    failed: int = 0
+    values: list[float] = field(default_factory=list)
+    """The stopping metric of finished trials that have it."""
+    elapsed_s: list[float] = field(default_factory=list)
+    """Of finished trials."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the cell is given up."""
+        return self.failed >= HOPELESS and self.failed == self.ended
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything that decides on the next trial."""
+
+    cells: dict[str, CellState]
+    spent_s: float
+
+    @classmethod
+    def of(
+        cls,
+        manifest: StudyManifest,
+        trials: Sequence[Trial],
+        values: Mapping[Key, float],
+        *,
+        running: Collection[Key] = (),
+        spent_s: float = 0.0,
+    ) -> Standing:
+        """Put journal and running trials together.
+
+        Args:
+            manifest: What was planned.
+            trials: The journal.
+            values: The stopping metric of finished trials, where it is known.
+            running: Trials under way.
+            spent_s: Time that the study has used up.
+        """
+        cells: dict[str, CellState] = defaultdict(CellState)
+        for cell in manifest.cells:
+            cells[cell.id] = CellState()
+        for trial in trials:
+            state = cells[trial.cell]
+            state.attempted.add(trial.repeat)
+            state.ended += 1
+            if trial.state == "finished":
+                state.elapsed_s.append(trial.elapsed_s)
+                if (value := values.get((trial.cell, trial.repeat))) is not None:
+                    state.values.append(value)
+            else:
+                state.failed += 1
+        for name, repeat in running:
+            cells[name].attempted.add(repeat)
+        return cls(dict(cells), spent_s)
+
+
+def next_trial(manifest: StudyManifest, standing: Standing) -> Planned | None:
+    """The trial to start now; None if every cell has had enough or the budget would be passed."""
+    candidates = []
+    for order, cell in enumerate(manifest.cells):
+        state = standing.cells[cell.id]
+        repeat = _next_repeat(state)
+        if repeat < wanted_repeats(state, manifest.repeats):
+            candidates.append((repeat, order, cell.id))
+    for repeat, _, name in sorted(candidates):
+        if _fits_budget(manifest, standing, name):
+            return Planned(cell=name, repeat=repeat, seed=manifest.seeds[repeat])
+    return None
+
+
+def wanted_repeats(state: CellState, repeats: PlannedRepeats) -> int:
+    """How many repeats the cell is to have, by what is known now."""
+    if state.is_hopeless:
+        return state.ended
+    if repeats.half_width is None or len(state.attempted) < repeats.min:
+        return repeats.min
+    if is_narrow(state.values, repeats):
+        return state.ended
+    # One at a time: each run may be the one that makes the interval narrow.
+    return min(repeats.max, state.ended + 1)
+
+
+def is_narrow(values: Sequence[float], repeats: PlannedRepeats) -> bool:
+    """Whether the interval of the mean is no wider than was asked for."""
+    half = interval_half_width(values, repeats)
+    return half is not None and repeats.half_width is not None and half <= repeats.half_width
+
+
+def interval_half_width(values: Sequence[float], repeats: PlannedRepeats) -> float | None:
+    """Half the t interval of the mean in the terms of `repeats`; None with fewer than two values.
+
+    As a share of a mean of zero it is infinite, unless all values are zero.
+    """
+    if len(values) < 2:
+        return None
+    found = estimate(values, confidence=repeats.confidence)
+    assert found.half_width is not None
+    if not repeats.relative:
+        return found.half_width
+    if found.mean == 0:
+        return 0.0 if found.half_width == 0 else math.inf
+    return found.half_width / abs(found.mean)
+
+
+def expected_repeats(state: CellState, repeats: PlannedRepeats) -> int:
+    """How many repeats the cell will probably have in the end.
+
+    The half-width falls with the square root of the number of values, so n values with half-width
+    h need about n (h / w)² for a width of w.
+    """
+    wanted = wanted_repeats(state, repeats)
+    if repeats.half_width is None or wanted <= state.ended or state.is_hopeless:
+        return max(wanted, state.ended)
+    half = interval_half_width(state.values, repeats)
+    if half is None or not math.isfinite(half):
+        return wanted
+    needed = math.ceil(len(state.values) * (half / repeats.half_width) ** 2)
+    return max(wanted, min(repeats.max, needed))
+
+
+def trial_estimate_s(standing: Standing, cell: str) -> float | None:
+    """How long a trial of the cell will take: its median, else that of all cells."""
+    own = standing.cells[cell].elapsed_s
+    if own:
+        return median(own)
+    known = [median(state.elapsed_s) for state in standing.cells.values() if state.elapsed_s]
+    return median(known) if known else None
+
+
+def used_s(spans: Iterable[tuple[float, float]]) -> float:
+    """The time that at least one of these spans covers, each from its start to its end.
+
+    What lies between two sessions of a study is covered by none and costs no budget.
+    """
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _next_repeat(state: CellState) -> int:
+    return next(
+        number for number in range(len(state.attempted) + 1) if number not in state.attempted
+    )
+
+
+def _fits_budget(manifest: StudyManifest, standing: Standing, cell: str) -> bool:
+    if manifest.budget_s is None:
+        return True
+    takes = trial_estimate_s(standing, cell) or 0.0
+    # Without this a budget below the length of one trial would end a study before it began.
+    return standing.spent_s + takes <= manifest.budget_s and standing.spent_s < manifest.budget_s
