@@ -19,6 +19,9 @@ from phalanx.records.events import (
     Watching,
 )
 
+# How many times as large as the smallest the error of a reading may be.
+_POOR = 4.0
+
 Logs = Mapping[str, Sequence[AnyEvent]]
 """The events of each process of a run, oldest first."""
 
@@ -48,7 +51,8 @@ class RunClock:
 
     Between two measurements of the offset it is interpolated, because clocks drift apart (some ten
     microseconds in a second). An offset within its own error is taken as none: on one machine all
-    processes read the same clock, and the noise of the measurement must not part them.
+    processes read the same clock, and the noise of the measurement must not part them. Readings
+    much worse than the best one are left out.
 
     Args:
         events: Of one process and attempt; without `Clock` events its clock is the controller's.
@@ -56,6 +60,8 @@ class RunClock:
 
     def __init__(self, events: Iterable[AnyEvent]) -> None:
         clocks = [event for event in events if isinstance(event, Clock)]
+        limit_s = _POOR * min((clock.error_s for clock in clocks), default=0.0)
+        clocks = [clock for clock in clocks if clock.error_s <= limit_s]
         self._times_s = [clock.mono_s for clock in clocks]
         self._offsets_s = [
             clock.offset_s if abs(clock.offset_s) > clock.error_s else 0.0 for clock in clocks

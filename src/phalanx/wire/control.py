@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -16,12 +17,15 @@ import msgspec
 import zmq
 
 from phalanx.wire.auth import AllowList, peer_key
+from phalanx.wire.clock import ClockProbe, ClockReading
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client, secure_server
 from phalanx.wire.messages import (
     Beat,
     FromController,
     FromWorker,
+    Ping,
+    Pong,
     Progress,
     Put,
     Stop,
@@ -95,7 +99,7 @@ class ControlServer:
     def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
         """The next message for the controller, or nothing if none comes in time.
 
-        Rendezvous messages are answered here and never returned.
+        Rendezvous messages and questions for the time are answered here and never returned.
         """
         deadline = Deadline.after(timeout_s, "a message")
         while self._socket.poll(deadline.remaining_ms):
@@ -108,7 +112,9 @@ class ControlServer:
                 message = self._decoder.decode(body.buffer)
             except msgspec.DecodeError:
                 continue
-            if isinstance(message, Put):
+            if isinstance(message, Ping):
+                self.send(name, Pong(message.asked_s, time.monotonic()))
+            elif isinstance(message, Put):
                 self._publish(message)
             elif isinstance(message, Want):
                 self._want(name, message.key)
@@ -148,6 +154,8 @@ class ControlClient:
         keys: This process's own keys.
         progress: Called by the channel's thread for each heartbeat; must be quick and not block.
         on_stop: Called by the channel's thread when the controller asks this process to end.
+        on_clock: Called by the channel's thread, now and then, with how the controller's monotonic
+            clock stands to this process's; None: it is not asked.
     """
 
     def __init__(
@@ -158,12 +166,15 @@ class ControlClient:
         keys: KeyPair,
         progress: Callable[[], Progress],
         on_stop: Callable[[str], None],
+        on_clock: Callable[[ClockReading], None] | None = None,
     ) -> None:
         self._address = address
         self._server_key = server_key
         self._keys = keys
         self._progress = progress
         self._on_stop = on_stop
+        self._on_clock = on_clock
+        self._probe = ClockProbe()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
         self.inbox: queue.SimpleQueue[FromCoordinator] = queue.SimpleQueue()
@@ -241,6 +252,9 @@ class ControlClient:
                     socket.send(msgspec.msgpack.encode(self._outgoing.get()))
                 if closing:
                     return
+                now_s = time.monotonic()
+                if self._on_clock is not None and self._probe.ask(now_s):
+                    socket.send(msgspec.msgpack.encode(Ping(now_s)))
                 if beat.expired:
                     socket.send(msgspec.msgpack.encode(Beat(self._progress())))
                     beat = Deadline.after(HEARTBEAT_INTERVAL_S, "a heartbeat")
@@ -250,6 +264,10 @@ class ControlClient:
             with self._board_changed:
                 self._board[message.key] = message.value
                 self._board_changed.notify_all()
+        elif isinstance(message, Pong):
+            reading = self._probe.take(message.asked_s, message.clock_s, time.monotonic())
+            if reading is not None and self._on_clock is not None:
+                self._on_clock(reading)
         elif isinstance(message, Stop):
             self._on_stop(message.reason)
         else:

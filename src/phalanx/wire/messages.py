@@ -56,6 +56,7 @@ class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
     communication_s: float
     wait_s: float
     apply_s: float
+    overlapped_s: float = 0.0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,11 +147,24 @@ class Value(_Message, frozen=True):
     value: bytes
 
 
+class Ping(_Message, frozen=True):
+    """What does the controller's clock say?"""
+
+    asked_s: float
+
+
+class Pong(_Message, frozen=True):
+    """The question's own stamp, and the controller's monotonic clock."""
+
+    asked_s: float
+    clock_s: float
+
+
 class Stop(_Message, frozen=True):
     """The controller asks a process to end now."""
 
     reason: str
 
 
-FromWorker = Hello | Beat | EpochDone | Failed | Done | Put | Want | ToController
-FromController = Value | Stop | FromCoordinator
+FromWorker = Hello | Beat | Ping | EpochDone | Failed | Done | Put | Want | ToController
+FromController = Value | Pong | Stop | FromCoordinator

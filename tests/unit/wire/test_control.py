@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from phalanx.errors import TimeoutExpired
+from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient, ControlServer
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client
@@ -34,6 +35,7 @@ def client(
     *,
     progress: Callable[[], Progress] = Progress,
     on_stop: Callable[[str], None] = lambda reason: None,
+    on_clock: Callable[[ClockReading], None] | None = None,
 ) -> Iterator[ControlClient]:
     with ControlClient(
         server.address,
@@ -41,6 +43,7 @@ def client(
         keys=keys,
         progress=progress,
         on_stop=on_stop,
+        on_clock=on_clock,
     ) as client:
         yield client
 
@@ -288,3 +291,17 @@ def test_a_secret_key_is_not_shown() -> None:
     assert keys.secret not in repr(keys)
     assert keys.public in repr(keys)
     assert KeyPair.make() != keys
+
+
+def test_a_client_learns_how_the_clocks_stand_and_the_controller_never_sees_the_questions(
+    server: ControlServer,
+) -> None:
+    readings: list[ClockReading] = []
+    with client(server, server.admit("worker-0"), on_clock=readings.append):
+        deadline = Deadline.after(LIMIT_S, "a reading of the clock")
+        while not readings:
+            received = server.receive(0.05)
+            assert received is None or isinstance(received[1], Beat)
+            deadline.check()
+    # Both ends read the same clock here.
+    assert abs(readings[0].offset_s) <= readings[0].error_s < LIMIT_S
