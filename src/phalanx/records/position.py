@@ -35,6 +35,8 @@ class Position(msgspec.Struct, kw_only=True):
     train_accuracy: float | None = None
     val_loss: float | None = None
     val_accuracy: float | None = None
+    phase: int = 0
+    """Of a strategy with several."""
 
 
 def read_position(path: Path) -> Position:

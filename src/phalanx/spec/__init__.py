@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from phalanx.spec.base import Spec
 from phalanx.spec.data import BatchSpec, DataSpec
+from phalanx.spec.inject import InjectSpec
 from phalanx.spec.job import CheckpointSpec, DeadlineSpec, JobSpec
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec, SingleSpec
 from phalanx.spec.model import (
     CnnSpec,
     DensenetSpec,
@@ -38,13 +40,8 @@ from phalanx.spec.optimize import (
     SgdSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.strategy import (
-    AllreduceSpec,
-    LocalSgdSpec,
-    OuterStepSpec,
-    SingleSpec,
-    StrategySpec,
-)
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import PhaseSpec, SwitchSpec
 
 if TYPE_CHECKING:
     from phalanx.spec.loader import job_from_mapping, load_job
@@ -64,6 +61,7 @@ __all__ = [
     "DeadlineSpec",
     "DensenetSpec",
     "EarlyStopSpec",
+    "InjectSpec",
     "JobSpec",
     "LocalSgdSpec",
     "LossSpec",
@@ -74,12 +72,14 @@ __all__ = [
     "OptimizerSpec",
     "OuterStepSpec",
     "ParameterServerSpec",
+    "PhaseSpec",
     "ResnetSpec",
     "ScheduleSpec",
     "SgdSpec",
     "SingleSpec",
     "Spec",
     "StrategySpec",
+    "SwitchSpec",
     "UserModelSpec",
     "job_from_mapping",
     "load_job",

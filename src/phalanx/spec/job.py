@@ -6,21 +6,25 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from phalanx.spec.base import Spec, Words, fault
+from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
+from phalanx.spec.inject import InjectSpec
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
-from phalanx.spec.observe import ObserveSpec
+from phalanx.spec.observe import ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
     ConstantSpec,
     EarlyStopSpec,
     LossField,
     LossSpec,
+    MilestonesSpec,
     OptimizerSpec,
     ScheduleSpec,
     SgdSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.strategy import AllreduceSpec, StrategySpec
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -95,8 +99,12 @@ class JobSpec(Spec):
     """What is written down, and when."""
     observe: ObserveSpec = ObserveSpec()
     """How processes and machines are watched."""
+    profile: ProfileSpec | None = None
+    """Take the times of operators in some epochs; null: in none."""
     deadlines: DeadlineSpec = DeadlineSpec()
     """How long anything may take."""
+    inject: ListOf[InjectSpec] = ()
+    """Workers that are slowed down on purpose, for studies and tests."""
 
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:
@@ -106,29 +114,88 @@ class JobSpec(Spec):
                 f"batch.shares takes one entry per worker ({self.workers}), not {len(shares)}",
                 at=("batch", "shares"),
             )
-        if self.strategy.name == "single" and self.workers != 1:
+        if isinstance(self.strategy, SwitchSpec):
+            self._check_switch(self.strategy)
+        else:
+            self._check_strategy(self.strategy)
+        self._check_profile()
+        for one in self.inject:
+            if one.rank >= self.workers:
+                raise fault(
+                    f"inject names rank {one.rank}, but the {self.workers} workers have ranks up "
+                    f"to {self.workers - 1}",
+                    at=("inject",),
+                )
+        if self.evaluate == "never" and self.early_stop is not None:
+            raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        return self
+
+    def _check_strategy(self, strategy: PhaseStrategy) -> None:
+        if strategy.name == "single" and self.workers != 1:
             raise fault(
                 f"strategy 'single' takes 1 worker, not {self.workers}",
                 "; set 'workers: 1' or a strategy such as allreduce",
                 at=("workers",),
             )
-        if isinstance(self.strategy, ParameterServerSpec):
-            self.strategy.check_workers(self.workers)
-            if self.optimizer.clip_norm is not None and self.strategy.servers != 1:
-                raise fault(
-                    "optimizer.clip_norm needs the whole gradient in one place",
-                    "; set 'strategy.servers: 1' or leave it out",
-                    at=("optimizer", "clip_norm"),
-                )
-            if self.data.shard in ("file", "off"):
-                raise fault(
-                    f"parameter_server hands batches out by sample, not by '{self.data.shard}'",
-                    "; set 'shard: auto'",
-                    at=("data", "shard"),
-                )
-        if self.evaluate == "never" and self.early_stop is not None:
-            raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
-        return self
+        if not isinstance(strategy, ParameterServerSpec):
+            return
+        strategy.check_workers(self.workers)
+        if self.optimizer.clip_norm is not None and strategy.servers != 1:
+            raise fault(
+                "optimizer.clip_norm needs the whole gradient in one place",
+                "; set 'strategy.servers: 1' or leave it out",
+                at=("optimizer", "clip_norm"),
+            )
+        if self.data.shard in ("file", "off"):
+            raise fault(
+                f"parameter_server hands batches out by sample, not by '{self.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+
+    def _check_switch(self, switch: SwitchSpec) -> None:
+        for phase in switch.resolved:
+            self._check_strategy(phase.strategy)
+            self._check_moment(phase)
+        if switch.straggler is not None:
+            self._check_strategy(switch.straggler.loosen_to)
+        if self.data.shard in ("file", "off"):
+            raise fault(
+                f"switch cuts batches by sample, not by '{self.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+
+    def _check_moment(self, phase: PhaseSpec) -> None:
+        if phase.epoch is not None and phase.epoch >= self.epochs:
+            raise fault(
+                f"a phase is to begin after epoch {phase.epoch:g}, but the job ends after "
+                f"{self.epochs}",
+                at=("strategy",),
+            )
+        if phase.lr_drop is None:
+            return
+        if not isinstance(self.schedule, MilestonesSpec):
+            raise fault(
+                f"lr_drop needs a schedule with decays, not '{self.schedule.name}'",
+                "; set 'schedule: {name: milestones, at: [0.5, 0.75]}' or use 'at'",
+                at=("strategy",),
+            )
+        num_drops = len(self.schedule.at or self.schedule.at_epochs)
+        if phase.lr_drop > num_drops:
+            raise fault(
+                f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
+                at=("strategy",),
+            )
+
+    def _check_profile(self) -> None:
+        last = max((last for _, last in self.profile.ranges()), default=0) if self.profile else 0
+        if last > self.epochs:
+            raise fault(
+                f"profile.epochs names epoch {last}, but the job has {self.epochs}",
+                "; raise 'epochs' or profile earlier ones",
+                at=("profile", "epochs"),
+            )
 
     @property
     def global_batch(self) -> int:

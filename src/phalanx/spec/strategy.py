@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from phalanx.spec.base import Spec, name_only
+from phalanx.spec.base import name_only
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-
-
-class SingleSpec(Spec):
-    """One worker, no exchange: the reference that every other strategy is checked against."""
-
-    name: Literal["single"] = "single"
-
-
-class AllreduceSpec(Spec):
-    """Every worker has the whole model; gradients are summed over all workers in every step."""
-
-    name: Literal["allreduce"] = "allreduce"
-    compression: Literal["none", "bf16"] = "none"
-    """bf16 halves the traffic; what rounding takes away is kept and added to the next gradient."""
-    bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
-    """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
-    at least 512 KiB and at most 25 MiB."""
-
-
-class OuterStepSpec(Spec):
-    """The outer optimiser of DiLoCo: a Nesterov step along the averaged change of parameters."""
-
-    lr: Annotated[float, Field(gt=0)] = 0.7
-    """Outer learning rate; 1 with momentum 0 is plain averaging."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Outer Nesterov momentum."""
-
-
-class LocalSgdSpec(Spec):
-    """Workers step alone and average their parameters every few steps."""
-
-    name: Literal["local_sgd"] = "local_sgd"
-    every: Annotated[int, Field(gt=0)] = 8
-    """Steps between averagings (H)."""
-    average_moments: bool = True
-    """Average the optimiser's moments with the parameters; false keeps each worker's own, which
-    saves traffic and is what DiLoCo does."""
-    outer: OuterStepSpec | None = None
-    """An outer Nesterov step instead of plain averaging."""
-
+from phalanx.spec.switch import SwitchSpec
 
 StrategySpec = Annotated[
     Annotated[
-        SingleSpec | AllreduceSpec | LocalSgdSpec | ParameterServerSpec,
+        SingleSpec | AllreduceSpec | LocalSgdSpec | ParameterServerSpec | SwitchSpec,
         Field(discriminator="name"),
     ],
     BeforeValidator(name_only),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from phalanx.spec.strategy import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, LockstepSpec, SingleSpec
 from phalanx.strategy.allreduce import Allreduce
 from phalanx.strategy.base import Strategy
 from phalanx.strategy.local_sgd import LocalSgd
 from phalanx.strategy.single import Single
-
-LockstepSpec = SingleSpec | AllreduceSpec | LocalSgdSpec
-"""Strategies whose workers step together; `parameter_server` has a loop of its own."""
 
 
 def build_strategy(spec: LockstepSpec) -> Strategy:

@@ -23,6 +23,7 @@ from phalanx.wire.keys import KeyPair, secure_client, secure_server
 from phalanx.wire.messages import (
     Beat,
     FromController,
+    FromCoordinator,
     FromWorker,
     Ping,
     Pong,
@@ -32,7 +33,6 @@ from phalanx.wire.messages import (
     Value,
     Want,
 )
-from phalanx.wire.serving import FromCoordinator
 
 HEARTBEAT_INTERVAL_S = 0.5
 _MAX_MESSAGE_BYTES = 1 << 20

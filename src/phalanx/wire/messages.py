@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.wire.facts import ServerFacts
-from phalanx.wire.serving import FromCoordinator, ToController
+from phalanx.wire.phases import FromSwitch, ToSwitch
+from phalanx.wire.serving import FromServing, ToController
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +128,22 @@ class Done(_Message, frozen=True):
     server: ServerFacts | None = None
 
 
+class PhaseOver(_Message, frozen=True):
+    """A process is done with a phase, but not with the run.
+
+    Attributes:
+        times: Of a worker, in this phase.
+        server: Of a server.
+        position: Of a worker of a lockstep phase: where it stands, in JSON.
+        snapshot: Of the chief: the checkpoint that it writes meanwhile, if it does.
+    """
+
+    times: WorkTimes | None = None
+    server: ServerFacts | None = None
+    position: bytes = b""
+    snapshot: str = ""
+
+
 class Put(_Message, frozen=True):
     """Rendezvous: publish a value under a key."""
 
@@ -166,5 +183,18 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromWorker = Hello | Beat | Ping | EpochDone | Failed | Done | Put | Want | ToController
+FromCoordinator = FromServing | FromSwitch
+FromWorker = (
+    Hello
+    | Beat
+    | Ping
+    | EpochDone
+    | Failed
+    | Done
+    | PhaseOver
+    | Put
+    | Want
+    | ToController
+    | ToSwitch
+)
 FromController = Value | Pong | Stop | FromCoordinator

@@ -234,7 +234,7 @@ ToController = (
     | Measured
     | Saved
 )
-FromCoordinator = (
+FromServing = (
     Admit
     | Dismiss
     | Connect

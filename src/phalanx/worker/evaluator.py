@@ -19,11 +19,10 @@ from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.shards import Layout
 from phalanx.records.position import Position
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.messages import Done
+from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.serving import (
     Connect,
     Finish,
-    FromCoordinator,
     Look,
     Looked,
     Measured,

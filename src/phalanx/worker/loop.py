@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -25,8 +26,11 @@ from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import Strategy
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.wire.phases import Limit
+from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
+from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
+from phalanx.worker.inject import Slowdown
 from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.snapshot import collect, take_up
 from phalanx.worker.steps import record_step
@@ -61,10 +65,19 @@ class TrainLoop:
         trainee: Data, replica, strategy (attached already) and group.
         checkpoints: Where the chief writes states down.
         reporting: Where facts go.
+        position: Where to begin; None: at the beginning of the job.
+        council: Where the workers agree now and then whether to end the phase; None: they do not.
     """
 
     def __init__(
-        self, job: JobSpec, *, trainee: Trainee, checkpoints: Checkpoints, reporting: Reporting
+        self,
+        job: JobSpec,
+        *,
+        trainee: Trainee,
+        checkpoints: Checkpoints,
+        reporting: Reporting,
+        position: Position | None = None,
+        council: Council | None = None,
     ) -> None:
         self._job = job
         self._dataset = trainee.dataset
@@ -77,15 +90,28 @@ class TrainLoop:
         self._tally = reporting.tally
         self._profiler = reporting.profiler
         self._epoch_size = trainee.dataset.train.num_samples
-        self._position = Position(num_workers=trainee.collective.size)
+        self._position = position or Position()
+        self._position.num_workers = trainee.collective.size
+        self._council = council
+        self._slowdown = Slowdown(job.inject, rank=trainee.collective.rank)
+
+    @property
+    def position(self) -> Position:
+        """Where the run stands."""
+        return self._position
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is done."""
+        return self._position.epoch >= self._job.epochs or self._position.stopped_early
 
     @property
     def _is_chief(self) -> bool:
         return self._collective.rank == 0
 
-    def restore(self) -> None:
-        """Take up the newest checkpoint; with none, start from the beginning."""
-        found = self._checkpoints.read_newest()
+    def restore(self, path: Path | None = None) -> None:
+        """Take up a checkpoint: the one named, or the newest; with none, start anew."""
+        found = (path, *read_checkpoint(path)) if path else self._checkpoints.read_newest()
         if found is None:
             self._log.record(
                 events.Warned(message="no checkpoint yet: starting from the beginning")
@@ -100,18 +126,40 @@ class TrainLoop:
             events.Resumed(path=str(path), epoch=position.epoch, samples=position.samples)
         )
 
-    def run(self, *, precision: str, startup_s: float) -> Outcome:
-        """Train until the last epoch, or until early stopping ends it."""
-        position = self._position
-        while position.epoch < self._job.epochs and not position.stopped_early:
-            self._train_epoch()
+    def advance(self, limit: Limit | None = None) -> None:
+        """Train until the job is over, or until the limit, or until the workers agree to stop."""
+        while not self.is_over and not self._is_at(limit):
+            if not self._train_epoch(limit):
+                return
             self._end_epoch()
+
+    def leave(self, *, settle: bool) -> dict[str, torch.Tensor]:
+        """End the phase here, all workers together; the state as a checkpoint would hold it.
+
+        Args:
+            settle: Whether all replicas must be one; otherwise each goes on from its own.
+        """
+        if settle:
+            self._strategy.settle()
+        self._split_exchange_time()
+        return collect(self._replica, self._strategy, self._collective, self._tally)
+
+    def conclude(self, *, precision: str, startup_s: float) -> Outcome:
+        """Measure the test part; what the run came to."""
         test = None
         if self._job.evaluate != "never" and self._dataset.test.num_samples > 0:
             test = self._measure("test")
         return self._outcome(test, precision=precision, startup_s=startup_s)
 
-    def _train_epoch(self) -> None:
+    def _is_at(self, limit: Limit | None) -> bool:
+        """Whether the limit is reached; in an epoch by whole steps."""
+        if limit is None:
+            return False
+        step = -(-self._position.epoch_samples // self._job.global_batch)
+        return (self._position.epoch, step) >= (limit.epoch, limit.step)
+
+    def _train_epoch(self, limit: Limit | None) -> bool:
+        """Train to the end of the epoch; False: stopped before it."""
         position, tally = self._position, self._tally
         tally.begin_epoch(
             position.epoch, total=self._epoch_size, resumed=position.epoch_samples > 0
@@ -132,18 +180,23 @@ class TrainLoop:
             self._profiler.enter(position.epoch)
             asked = time.perf_counter()
             for batch in spanned("input", batches):
-                self._step(batch, input_s=time.perf_counter() - asked)
+                turn = self._step(batch, input_s=time.perf_counter() - asked)
                 self._profiler.step_done()
                 if self._mid_epoch_checkpoint_due():
                     position.train_s += time.perf_counter() - begin
                     self._write_checkpoint()
                     begin = time.perf_counter()
+                if turn or self._is_at(limit):
+                    break
                 asked = time.perf_counter()
             self._profiler.leave()
         position.train_s += time.perf_counter() - begin
+        return position.epoch_samples >= self._epoch_size
 
-    def _step(self, batch: Batch, *, input_s: float) -> None:
+    def _step(self, batch: Batch, *, input_s: float) -> bool:
+        """Train on one batch; True: the workers agreed to end the phase here."""
         position = self._position
+        slept_s = self._slowdown.wait(position.samples / (self._epoch_size * self._job.epochs))
         lr = learning_rate(
             self._job.schedule,
             peak=self._job.optimizer.lr,
@@ -152,6 +205,7 @@ class TrainLoop:
             samples_per_epoch=self._epoch_size,
         )
         facts = self._strategy.step(batch, lr=lr, step_index=position.updates)
+        facts = self._slowdown.count(facts, slept_s)
         position.samples += batch.global_count
         position.epoch_samples += batch.global_count
         position.updates += 1
@@ -165,6 +219,7 @@ class TrainLoop:
             input_s=input_s,
             sent_bytes=self._collective.sent_bytes,
         )
+        return self._council is not None and self._council.meet(facts, position, lr=lr)
 
     def _end_epoch(self) -> None:
         """Measure, record and save what the epoch came to."""

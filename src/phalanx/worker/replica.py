@@ -12,7 +12,8 @@ from phalanx.engine.precision import Precision, PrecisionChoice, choose_precisio
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
-from phalanx.spec.strategy import AllreduceSpec, StrategySpec
+from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.strategy import StrategySpec
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 

@@ -10,6 +10,7 @@ from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
 from phalanx.engine.memory import keep_freed_memory
 from phalanx.errors import SpecError
+from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
@@ -42,7 +43,7 @@ def run_role(station: Station) -> Done:
 def run_lockstep_worker(station: Station) -> Done:
     """Train as one of a group of workers that step together."""
     spec, job = station.spec, station.job
-    assert not isinstance(job.strategy, ParameterServerSpec)
+    assert isinstance(job.strategy, LockstepSpec)
     torch.set_num_threads(spec.threads)
     station.tally.activity = "reading data"
     dataset = station.open_data()
@@ -68,7 +69,8 @@ def run_lockstep_worker(station: Station) -> Done:
         )
         if spec.resume is not None:
             loop.restore()
-        outcome = loop.run(precision=precision.name, startup_s=startup_s)
+        loop.advance()
+        outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
         return Done(times=loop.times(), outcome=outcome)
     finally:
         collective.close()

@@ -24,14 +24,13 @@ from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.messages import Done, WorkTimes
+from phalanx.wire.messages import Done, FromCoordinator, WorkTimes
 from phalanx.wire.serving import (
     Completed,
     Connect,
     Copy,
     Donate,
     Finish,
-    FromCoordinator,
     Offer,
     Pause,
     Paused,

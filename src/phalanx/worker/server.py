@@ -31,14 +31,13 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.messages import Done
+from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.serving import (
     Admit,
     Dismiss,
     Finish,
     Flush,
     Flushed,
-    FromCoordinator,
     Recall,
     Restored,
     ServerUp,

@@ -11,8 +11,8 @@ from phalanx.spec import job_from_mapping, load_job
 MODELS = "(built in: mlp, cnn, mnist-cnn, resnet, densenet; or package.module:function)"
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
-    "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, loss, model, name, "
-    "optimizer, pin, precision, schedule, seed, strategy, threads, workers)"
+    "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, inject, loss, model, "
+    "name, observe, optimizer, pin, precision, profile, schedule, seed, strategy, threads, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (

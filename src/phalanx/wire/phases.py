@@ -1,0 +1,105 @@
+"""What the controller and the processes of a run with several phases say to each other.
+
+Everything between two phases is here; within a phase its strategy's own messages are used.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """A moment at which a phase ends: before this step of this epoch."""
+
+    epoch: int
+    step: int
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Idle(_Message, frozen=True):
+    """A process has made what all phases share and waits for `Begin`."""
+
+    num_samples: int
+    """Training samples of an epoch."""
+
+
+class Begun(_Message, frozen=True):
+    """A worker can train in its new phase; `pause_s` after the last step of the one before."""
+
+    pause_s: float
+
+
+class Window(_Message, frozen=True, kw_only=True):
+    """What the workers of a lockstep phase found together over a few steps; from the chief.
+
+    Attributes:
+        samples: Seen so far.
+        epoch: Of the last step.
+        step_s: Time of one step.
+        compute_s: Of every worker, in the whole window.
+        exchange_s: Of every worker, waiting included.
+        num_samples: Of every worker.
+        noise: Variance of a single sample's gradient, summed over its entries.
+        signal: Squared length of the true gradient.
+        loss: Mean over the window.
+        lr: Of the last step.
+    """
+
+    samples: int
+    epoch: int
+    step_s: float
+    compute_s: tuple[float, ...]
+    exchange_s: tuple[float, ...]
+    num_samples: tuple[int, ...]
+    noise: float
+    signal: float
+    loss: float
+    lr: float
+
+
+class HandedOver(_Message, frozen=True):
+    """A worker has read everything that the servers held last; answers `HandOver`."""
+
+
+class Begin(_Message, frozen=True, kw_only=True):
+    """To all processes of a phase: take it up.
+
+    Attributes:
+        phase: Number of the phase in the job; -1: the looser strategy of the straggler reaction.
+        position: Where the run stands, in JSON.
+        stop: Where the phase ends; None: with the job, or when the workers are told to turn.
+        group: Number of the group of workers; another one than before must be formed anew.
+        checkpoint: Take up this checkpoint instead of going on from what is in memory; "newest"
+            for the newest one of the run that is resumed.
+        newcomer: The phase is under way, and this process comes into it.
+        share_state: The chief gives its optimiser state to everybody, as somebody has none.
+        statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
+        shares: Relative share of the global batch per worker; empty: as the job says.
+        last: No phase comes after this one.
+    """
+
+    phase: int
+    position: bytes
+    stop: Limit | None
+    group: int
+    checkpoint: str = ""
+    newcomer: bool = False
+    share_state: bool = False
+    statistics: bytes = b""
+    shares: tuple[float, ...] = ()
+    last: bool = False
+
+
+class Turn(_Message, frozen=True):
+    """To the chief of a lockstep phase: have all workers end it at the next window."""
+
+
+class HandOver(_Message, frozen=True):
+    """To the workers of a phase with servers: read everything that they hold; it is the last."""
+
+
+ToSwitch = Idle | Begun | Window | HandedOver
+FromSwitch = Begin | Turn | HandOver

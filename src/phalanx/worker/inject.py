@@ -1,0 +1,50 @@
+"""Slowing a worker down on purpose: the steps of an injected rank take a multiple of their time.
+
+It sleeps before each step, so that its cores stay free for others, as they would be if the slow
+machine were another one. The sleep counts as computing: that is what a slow machine does longer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phalanx.spec.inject import InjectSpec
+from phalanx.strategy.base import StepFacts
+
+# Weight of the newest step in the running mean of a step's own time.
+_WEIGHT = 0.2
+
+
+class Slowdown:
+    """What the job injects into one worker.
+
+    Args:
+        injected: All of the job's.
+        rank: Of this worker.
+    """
+
+    def __init__(self, injected: Sequence[InjectSpec], *, rank: int) -> None:
+        self._own = [one for one in injected if one.rank == rank]
+        self._mean_s = 0.0
+
+    def wait(self, progress: float) -> float:
+        """Sleep before a step, if this worker is slow now; returns the seconds.
+
+        Args:
+            progress: Share of all samples that have been seen.
+        """
+        factor = max((one.slow for one in self._own if one.begin <= progress < one.end), default=1)
+        pause_s = (factor - 1) * self._mean_s
+        if pause_s > 0:
+            time.sleep(pause_s)
+        return pause_s
+
+    def count(self, facts: StepFacts, slept_s: float) -> StepFacts:
+        """The facts of the step, with the sleep before it."""
+        if not self._own:
+            return facts
+        own_s = facts.forward_s + facts.backward_s
+        self._mean_s += (_WEIGHT if self._mean_s else 1.0) * (own_s - self._mean_s)
+        return replace(facts, forward_s=facts.forward_s + slept_s)
