@@ -1,0 +1,178 @@
+"""What a report consists of: sections with sentences, tables and figures; plain data.
+
+Pages, Markdown and CSV files are written from the same document, so they cannot disagree. A value
+keeps the number it was made from: people read the text, programs the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+NOTHING = "\N{EN DASH}"
+"""Stands for a value that there is none of."""
+MINUS = "\N{MINUS SIGN}"
+
+Mark = Literal["", "best", "doubt", "weak"]
+Raw = str | float | int | bool | None
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One entry of a table."""
+
+    text: str
+    raw: Raw = None
+    mark: Mark = ""
+    """best: of its column; doubt: look at it; weak: not to be relied on."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of a table."""
+
+    key: str
+    """Its name in CSV files, with the unit of the raw numbers."""
+    title: str
+    unit: str = ""
+    is_text: bool = False
+    joins: bool = False
+    """Continues the column before it, such as ± after a mean."""
+
+
+class Table(msgspec.Struct, kw_only=True):
+    """Rows of values with one caption."""
+
+    id: str
+    caption: str
+    columns: list[Column]
+    rows: list[list[Value]]
+
+
+class Swatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a legend."""
+
+    label: str
+    colour: str
+    dash: tuple[int, ...] = ()
+    shape: str = ""
+    """Of points: circle, square, triangle, diamond, cross; empty: a plain field or line."""
+    is_field: bool = False
+
+
+class Panel(msgspec.Struct, kw_only=True):
+    """One chart of a figure."""
+
+    title: str
+    spec: dict[str, Any]
+    """Vega-Lite, data included."""
+
+
+class Figure(msgspec.Struct, kw_only=True):
+    """Charts that share a caption and a legend."""
+
+    id: str
+    caption: str
+    panels: list[Panel]
+    legend: list[Swatch] = []
+
+
+class Text(msgspec.Struct, kw_only=True):
+    """A paragraph, or a list of them."""
+
+    lines: list[str]
+    kind: Literal["paragraph", "list", "lead", "doubt"] = "paragraph"
+
+
+Block = Text | Table | Figure
+
+
+class Section(msgspec.Struct, kw_only=True):
+    """One chapter."""
+
+    id: str
+    title: str
+    blocks: list[Block]
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """The whole report."""
+
+    title: str
+    subtitle: str
+    sections: list[Section]
+
+    def tables(self) -> list[Table]:
+        """All tables, in order."""
+        return [b for section in self.sections for b in section.blocks if isinstance(b, Table)]
+
+    def figures(self) -> list[Figure]:
+        """All figures, in order."""
+        return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
+
+
+def text(value: Raw, mark: Mark = "") -> Value:
+    """An entry of words."""
+    shown = NOTHING if value is None or value == "" else str(value)
+    return Value(shown, value, mark)
+
+
+def number(value: float | None, digits: int, *, scale: float = 1.0, mark: Mark = "") -> Value:
+    """An entry with a fixed number of decimals."""
+    return Value(plain(value, digits, scale=scale), value, mark)
+
+
+def signed(value: float | None, digits: int, *, scale: float = 1.0, mark: Mark = "") -> Value:
+    """A difference: always with its sign."""
+    return Value(plain(value, digits, scale=scale, sign="+"), value, mark)
+
+
+def plus_minus(value: float | None, digits: int, *, scale: float = 1.0) -> Value:
+    """Half of an interval; nothing where there is no interval."""
+    shown = "" if value is None else f"± {plain(value, digits, scale=scale)}"
+    return Value(shown, value)
+
+
+def interval(
+    low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
+) -> str:
+    """Both ends of an interval."""
+    if low is None or high is None:
+        return NOTHING
+    ends = (plain(end, digits, scale=scale, sign=sign) for end in (low, high))
+    return "{} to {}".format(*ends)
+
+
+def p_text(p: float | None) -> str:
+    """A p-value."""
+    return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def plain(value: float | None, digits: int, *, scale: float = 1.0, sign: str = "") -> str:
+    """A number with thousands apart and a true minus sign; a zero has no sign."""
+    if value is None:
+        return NOTHING
+    shown = f"{value * scale:{sign},.{digits}f}"
+    if not any(digit in shown for digit in "123456789"):
+        shown = shown.lstrip("+-")
+    return shown.replace("-", MINUS)
+
+
+def pairs_table(
+    id: str, caption: str, pairs: Mapping[str, Raw] | Iterable[tuple[str, Raw]]
+) -> Table:
+    """A table of names and values."""
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    return Table(
+        id=id,
+        caption=caption,
+        columns=[Column("name", "", is_text=True), Column("value", "", is_text=True)],
+        rows=[[text(name), text(value)] for name, value in items],
+    )
+
+
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"

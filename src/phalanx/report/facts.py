@@ -1,0 +1,254 @@
+"""Run and study directories → the facts that a report needs, and nothing more of them.
+
+A log consists almost wholly of step lines. Of those only the times are decoded, into sums; kinds
+that no report shows are passed over by their first bytes. So hundreds of runs are read in seconds
+and never kept whole. Only `make` calls this; everything behind it works on what is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.errors import SpecError
+from phalanx.records.events import (
+    AnyEvent,
+    Clock,
+    Epoch,
+    HostSample,
+    ProcessSample,
+    Started,
+    Warned,
+)
+from phalanx.records.manifest import Manifest, read_manifest
+from phalanx.records.rundir import RunDir, list_runs
+from phalanx.records.study import StudyDir, StudyManifest, Trial, is_study
+from phalanx.records.summary import Summary
+from phalanx.records.usage import host_uses, process_uses, training_windows
+from phalanx.report.resources import Resources, thin
+from phalanx.spec.loader import job_from_mapping
+
+_STEP = b'{"kind":"step"'
+_KINDS = (Started, Clock, Epoch, Warned, ProcessSample, HostSample)
+_WANTED = tuple(b'{"kind":"%s"' % kind.__name__.lower().encode() for kind in _KINDS)
+
+
+class _StepTimes(msgspec.Struct):
+    """The part of a step line that is summed up here; the summary has the other times."""
+
+    forward_s: float
+    backward_s: float
+    overlapped_s: float = 0.0
+
+
+class StepSums(msgspec.Struct, kw_only=True):
+    """Seconds of one worker over all its steps."""
+
+    steps: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    overlapped_s: float = 0.0
+    """Communication that went on behind the computation."""
+
+
+class ProcessRecord(msgspec.Struct, kw_only=True):
+    """What one process of a run said about itself."""
+
+    name: str
+    host: str = ""
+    threads: int = 0
+    sums: StepSums = msgspec.field(default_factory=StepSums)
+
+
+class RunRecord(msgspec.Struct, kw_only=True):
+    """One run as the report sees it."""
+
+    name: str
+    path: Path
+    manifest: Manifest
+    state: str
+    cause: str | None
+    summary: Summary | None
+    epochs: list[Epoch]
+    processes: list[ProcessRecord]
+    warnings: list[str]
+    job: dict[str, Any]
+    """The job, with today's defaults for settings that did not exist when it ran."""
+    resources: list[Resources]
+    """Of each machine, then of each process."""
+    cell: str | None = None
+    """The study's cell that the run is a trial of."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its figures count; those of broken runs are listed, never averaged."""
+        return self.state == "finished" and self.summary is not None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the job."""
+        return int(self.job["seed"])
+
+    @property
+    def machines(self) -> list[str]:
+        """The machines that its processes ran on."""
+        hosts = {process.host for process in self.processes if process.host}
+        return sorted(hosts) or [self.manifest.host]
+
+
+class Material(msgspec.Struct, kw_only=True):
+    """Everything that a report is made from."""
+
+    runs: list[RunRecord]
+    study: StudyManifest | None = None
+    study_path: Path | None = None
+    stillborn: list[Trial] = []
+    """Trials that failed before they had a run directory."""
+
+
+def read_material(sources: Sequence[Path]) -> Material:
+    """Read studies, run directories, and directories that hold run directories.
+
+    Raises:
+        SpecError: There is no run in one of them.
+    """
+    runs: dict[Path, RunRecord] = {}
+    studies: list[StudyDir] = []
+    stillborn: list[Trial] = []
+    for source in sources:
+        if is_study(source):
+            study = StudyDir.open(source)
+            studies.append(study)
+            for trial in study.trials():
+                if trial.run is None:
+                    stillborn.append(trial)
+                else:
+                    record = read_run(study.run(trial), trial)
+                    runs[record.path.resolve()] = record
+        else:
+            for run in _runs_in(source):
+                runs.setdefault(run.path.resolve(), read_run(run))
+    if not runs and not stillborn:
+        raise SpecError(f"nothing has ended in {_list(sources)} yet, so there is nothing to report")
+    ordered = sorted(runs.values(), key=lambda record: (record.name, str(record.path)))
+    # Two studies have no common plan: their runs are compared by what their jobs say.
+    whole = len(studies) == len(sources) == 1
+    return Material(
+        runs=ordered,
+        study=studies[0].manifest() if whole else None,
+        study_path=studies[0].path if whole else None,
+        stillborn=sorted(stillborn, key=lambda trial: (trial.cell, trial.repeat)),
+    )
+
+
+def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
+    """The facts of one run; of a trial, the study's word on how it ended."""
+    status = run.read_status()
+    reader = _LogReader()
+    processes = []
+    for path in sorted((run.path / "events").glob("*.jsonl")):
+        process = ProcessRecord(name=path.stem)
+        reader.read(path, process)
+        processes.append(process)
+    failed = trial is not None and trial.state != "finished"
+    manifest = read_manifest(run)
+    return RunRecord(
+        name=run.name,
+        path=run.path,
+        manifest=manifest,
+        state=trial.state if trial is not None and failed else status.state,
+        cause=trial.cause if trial is not None and failed else status.cause,
+        summary=run.read_summary(),
+        epochs=[reader.epochs[number] for number in sorted(reader.epochs)],
+        processes=processes,
+        warnings=list(reader.warnings),
+        job=_completed(manifest.job),
+        resources=reader.resources(),
+        cell=trial.cell if trial is not None else None,
+    )
+
+
+def _completed(job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return job_from_mapping(job).model_dump(mode="json", by_alias=True)
+    except SpecError:
+        # Written by another version: shown as it stands.
+        return job
+
+
+class _LogReader:
+    """Collects over the logs of one run."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, Epoch] = {}
+        self.warnings: dict[str, None] = {}
+        self._samples: dict[str, list[AnyEvent]] = {}
+        self._events = msgspec.json.Decoder(AnyEvent)
+        self._times = msgspec.json.Decoder(_StepTimes)
+
+    def resources(self) -> list[Resources]:
+        """What machines and processes used while the run trained."""
+        windows = training_windows(self._samples)
+        machines = host_uses(self._samples, windows)
+        processes = process_uses(self._samples, windows)
+        return [thin(use, is_machine=True) for use in machines.values()] + [
+            thin(use, is_machine=False) for use in processes.values()
+        ]
+
+    def read(self, path: Path, process: ProcessRecord) -> None:
+        sums = process.sums
+        for line in _whole_lines(path):
+            if line.startswith(_STEP):
+                try:
+                    times = self._times.decode(line)
+                except msgspec.DecodeError:
+                    continue
+                sums.steps += 1
+                sums.forward_s += times.forward_s
+                sums.backward_s += times.backward_s
+                sums.overlapped_s += times.overlapped_s
+            elif line.startswith(_WANTED):
+                try:
+                    self._take(self._events.decode(line), process)
+                except msgspec.DecodeError:
+                    # A crash leaves a torn line in the middle when a resumed process appends.
+                    continue
+
+    def _take(self, event: AnyEvent, process: ProcessRecord) -> None:
+        if isinstance(event, Started | Clock | ProcessSample | HostSample):
+            self._samples.setdefault(process.name, []).append(event)
+        if isinstance(event, Started):
+            process.host, process.threads = event.host, event.threads
+        elif isinstance(event, Warned):
+            self.warnings[event.message] = None
+        elif isinstance(event, Epoch):
+            # A resumed run repeats an epoch whose checkpoint was not written; the last time counts.
+            known = self.epochs.get(event.epoch)
+            if known is None or event.wall_s >= known.wall_s:
+                self.epochs[event.epoch] = event
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=1 << 18) as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _runs_in(source: Path) -> list[RunDir]:
+    if (source / "manifest.json").is_file():
+        return [RunDir.open(source)]
+    runs = list_runs(source)
+    if not runs:
+        raise SpecError(
+            f"{source} is neither a study nor a run, and holds no runs; "
+            "`phalanx runs list` shows where runs are"
+        )
+    return runs
+
+
+def _list(sources: Sequence[Path]) -> str:
+    return ", ".join(str(source) for source in sources)

@@ -1,0 +1,125 @@
+"""What is measured of a run and how it is printed: one list for tables, charts and conclusions.
+
+Values come from the stored summary and the stored samples of resource use; a few are put together
+from them here, and each says how in its title or in the notes of the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from phalanx.report.cells import Cell
+from phalanx.report.facts import RunRecord
+from phalanx.report.stats import Contrast, Estimate, contrast_by_seed, estimate
+
+_MIB = 1 / 2**20
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """One measure, and how its values are shown."""
+
+    key: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+    """Stored unit to shown unit."""
+    digits: int | None = None
+    """After the decimal point; None: as many as three significant digits need."""
+    high_is_good: bool = False
+
+
+MEASURES = {
+    measure.key: measure
+    for measure in (
+        Measure("test_accuracy", "test accuracy", "%", 100, 2, high_is_good=True),
+        Measure("val_accuracy", "validation accuracy", "%", 100, 2, high_is_good=True),
+        Measure("train_accuracy", "training accuracy", "%", 100, 2, high_is_good=True),
+        Measure("test_loss", "test loss", digits=4),
+        Measure("val_loss", "validation loss", digits=4),
+        Measure("train_loss", "training loss", digits=4),
+        Measure("train_s", "training time", "s"),
+        Measure("elapsed_s", "elapsed", "s"),
+        Measure("startup_s", "start-up", "s"),
+        Measure("evaluate_s", "evaluation", "s"),
+        Measure("samples_per_s", "speed", "samples/s", digits=0, high_is_good=True),
+        Measure("updates", "updates", digits=0),
+        Measure("bytes_sent", "sent by workers", "MiB", _MIB),
+        Measure("machine_s", "machine time", "s"),
+        Measure("cost", "cost"),
+        Measure("energy_j", "energy", "J"),
+        Measure("cpu_s", "processor time", "s"),
+        Measure("memory_peak_bytes", "peak memory", "MiB", _MIB, 0),
+        Measure("received_bytes", "received by machines", "MiB", _MIB),
+    )
+}
+_ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "train_loss")
+
+
+def value_of(run: RunRecord, key: str) -> float | None:
+    """A measure of a run in its stored unit; None if it was not taken."""
+    summary = run.summary
+    if summary is None:
+        return None
+    machines = [use for use in run.resources if use.is_machine]
+    processes = [use for use in run.resources if not use.is_machine]
+    if key == "machine_s":
+        return summary.elapsed_s * len(run.machines)
+    if key == "energy_j":
+        return _sum(use.energy_j for use in machines)
+    if key == "received_bytes":
+        return _sum(use.received_bytes for use in machines)
+    if key == "cpu_s":
+        return _sum(use.cpu_s for use in processes)
+    if key == "memory_peak_bytes":
+        return _sum(use.memory_peak_bytes for use in processes)
+    value = getattr(summary, key, None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def values_by_seed(cell: Cell, key: str) -> dict[int, list[float]]:
+    """A measure over the finished runs of a cell."""
+    found: dict[int, list[float]] = {}
+    for run in cell.finished:
+        value = value_of(run, key)
+        if value is not None:
+            found.setdefault(run.seed, []).append(value)
+    return found
+
+
+def estimate_cell(cell: Cell, key: str) -> Estimate | None:
+    """Mean and interval over the finished runs of a cell; None if nobody took the measure."""
+    values = [value for values in values_by_seed(cell, key).values() for value in values]
+    return estimate(values) if values else None
+
+
+def contrast_cells(first: Cell, second: Cell, key: str) -> Contrast | None:
+    """First against second; None if one of them has no value."""
+    one, other = values_by_seed(first, key), values_by_seed(second, key)
+    return contrast_by_seed(one, other) if one and other else None
+
+
+def quality_measure(cells: Sequence[Cell]) -> Measure | None:
+    """What stands for the quality of a result: the best measure that every finished run has."""
+    runs = [run for cell in cells for run in cell.finished]
+    for key in _ACCURACIES:
+        if runs and all(value_of(run, key) is not None for run in runs):
+            return MEASURES[key]
+    return None
+
+
+def shared_digits(measure: Measure, values: Iterable[float | None]) -> int:
+    """Decimals that all values of a column share, so that their points stand below each other."""
+    if measure.digits is not None:
+        return measure.digits
+    known = [abs(value * measure.scale) for value in values if value]
+    return max(0, min(3, 2 - math.floor(math.log10(min(known))))) if known else 0
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(sum(known)) if known else None

@@ -1,0 +1,184 @@
+"""Which method and batch to use, in a sentence, with its reasons and its doubts; pure.
+
+The rule: of all cells of a task whose mean quality is at most the tolerance below the best mean,
+take the one that saves most (time, cost or energy). What the runs cannot tell apart from it at the
+stated confidence is named in the same breath, and so are single runs, losses that may exceed the
+tolerance, and failed trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.records.study import RecommendSettings
+from phalanx.report.cells import Cell
+from phalanx.report.document import join_words, p_text, plain
+from phalanx.report.format import count_noun
+from phalanx.report.measures import (
+    Measure,
+    contrast_cells,
+    estimate_cell,
+    shared_digits,
+    values_by_seed,
+)
+from phalanx.report.scope import Scope, cost_of
+from phalanx.report.stats import Contrast, Estimate
+
+
+class Advice(msgspec.Struct, kw_only=True):
+    """What is recommended for one task."""
+
+    task: str
+    cell: Cell | None
+    """None if no finished run tells anything."""
+    best: Cell | None
+    """The one with the best mean quality."""
+    sentence: str
+    alternatives: list[str] = []
+    """Labels of cells that cannot be told apart from it in what is saved."""
+
+
+def recommend(scope: Scope) -> list[Advice]:
+    """One piece of advice per task."""
+    return [_advise(task, cells, scope) for task, cells in scope.tasks.items()]
+
+
+def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
+    quality, saved = scope.quality, scope.saved
+    usable = [
+        cell
+        for cell in cells
+        if quality and values_by_seed(cell, quality.key) and values_by_seed(cell, saved.key)
+    ]
+    if quality is None or not usable:
+        missing = f"no finished run tells quality and {saved.title}"
+        return Advice(task=task, cell=None, best=None, sentence=f"No recommendation: {missing}.")
+    sign = 1 if quality.high_is_good else -1
+    best = max(usable, key=lambda cell: sign * _mean(cell, quality))
+    floor = sign * _mean(best, quality) - scope.settings.accuracy_loss
+    # Rounding must not cost a cell that lies exactly at the tolerance.
+    allowed = [cell for cell in usable if sign * _mean(cell, quality) >= floor - 1e-12]
+    chosen = min(allowed, key=lambda cell: _mean(cell, saved))
+    rivals = [cell for cell in allowed if cell is not chosen and _is_level(chosen, cell, saved)]
+    sentence = " ".join(
+        [
+            _choice(chosen, best, scope, quality),
+            _loss(chosen, best, scope, quality),
+            *_doubts(chosen, rivals, len(usable), scope),
+        ]
+    )
+    return Advice(
+        task=task,
+        cell=chosen,
+        best=best,
+        sentence=sentence,
+        alternatives=[cell.label for cell in rivals],
+    )
+
+
+def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
+    saved = scope.saved
+    found, price = estimate_cell(chosen, saved.key), ""
+    assert found is not None
+    cost = cost_of(found.mean, scope.settings) if saved.key == "machine_s" else None
+    if cost is not None:
+        price = f", {cost:.4g} {scope.settings.currency}"
+    text = (
+        f"Use {chosen.method} with batch {chosen.batch}: of the cells within "
+        f"{_tolerance(scope.settings, quality)} of the best {quality.title} it needs the least "
+        f"{saved.title}, {_figure(found, saved)}{price}"
+    )
+    if chosen is best:
+        return f"{text}, and its {quality.title} is the best as well."
+    contrast = contrast_cells(chosen, best, saved.key)
+    assert contrast is not None
+    return f"{text}, {_times(contrast)} that of the most accurate, {best.label}."
+
+
+def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
+    own = estimate_cell(chosen, quality.key)
+    assert own is not None
+    reached = f"It reaches {_figure(own, quality)}"
+    if chosen is best:
+        return f"{reached}."
+    contrast = contrast_cells(chosen, best, quality.key)
+    assert contrast is not None
+    sign = 1 if quality.high_is_good else -1
+    unit = _points(quality)
+    loss = plain(-sign * contrast.difference, 2 if unit else 4, scale=quality.scale)
+    text = f"{reached}, {loss}{unit} less than the best"
+    if contrast.low is None or contrast.high is None:
+        return f"{text}."
+    worst = max(-sign * contrast.low, -sign * contrast.high)
+    if worst <= scope.settings.accuracy_loss:
+        return f"{text}; that the loss is within the tolerance is certain at {_level(contrast)}."
+    bound = plain(worst, 2 if unit else 4, scale=quality.scale)
+    return f"{text}; at {_level(contrast)} the true loss may be up to {bound}{unit}."
+
+
+def _doubts(chosen: Cell, rivals: Sequence[Cell], num_usable: int, scope: Scope) -> list[str]:
+    doubts = []
+    saved, num_runs = scope.saved, len(chosen.finished)
+    if num_usable == 1:
+        doubts.append("There is nothing else to compare it with.")
+    elif num_runs < 2:
+        doubts.append("It rests on a single run, so its uncertainty is unknown.")
+    if rivals:
+        named = join_words([_rival(chosen, cell, saved) for cell in rivals[:3]])
+        more = f" and {len(rivals) - 3} more" if len(rivals) > 3 else ""
+        level = f"{100 * scope.confidence:g} %"
+        doubts.append(f"In {saved.title} not distinguishable at {level} from {named}{more}.")
+    if chosen.num_failed:
+        doubts.append(f"{count_noun(chosen.num_failed, 'trial')} of it failed.")
+    return doubts
+
+
+def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:
+    contrast = contrast_cells(chosen, cell, saved.key)
+    tested = contrast is not None and contrast.p_value is not None
+    return f"{cell.label} (p = {p_text(contrast.p_value)})" if contrast and tested else cell.label
+
+
+def _is_level(chosen: Cell, cell: Cell, saved: Measure) -> bool:
+    """Whether a difference is not shown; single runs show none."""
+    contrast = contrast_cells(chosen, cell, saved.key)
+    return contrast is not None and not contrast.is_significant
+
+
+def _mean(cell: Cell, measure: Measure) -> float:
+    found = estimate_cell(cell, measure.key)
+    assert found is not None
+    return found.mean
+
+
+def _figure(found: Estimate, measure: Measure) -> str:
+    digits = shared_digits(measure, [found.mean])
+    mean = plain(found.mean, digits, scale=measure.scale)
+    half = found.half_width
+    spread = "" if half is None else f" ± {plain(half, digits, scale=measure.scale)}"
+    unit = f" {measure.unit}" if measure.unit else ""
+    return f"{mean}{spread}{unit} (n = {found.n})"
+
+
+def _times(contrast: Contrast) -> str:
+    if contrast.ratio is None:
+        return "against"
+    interval = ""
+    if contrast.ratio_low is not None and contrast.ratio_high is not None:
+        interval = f" ({contrast.ratio_low:.2f} to {contrast.ratio_high:.2f})"
+    return f"{contrast.ratio:.2f}{interval} times"
+
+
+def _tolerance(settings: RecommendSettings, quality: Measure) -> str:
+    unit = _points(quality)
+    return f"{settings.accuracy_loss * quality.scale:g}{unit}"
+
+
+def _points(quality: Measure) -> str:
+    return " points" if quality.unit == "%" else ""
+
+
+def _level(contrast: Contrast) -> str:
+    return f"{100 * contrast.confidence:g} %"

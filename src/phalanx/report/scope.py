@@ -1,0 +1,194 @@
+"""What a report is about: the cells, the questions asked of them, and how each is drawn.
+
+Made once per report and handed to every part of it. Options given by the caller beat what the
+study planned, and that beats the defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from phalanx.errors import SpecError
+from phalanx.records.study import RecommendSettings
+from phalanx.report.cells import Cell, group_runs, tasks_of
+from phalanx.report.document import Swatch
+from phalanx.report.facts import Material
+from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
+
+Preference = Literal["time", "cost", "energy"]
+PREFERENCES: tuple[Preference, ...] = ("time", "cost", "energy")
+CURVE_MEASURES = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
+
+# Okabe and Ito (2008): told apart with every common kind of colour blindness. Yellow comes last
+# because it is hardly seen on white.
+_COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#F0E442",
+)  # fmt: skip
+_DASHES = ((), (7, 3), (2, 2), (9, 3, 2, 3), (4, 4), (1, 3))
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller of a report may ask for; None: as the study says, else the default."""
+
+    tolerance: float | None = None
+    """Loss of accuracy, as a share of 1, that counts as none."""
+    prefer: Preference | None = None
+    """What the recommendation saves."""
+    target: tuple[str, float] | None = None
+    """Measure and value, for the time that it takes to get there."""
+    baseline: str | None = None
+    """What the others are held against: a strategy, method, or label of an axis."""
+
+
+class Style(msgspec.Struct, frozen=True):
+    """How a cell is drawn wherever it appears."""
+
+    colour: str
+    dash: tuple[int, ...]
+    shape: str
+
+
+class Scope(msgspec.Struct, kw_only=True):
+    """Everything that the parts of a report look at."""
+
+    material: Material
+    cells: list[Cell]
+    tasks: dict[str, list[Cell]]
+    quality: Measure | None
+    settings: RecommendSettings
+    target: tuple[str, float] | None
+    target_was_asked: bool
+    baseline: str | None
+    confidence: float
+    styles: dict[str, Style]
+
+    @property
+    def saved(self) -> Measure:
+        """The measure that the recommendation saves."""
+        if self.settings.prefer == "energy":
+            return MEASURES["energy_j"]
+        return MEASURES["machine_s" if self.settings.prefer == "cost" else "train_s"]
+
+    def swatches(self, cells: Sequence[Cell], *, points: bool = False) -> list[Swatch]:
+        """The legend of some cells."""
+        return [
+            Swatch(
+                label=cell.label,
+                colour=self.styles[cell.id].colour,
+                dash=() if points else self.styles[cell.id].dash,
+                shape=self.styles[cell.id].shape if points else "",
+            )
+            for cell in cells
+        ]
+
+    def baseline_of(self, cell: Cell) -> Cell | None:
+        """What a cell is held against: the nearest cell of the baseline; None for itself."""
+        own = [other for other in self.tasks[cell.task] if self._is_baseline(other)]
+        if not own or cell in own:
+            return None
+        return min(own, key=lambda other: (other.batch != cell.batch, other.global_batch))
+
+    def _is_baseline(self, cell: Cell) -> bool:
+        if self.baseline is None:
+            return is_alone(cell)
+        words = (cell.strategy, cell.method, cell.label, cell.id, *cell.settings.values())
+        return self.baseline in words
+
+
+def is_alone(cell: Cell) -> bool:
+    """Whether a cell trains on one worker: what scaling is measured against."""
+    return cell.strategy == "single" or cell.workers == 1
+
+
+def open_scope(material: Material, options: Options) -> Scope:
+    """Group the runs and settle what is asked of them.
+
+    Raises:
+        SpecError: The baseline is none of the cells, or the target names no measure.
+    """
+    cells = group_runs(material)
+    study = material.study
+    settings = study.recommend if study is not None else RecommendSettings()
+    if options.tolerance is not None:
+        settings = msgspec.structs.replace(settings, accuracy_loss=options.tolerance)
+    if options.prefer is not None:
+        settings = msgspec.structs.replace(settings, prefer=options.prefer)
+    baseline = options.baseline
+    if baseline is None and study is not None and study.gate is not None:
+        baseline = study.gate.baseline
+    asked = options.target or (next(iter(study.target.items()), None) if study else None)
+    scope = Scope(
+        material=material,
+        cells=cells,
+        tasks=tasks_of(cells),
+        quality=quality_measure(cells),
+        settings=settings,
+        target=asked or _common_target(cells),
+        target_was_asked=asked is not None,
+        baseline=baseline,
+        confidence=study.repeats.confidence if study is not None else 0.95,
+        styles=_styles(cells),
+    )
+    _check(scope)
+    return scope
+
+
+def _check(scope: Scope) -> None:
+    if scope.target is not None and scope.target[0] not in (*CURVE_MEASURES, "test_accuracy"):
+        known = ", ".join((*CURVE_MEASURES, "test_accuracy"))
+        raise SpecError(f"a target is one of {known}, not '{scope.target[0]}'")
+    if scope.baseline is not None and not any(scope._is_baseline(cell) for cell in scope.cells):
+        known = ", ".join(sorted({cell.method for cell in scope.cells}))
+        raise SpecError(f"no runs of the baseline '{scope.baseline}'; there are: {known}")
+
+
+def _common_target(cells: Sequence[Cell]) -> tuple[str, float] | None:
+    """The highest whole per cent of validation accuracy that every finished run reached."""
+    best = [
+        max(
+            (point.val_accuracy for point in run.epochs if point.val_accuracy is not None),
+            default=0,
+        )
+        for cell in cells
+        for run in cell.finished
+    ]
+    # An accuracy of 0.29 is stored as 0.28999...: the last digit must not cost a per cent.
+    floor = math.floor(100 * min(best, default=0) + 1e-9) / 100
+    return ("val_accuracy", floor) if floor > 0 else None
+
+
+def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
+    """Colour by method, dash and shape by batch; with one method, colour by batch too."""
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    batches = list(dict.fromkeys(cell.batch for cell in sorted(cells, key=_by_batch)))
+    tints = methods if len(methods) > 1 else batches
+    styles = {}
+    for cell in cells:
+        tint = tints.index(cell.method if len(methods) > 1 else cell.batch)
+        step = batches.index(cell.batch)
+        styles[cell.id] = Style(
+            _COLOURS[tint % len(_COLOURS)],
+            _DASHES[step % len(_DASHES)],
+            _SHAPES[step % len(_SHAPES)],
+        )
+    return styles
+
+
+def _by_batch(cell: Cell) -> tuple[int, str]:
+    return cell.global_batch, cell.batch
+
+
+def cost_of(seconds: float, settings: RecommendSettings) -> float | None:
+    """What so many seconds of one machine cost; None without a price."""
+    price = settings.price_per_hour
+    return None if price is None else seconds / 3600 * price
+
+
+def has_values(cells: Sequence[Cell], key: str) -> bool:
+    """Whether any finished run has a measure."""
+    return any(value_of(run, key) is not None for cell in cells for run in cell.finished)
