@@ -5,6 +5,8 @@ Everything here takes specs and paths and returns records; nothing imports a fra
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +18,13 @@ from phalanx.errors import StoreError
 from phalanx.launch.local import LocalLauncher
 from phalanx.records.manifest import describe, keep_manifest, read_manifest, write_manifest
 from phalanx.records.rundir import RunDir
+from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.study_file import StudyFile, study_from_mapping
+from phalanx.study.plan import PUBLISHED, plan_study, published_path
+from phalanx.study.runner import StudyObserver, StudyOutcome, StudyRunner, check_plan
 
 DEFAULT_RUNS = Path("runs")
 DEFAULT_DATA = Path.home() / ".cache" / "phalanx" / "data"
@@ -84,6 +90,51 @@ def resume(
         resume=run.checkpoints,
     )
     return _carry_out(request, observers)
+
+
+def run_study(
+    study: StudyFile | dict[str, object],
+    *,
+    to: Path | None = None,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    observers: Sequence[StudyObserver] = (),
+) -> StudyOutcome:
+    """Run a new study on this machine, unattended.
+
+    Args:
+        study: From `load_study`, or the mapping that a study file would hold.
+        to: The study directory; default: `study-<name>` below `runs`.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        observers: Who follows the study while it goes.
+
+    Returns:
+        Every trial, finished or failed; a failed one raises nothing.
+    """
+    if isinstance(study, dict):
+        study = study_from_mapping(study)
+    manifest = plan_study(study, data_root=data_root, cache_root=cache_root)
+    check_plan(manifest, sorted(os.sched_getaffinity(0)))
+    directory = StudyDir.create(to or DEFAULT_RUNS / f"study-{manifest.name}", manifest)
+    published = published_path(study)
+    if published is not None:
+        shutil.copyfile(published, directory.path / PUBLISHED)
+    return resume_study(directory, observers=observers)
+
+
+def resume_study(
+    study: StudyDir, *, observers: Sequence[StudyObserver] = (), retry_failed: bool = False
+) -> StudyOutcome:
+    """Run what a study has not run yet.
+
+    Args:
+        study: Its directory; nobody else may be running it now.
+        observers: Who follows the study while it goes.
+        retry_failed: Run trials that have failed once more.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return StudyRunner(study, cores=cores, observers=observers, retry_failed=retry_failed).run()
 
 
 def _carry_out(request: RunRequest, observers: Sequence[Observer]) -> Summary:

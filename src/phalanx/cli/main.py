@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from phalanx._version import __version__
-from phalanx.cli import data, demo, doctor, runs, scale, train
+from phalanx.cli import data, demo, doctor, runs, scale, study, train
 from phalanx.errors import ExitCode, PhalanxError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.add_typer(study.app, name="study")
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 

@@ -143,11 +143,12 @@ class StudyDir:
         """Make a new study directory.
 
         Raises:
-            StoreError: It cannot be written, or it already holds a study.
+            SpecError: It already holds a study.
+            StoreError: It cannot be written.
         """
         study = cls(path)
-        if (path / MANIFEST).exists():
-            raise StoreError(
+        if is_study(path):
+            raise SpecError(
                 f"{path} already holds a study; go on with `phalanx study resume {path}` or choose "
                 "another directory with --to",
                 path=str(path),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from phalanx._version import __version__
 from phalanx.errors import SpecError
@@ -57,6 +61,41 @@ def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyM
         data_root=str(data_root.resolve()),
         cache_root=str(cache_root.resolve()),
     )
+
+
+def amend(
+    manifest: StudyManifest,
+    *,
+    repeats: int | None = None,
+    parallel: int | str | None = None,
+    budget: str | None = None,
+) -> StudyManifest:
+    """The plan of a study that goes on under other conditions; what is None stays.
+
+    Raises:
+        SpecError: A condition makes no sense.
+    """
+    changes: dict[str, Any] = {}
+    if repeats is not None:
+        changes["repeats"] = PlannedRepeats(min=repeats, max=repeats)
+        changes["seeds"] = _extended(manifest.seeds, repeats)
+    if parallel is not None:
+        changes["parallel"] = parallel
+    if budget is not None:
+        changes["budget_s"] = parse_duration(budget)
+        if changes["budget_s"] is None:
+            raise SpecError(f"--budget {budget!r} is no time; write 90s, 20min or 1h30min")
+    return msgspec.structs.replace(manifest, **changes)
+
+
+def _extended(seeds: Sequence[int], number: int) -> list[int]:
+    found = list(seeds)
+    candidates = (seed % 2**32 for seed in itertools.count(seeds[-1] + 1))
+    while len(found) < number:
+        seed = next(candidates)
+        if seed not in found:
+            found.append(seed)
+    return found
 
 
 def published_path(study: StudyFile) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import selectors
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,6 @@ from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.data.sources import open_source
 from phalanx.errors import DataError, Interrupted, SpecError, Terminated
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
-from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.study.estimate import Outlook, look_ahead
 from phalanx.study.lanes import share_lanes
@@ -96,8 +95,8 @@ class StudyRunner:
         self._study = study
         self._observers = observers
         self._manifest = study.manifest()
-        self._jobs = {cell.id: job_from_mapping(cell.job) for cell in self._manifest.cells}
-        self._lanes = share_lanes(cores, list(self._jobs.values()), self._manifest.parallel)
+        jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
+        self._lanes = share_lanes(cores, jobs, self._manifest.parallel)
         self._free = list(self._lanes)
         self._running: list[TrialProcess] = []
         self._retry = retry_failed
@@ -113,7 +112,6 @@ class StudyRunner:
             Terminated: The same by SIGTERM.
             StoreError: Another study runs in the directory, or it cannot be written.
         """
-        check_data(self._jobs, Path(self._manifest.data_root))
         with (
             StudyLock(self._study.path / "lock") as lock,
             catch_signals() as caught,
@@ -245,15 +243,18 @@ def trial_name(planned: Planned) -> str:
     return f"{planned.cell}-r{planned.repeat + 1}"
 
 
-def check_data(jobs: Mapping[str, JobSpec], data_root: Path) -> None:
-    """Open every data set once, so that missing files are named before anything is started.
+def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
+    """Refuse what could not run here, before there is a directory.
 
     Raises:
-        SpecError: Or `DataError`: as for a single job, with the cell.
+        SpecError: There are not enough cores for so many trials at the same time.
+        DataError: Files of a data set are missing or broken; names the cell.
     """
-    for spec, cell in {job.data: name for name, job in jobs.items()}.items():
+    jobs = {cell.id: job_from_mapping(cell.job) for cell in manifest.cells}
+    share_lanes(cores, list(jobs.values()), manifest.parallel)
+    for data, cell in {job.data: name for name, job in jobs.items()}.items():
         try:
-            open_source(spec, data_root=data_root)
+            open_source(data, data_root=Path(manifest.data_root))
         except (SpecError, DataError) as error:
             raise type(error)(f"{error} (cell {cell})", **error.facts) from error
 

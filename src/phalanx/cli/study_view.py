@@ -1,0 +1,157 @@
+"""Who follows a study for the person at the keyboard: a live view, or plain lines.
+
+Every trial leaves one line when it ends; on a terminal the lines below it show what runs now and
+how long the rest will take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE
+from phalanx.records.study import StudyDir, StudyManifest, Trial
+from phalanx.report.format import count_noun, format_duration, format_percent
+from phalanx.study.estimate import Outlook
+from phalanx.study.runner import RunningTrial, StudyObserver
+from phalanx.study.stopping import Planned
+
+_REDRAW_S = 0.5
+_BAR_COLUMNS = 24
+
+
+class StudyView(StudyObserver, AbstractContextManager["StudyView"], Protocol):
+    """An observer that holds a terminal while the study goes."""
+
+
+def choose_study_view(console: Console) -> StudyView:
+    """The view that suits a console."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        return PlainStudyView(console)
+    return LiveStudyView(console)
+
+
+class PlainStudyView:
+    """Writes a line when the study starts and when each trial ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> PlainStudyView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing to give back."""
+
+    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+        """Say what is run and where."""
+        self.write(Text(describe_study(study, manifest, outlook)))
+
+    def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
+        """Only the end of a trial is worth a line."""
+
+    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+        """A file has no use for progress within a trial."""
+
+    def trial_ended(self, trial: Trial, outlook: Outlook) -> None:
+        """Write how it ended and how long the rest will take."""
+        self.write(describe_trial(trial, outlook))
+
+    def write(self, line: Text) -> None:
+        """One line, however long."""
+        self._console.print(line, soft_wrap=True)
+
+
+class LiveStudyView(PlainStudyView):
+    """Redraws what runs now below the lines of what has ended."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._live = Live(
+            Text("starting", "dim"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._drawn_s = 0.0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+        """Say what is run, and take the terminal."""
+        super().study_started(study, manifest, outlook)
+        self._live.start(refresh=True)
+
+    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+        """Redraw, if the last drawing is old enough."""
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= _REDRAW_S:
+            self._drawn_s = now_s
+            self._live.update(Group(_bars(running, outlook)), refresh=True)
+
+
+def describe_study(study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> str:
+    """What is about to go on."""
+    cells, runs = count_noun(len(manifest.cells), "cell"), count_noun(outlook.expected, "run")
+    done = f", {outlook.ended} of them done" if outlook.ended else ""
+    return f"{manifest.title}: {cells}, {runs}{done}: {study.path}"
+
+
+def describe_trial(trial: Trial, outlook: Outlook) -> Text:
+    """How a trial ended, in one line."""
+    number = f"{outlook.ended}/{outlook.expected}"
+    name = " ".join(f"{axis}={label}" for axis, label in trial.settings.items())
+    left = f"  {format_duration(outlook.left_s)} left" if outlook.left_s else ""
+    took = format_duration(trial.elapsed_s)
+    if trial.state == "finished":
+        return Text(f"{number}  {name}  seed {trial.seed}  {took}{left}")
+    return Text(f"{number}  {name}  seed {trial.seed}  failed: {trial.cause}{left}", WARNING_STYLE)
+
+
+def _bars(running: Sequence[RunningTrial], outlook: Outlook) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    total = max(1, outlook.expected)
+    done = outlook.ended + sum(trial.share for trial in running)
+    failed = f", {outlook.failed} failed" if outlook.failed else ""
+    left = f"{format_duration(outlook.left_s)} left" if outlook.left_s is not None else ""
+    table.add_row(
+        "study",
+        _bar(done / total, BAR_DONE_STYLE),
+        f"{outlook.ended}/{outlook.expected} runs{failed}",
+        left,
+    )
+    for trial in running:
+        cores = ",".join(str(core) for core in trial.cores[:8])
+        table.add_row(
+            Text(f"{trial.planned.cell} r{trial.planned.repeat + 1}", no_wrap=True),
+            _bar(trial.share, BAR_STYLE),
+            f"{format_percent(trial.share)} {trial.activity}",
+            f"{format_duration(trial.elapsed_s)}, cores {cores}",
+        )
+    return table
+
+
+def _bar(share: float, style: str) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=share, width=_BAR_COLUMNS, complete_style=style)
