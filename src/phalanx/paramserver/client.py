@@ -100,6 +100,12 @@ class Client:
         self.clock = 0
         self.samples_seen = 0
         """As the servers count them; what a schedule by samples goes by."""
+        self.held_s = 0.0
+        """The part of the last `wait` in which the servers' rule held this worker back."""
+        self.first_sent_s: float | None = None
+        """When the first segment of the present push left, by `time.perf_counter`."""
+        self._sent_s: dict[int, float] = {}
+        self._held_until_s = 0.0
         self._versions = dict.fromkeys(range(layout.num_servers), 0)
         self._sizes = {s: len(layout.of_server(s)) for s in range(layout.num_servers)}
         self._push = Header(op=Op.PUSH, worker=settings.worker)
@@ -203,6 +209,9 @@ class Client:
         self._payloads.clear()
         self._awaited = set(range(len(self._missing)))
         self._progress_s = time.monotonic()
+        self.first_sent_s = None
+        self._sent_s.clear()
+        self._held_until_s = 0.0
 
     def ready(self, start: int, stop: int) -> None:
         """A slice of the gradients is final; segments that are complete leave at once.
@@ -236,6 +245,10 @@ class Client:
     def wait(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
         """Wait until every server has answered; the parameters are then up to date.
 
+        `held_s` then says how much of the wait was the rule's doing. A server tells how long it has
+        held an answer since the push was whole; that time began when the last segment left here,
+        and only what of it lies within this call counts. The rest of the call is communication.
+
         Args:
             deadline: When to give up.
             on_idle: Called several times a second meanwhile; may call `relocate` and `donate`.
@@ -253,7 +266,9 @@ class Client:
             self._poll(deadline)
             if on_idle is not None:
                 on_idle()
-        self._wait_s += time.perf_counter() - started
+        ended = time.perf_counter()
+        self._wait_s += ended - started
+        self.held_s = max(0.0, min(ended, self._held_until_s) - started)
 
     def leave(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
         """Give up the place at every server, so that nobody waits for this worker.
@@ -347,8 +362,15 @@ class Client:
                 continue
             if self._send_push(index):
                 del self._unsent[index]
+                self._note_sent(server)
             else:
                 blocked.add(server)
+
+    def _note_sent(self, server: int) -> None:
+        now_s = time.perf_counter()
+        self._sent_s[server] = now_s
+        if self.first_sent_s is None:
+            self.first_sent_s = now_s
 
     def _send_push(self, index: int) -> bool:
         payload = self._payloads[index]
@@ -402,6 +424,8 @@ class Client:
         received = Received(header.kind, payload, segment.size)
         self._num_dropped += header.flags & Flag.DROPPED
         self.samples_seen = max(self.samples_seen, header.num_samples)
+        sent_s = self._sent_s.get(segment.server, 0.0)
+        self._held_until_s = max(self._held_until_s, sent_s + header.held_s)
         held = self._held.setdefault(segment.server, {})
         held[segment.index] = received
         if not self._settings.whole or len(held) == self._sizes[segment.server]:

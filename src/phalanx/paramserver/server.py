@@ -339,8 +339,7 @@ class Server:
             peer = self._present.get(answer.worker)
             if peer is not None:
                 copy = self._replies.current(answer.index, self._shard.applied[answer.index])
-                flags = Flag.DROPPED if answer.dropped else 0
-                self._send(peer, copy, answer.index, answer.clock, answer.readver, flags)
+                self._send(peer, copy, answer)
         if self._pulls:
             self._answer_pulls()
 
@@ -351,24 +350,24 @@ class Server:
         for peer, clock in self._pulls.items():
             for index, applied in enumerate(self._shard.applied):
                 copy = self._exact.current(index, applied)
-                self._send(peer, copy, index, clock, self._shard.policy.version, 0)
+                version = self._shard.policy.version
+                self._send(peer, copy, Answer(peer.rank, clock, version, index, dropped=False))
         self._pulls.clear()
 
-    def _send(
-        self, peer: Peer, copy: Copy, index: int, clock: int, readver: int, flags: int
-    ) -> None:
+    def _send(self, peer: Peer, copy: Copy, answer: Answer) -> None:
         header = Header(
             op=Op.PARAMS,
             worker=peer.rank,
             generation=self._settings.generation,
             sender=self._settings.incarnation,
-            clock=clock,
-            readver=readver,
-            segment=self._first + index,
+            clock=answer.clock,
+            readver=answer.readver,
+            segment=self._first + answer.index,
             kind=Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32,
-            flags=flags,
+            flags=Flag.DROPPED if answer.dropped else 0,
             num_samples=self._shard.samples_seen,
             num_bytes=copy.values.nbytes,
+            held_s=answer.held_s,
         )
         self._reception.send(peer, header, copy)
 

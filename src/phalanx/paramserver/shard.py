@@ -45,6 +45,8 @@ class Answer:
     readver: int
     index: int
     dropped: bool
+    held_s: float = 0.0
+    """How long the rule has held it back since the whole push was here."""
 
 
 @dataclass
@@ -60,7 +62,8 @@ class _Seat:
     at_least: int = 0
     readver: int = 0
     unanswered: set[int] = field(default_factory=set)
-    arrived_s: float | None = None
+    complete_s: float | None = None
+    """When all of the present push was here."""
     held_s: float = 0.0
 
 
@@ -177,6 +180,7 @@ class Shard:
             self._store(seat.update, arrival)
             self._try_apply(seat.update, index)
         if seat.missing == 0:
+            seat.complete_s = now_s
             self._follow(self.policy.finish(arrival.worker))
         return self._answers(now_s)
 
@@ -220,7 +224,7 @@ class Shard:
         return self._answers(now_s)
 
     def held_s(self, worker: int) -> float:
-        """How long a worker's pulls were held back by the rule."""
+        """How long the rule held a worker back: from the end of each push to its last answer."""
         seat = self._seats.get(worker)
         return self._held_s.get(worker, 0.0) + (seat.held_s if seat else 0.0)
 
@@ -235,7 +239,7 @@ class Shard:
         seat.missing = len(self.segments)
         seat.released = False
         seat.unanswered = set()
-        seat.arrived_s = now_s
+        seat.complete_s = None
         outcome = self.policy.offer(
             arrival.worker,
             readver=arrival.readver,
@@ -359,10 +363,11 @@ class Shard:
     def _answer_ready(self, worker: int, seat: _Seat, now_s: float) -> Iterable[Answer]:
         ready = [i for i in sorted(seat.unanswered) if self._is_readable(seat, i)]
         seat.unanswered.difference_update(ready)
-        if ready and seat.arrived_s is not None:
-            seat.held_s += now_s - seat.arrived_s
-            seat.arrived_s = None
-        return [self._answer(worker, seat, index) for index in ready]
+        held_s = now_s - seat.complete_s if seat.complete_s is not None else 0.0
+        if ready and not seat.unanswered:
+            seat.held_s += held_s
+            seat.complete_s = None
+        return [self._answer(worker, seat, index, held_s) for index in ready]
 
     def _is_readable(self, seat: _Seat, index: int) -> bool:
         if self.applied[index] < seat.at_least:
@@ -372,7 +377,7 @@ class Shard:
         # part in the update (k_async), nobody waits for them.
         return own is None or len(own.pushes) != 1 or own.lr is None or index in own.done
 
-    def _answer(self, worker: int, seat: _Seat, index: int) -> Answer:
+    def _answer(self, worker: int, seat: _Seat, index: int, held_s: float = 0.0) -> Answer:
         if self.updater.compensation is not None:
             self.updater.compensation.remember(worker, self.updater.parts[index])
-        return Answer(worker, seat.clock, seat.readver, index, seat.dropped)
+        return Answer(worker, seat.clock, seat.readver, index, seat.dropped, held_s)

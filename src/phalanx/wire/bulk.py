@@ -1,6 +1,6 @@
 """Bulk data between a worker and a server of parameters: one fixed header, one payload frame.
 
-No pickle and no self-describing format: a header is 80 bytes of numbers, a payload is memory. What
+No pickle and no self-describing format: a header is 88 bytes of numbers, a payload is memory. What
 does not decode is dropped by the caller and changes nothing. Sockets are set up here, because
 ZeroMQ's defaults (queues of a thousand 4 MB frames, no heartbeats) suit small messages only.
 """
@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 MAGIC = 0x9A1C
-HEADER = struct.Struct("<HBBBBHIIIIIQQQQdQ")
+HEADER = struct.Struct("<HBBBBHIIIIIQQQQdQd")
 # Messages in a queue before the sender has to wait; 16 frames of 4 MB are 64 MB.
 HIGH_WATER = 16
 # Room for a header, or for the scales that some formats carry in front of the values.
@@ -72,6 +72,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         num_samples: Samples behind the gradient.
         weight: The gradient is this times the mean over its samples.
         num_bytes: Length of the payload.
+        held_s: How long the rule has held this answer back since the whole push was here.
     """
 
     op: Op
@@ -88,9 +89,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_samples: int = 0
     weight: float = 1.0
     num_bytes: int = 0
+    held_s: float = 0.0
 
     def pack(self) -> bytes:
-        """The 80 bytes that travel."""
+        """The 88 bytes that travel."""
         return HEADER.pack(
             MAGIC,
             self.op,
@@ -109,6 +111,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self.num_samples,
             self.weight,
             self.num_bytes,
+            self.held_s,
         )
 
     @classmethod
@@ -119,9 +122,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         magic, op, kind, flags, _, _, worker, generation, incarnation, sender, segment, *rest = (
             HEADER.unpack(data)
         )
-        clock, readver, ticket, num_samples, weight, num_bytes = rest
+        clock, readver, ticket, num_samples, weight, num_bytes, held_s = rest
         known = magic == MAGIC and op in _OPS and kind in _KINDS
-        if not known or not 0 <= weight < math.inf:
+        if not known or not 0 <= weight < math.inf or not 0 <= held_s < math.inf:
             return None
         return cls(
             op=_OPS[op],
@@ -138,6 +141,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             num_samples=num_samples,
             weight=weight,
             num_bytes=num_bytes,
+            held_s=held_s,
         )
 
 

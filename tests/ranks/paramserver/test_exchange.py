@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from support.paramserver import (
     small_layout,
     soon,
 )
+from support.waiting import wait_until
 
 SIZE = 50_000
 
@@ -330,3 +332,31 @@ def test_another_layout_is_refused_at_the_door() -> None:
         cluster.layout = small_layout(SIZE + 1)
         with pytest.raises(PeerError, match="cut in another way"):
             cluster.client()
+
+
+def test_a_worker_knows_how_much_of_its_wait_was_the_rules_doing() -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(stack, workers=2, servers=2, consistency="bsp")
+        (early, _, _), (late, _, _) = cluster.client(0), cluster.client(1)
+        early.begin(num_samples=1, weight=0.5)
+        early.finish()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(early.wait, soon("the round"))
+            begun = time.perf_counter()
+            wait_until(
+                lambda: all(
+                    server.call(server.facts).result(LIMIT_S).gathered for server in cluster.servers
+                ),
+                "the push of the early worker",
+            )
+            here = time.perf_counter()
+            wait_until(lambda: time.perf_counter() > here + 0.3, "some time to pass")
+            sent = time.perf_counter()
+            exchange(late, weight=0.5)
+            waiting.result(LIMIT_S)
+            ended = time.perf_counter()
+        # At least while the push was seen to lie there alone (its last segments may have come a
+        # little later than its first); at most as long as anything took.
+        assert 0.8 * (sent - here) <= early.held_s <= ended - begun
+        # Nobody held the late one back, it only communicated.
+        assert late.held_s < early.held_s / 2

@@ -126,6 +126,28 @@ def test_a_held_back_push_that_comes_again_is_not_answered_early() -> None:
     assert len(send(shard, 1, 1, gradient_of(1), weight=0.5)) == 6
 
 
+def test_being_held_begins_with_the_whole_push_and_ends_with_the_last_answer() -> None:
+    shard = started(2, consistency="bsp")
+    arrivals = [
+        (worker, segment, now_s)
+        for worker, segment, now_s in [
+            (0, 0, 1.0),
+            (0, 1, 2.0),
+            (0, 2, 3.0),  # worker 0 is done sending, and waits from now on
+            (1, 0, 10.0),
+            (1, 1, 11.0),
+            (1, 2, 15.0),
+        ]
+    ]
+    answers: list[Answer] = []
+    for worker, index, now_s in arrivals:
+        received = Received(Kind.F32, torch.ones(SEGMENTS[index].size), SEGMENTS[index].size)
+        answers += shard.deliver(Arrival(worker, 1, 0, index, received, 0.5, 1), now_s)
+    assert max(a.held_s for a in answers if a.worker == 0) == 12.0
+    assert max(a.held_s for a in answers if a.worker == 1) == 0.0
+    assert (shard.held_s(0), shard.held_s(1)) == (12.0, 0.0)
+
+
 def test_ssp_holds_back_the_fast_worker_until_the_slow_has_pushed() -> None:
     shard = started(2, consistency="ssp", staleness=1)
     assert len(send(shard, 0, 1, gradient_of(0))) == 3

@@ -25,6 +25,7 @@ HEADERS = st.builds(
     num_samples=st.integers(0, 2**64 - 1),
     weight=st.floats(0, 1e300),
     num_bytes=st.integers(0, 2**64 - 1),
+    held_s=st.floats(0, 1e300),
 )
 
 
@@ -44,6 +45,7 @@ def test_garbage_is_no_header(data: bytes) -> None:
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
 def test_a_weight_that_would_spoil_the_sum_is_refused(weight: float) -> None:
     assert Header.unpack(Header(op=Op.PUSH, worker=0, weight=weight).pack()) is None
+    assert Header.unpack(Header(op=Op.PARAMS, worker=0, held_s=weight).pack()) is None
 
 
 @pytest.mark.parametrize("change", [slice(0, 2), slice(2, 3), slice(3, 4)])
