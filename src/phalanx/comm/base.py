@@ -20,6 +20,9 @@ class Pending(Protocol):
     def wait(self) -> None:
         """Block until the tensor holds the result; raises `PeerError` on failure."""
 
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+
 
 class Collective(ABC):
     """A fixed group of workers that exchange tensors in place.

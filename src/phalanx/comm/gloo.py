@@ -132,3 +132,7 @@ class _GlooPending:
             self._work.wait()
         except RuntimeError as error:
             raise self._group.failure(self._activity, error) from error
+
+    def is_done(self) -> bool:
+        """Whether Gloo's thread has finished, with or without success."""
+        return self._work.is_completed()

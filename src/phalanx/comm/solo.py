@@ -12,6 +12,10 @@ class _Done:
     def wait(self) -> None:
         """There was nothing to wait for."""
 
+    def is_done(self) -> bool:
+        """From the beginning."""
+        return True
+
 
 class SoloCollective(Collective):
     """A worker without peers."""

@@ -18,6 +18,7 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
 from phalanx.spec.strategy import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers
+from phalanx.strategy.overlap import Overlap
 
 _RESIDUAL = "residual"
 
@@ -37,6 +38,7 @@ class Allreduce(Strategy):
         )
         self._buckets = replica.buckets
         self._pending: list[Pending] = []
+        self._overlap = Overlap()
         collective.broadcast(replica.parameters)
         if replica.buffers.numel() > 0:
             collective.broadcast(replica.buffers)
@@ -44,7 +46,9 @@ class Allreduce(Strategy):
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         self._pending.clear()
+        self._overlap.begin()
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
+        overlapped_s = self._overlap.end(self._pending)
         computed = time.perf_counter()
         for index, pending in enumerate(self._pending):
             pending.wait()
@@ -61,6 +65,7 @@ class Allreduce(Strategy):
             backward_s=result.backward_s,
             exchange_s=exchanged - computed,
             apply_s=time.perf_counter() - exchanged,
+            overlapped_s=overlapped_s if self._collective.size > 1 else 0.0,
         )
 
     def _start_bucket(self, index: int) -> None:
@@ -70,6 +75,7 @@ class Allreduce(Strategy):
             tensor = self._compressor.compress(bucket.start, bucket.stop)
         else:
             tensor = self._replica.gradients[bucket.start : bucket.stop]
+        self._overlap.look(self._pending)
         self._pending.append(self._collective.start_all_reduce(tensor))
 
     @override

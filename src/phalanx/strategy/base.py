@@ -27,6 +27,10 @@ class StepFacts:
     backward_s: float
     exchange_s: float
     apply_s: float
+    overlapped_s: float = 0.0
+    """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
+    wait_s: float | None = None
+    """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
 
 
 class Strategy(ABC):

@@ -82,10 +82,22 @@ class PushPull:
         if self._outstanding is None:
             return []
         (ticket, result), self._outstanding = self._outstanding, None
-        begin = time.perf_counter()
+        begin, sent = time.perf_counter(), self._client.first_sent_s
         self._wait()
-        exchange_s = time.perf_counter() - begin
-        return [Pushed(ticket, _facts(result, exchange_s))]
+        facts = StepFacts(
+            num_samples=result.num_samples,
+            loss_sum=result.loss_sum,
+            num_correct=result.num_correct,
+            forward_s=result.forward_s,
+            backward_s=result.backward_s,
+            exchange_s=time.perf_counter() - begin,
+            apply_s=0.0,
+            # Segments left during backward, or with `overlap` during all of the next step. At most:
+            # answers may have come, but are only looked at from here on.
+            overlapped_s=max(0.0, begin - sent) if sent is not None else 0.0,
+            wait_s=self._client.held_s,
+        )
+        return [Pushed(ticket, facts)]
 
     def _step_overlapped(self, batch: Batch, ticket: int) -> list[Pushed]:
         result = self._replica.forward_backward(batch, step=ticket)
@@ -114,15 +126,3 @@ class PushPull:
         deadline = Deadline.after(self._limit_s, "the servers to answer a push")
         with span("pull"):
             self._client.wait(deadline, self._on_idle)
-
-
-def _facts(result: StepResult, exchange_s: float) -> StepFacts:
-    return StepFacts(
-        num_samples=result.num_samples,
-        loss_sum=result.loss_sum,
-        num_correct=result.num_correct,
-        forward_s=result.forward_s,
-        backward_s=result.backward_s,
-        exchange_s=exchange_s,
-        apply_s=0.0,
-    )

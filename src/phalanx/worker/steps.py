@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.records.events import Step
+from phalanx.records.events import Standstill, Step
 from phalanx.records.log import EventLog
 from phalanx.strategy.base import StepFacts
 from phalanx.worker.tally import Tally
@@ -47,5 +47,30 @@ def record_step(
             exchange_s=facts.exchange_s,
             apply_s=facts.apply_s,
             sent_bytes=sent_bytes - sent_before,
+            overlapped_s=facts.overlapped_s,
+            wait_s=facts.wait_s,
         )
     )
+
+
+def record_standstill(
+    log: EventLog,
+    tally: Tally,
+    *,
+    epoch: int,
+    what: str,
+    duration_s: float,
+    wait_s: float | None = None,
+) -> None:
+    """Add a time without computing, between two steps, to the running totals and to the log.
+
+    Args:
+        log: Of this process.
+        tally: Of this worker.
+        epoch: Of the step before it.
+        what: As in the event.
+        duration_s: How long.
+        wait_s: The part of it that was waiting for others; None: this worker alone cannot know.
+    """
+    tally.stand_still(duration_s, wait_s=wait_s)
+    log.record(Standstill(epoch=epoch, what=what, duration_s=duration_s, wait_s=wait_s))

@@ -31,6 +31,7 @@ class Tally:
     compute_s: float = 0.0
     exchange_s: float = 0.0
     wait_s: float = 0.0
+    overlapped_s: float = 0.0
     apply_s: float = 0.0
     sent_bytes: int = 0
     version: int = 0
@@ -58,12 +59,20 @@ class Tally:
         self.input_s += input_s
         self.compute_s += facts.forward_s + facts.backward_s
         self.exchange_s += facts.exchange_s
+        self.wait_s += facts.wait_s or 0.0
+        self.overlapped_s += facts.overlapped_s
         self.apply_s += facts.apply_s
         self.sent_bytes = sent_bytes
         self.epoch_samples += facts.num_samples
         self.epoch_loss_sum += facts.loss_sum
         self.epoch_correct += facts.num_correct
         self.exchanges.append(facts.exchange_s)
+
+    def stand_still(self, duration_s: float, *, wait_s: float | None) -> None:
+        """Count an exchange, or waiting, between two steps."""
+        self.exchange_s += duration_s
+        self.wait_s += wait_s or 0.0
+        self.exchanges.append(duration_s)
 
     def progress(self) -> Progress:
         """What the next heartbeat says."""
