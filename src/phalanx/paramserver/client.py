@@ -57,6 +57,8 @@ class ClientSettings:
             sent from a copy.
         whole: Whether parameters of a server are taken over only when all of its segments have
             come, so that the copy held here is always of one version and can restore a server.
+        version: Of the parameters that the buffer holds already.
+        samples_seen: Behind them.
     """
 
     worker: int
@@ -66,6 +68,8 @@ class ClientSettings:
     compression: Compression = "none"
     overlap: bool = False
     whole: bool = False
+    version: int = 0
+    samples_seen: int = 0
 
 
 class Client:
@@ -98,7 +102,7 @@ class Client:
         self._encoder = Encoder(settings.compression, layout)
         self._meter = ByteMeter()
         self.clock = 0
-        self.samples_seen = 0
+        self.samples_seen = settings.samples_seen
         """As the servers count them; what a schedule by samples goes by."""
         self.held_s = 0.0
         """The part of the last `wait` in which the servers' rule held this worker back."""
@@ -106,7 +110,7 @@ class Client:
         """When the first segment of the present push left, by `time.perf_counter`."""
         self._sent_s: dict[int, float] = {}
         self._held_until_s = 0.0
-        self._versions = dict.fromkeys(range(layout.num_servers), 0)
+        self._versions = dict.fromkeys(range(layout.num_servers), settings.version)
         self._sizes = {s: len(layout.of_server(s)) for s in range(layout.num_servers)}
         self._push = Header(op=Op.PUSH, worker=settings.worker)
         self._missing: list[int] = []
@@ -119,6 +123,7 @@ class Client:
         self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
         self._leaving: set[int] = set()
         self._donations: list[tuple[int, Header, memoryview]] = []
+        self._pulling = False
         self._num_pushes = self._num_dropped = self._num_resent = 0
         self._wait_s = 0.0
 
@@ -269,6 +274,22 @@ class Client:
         ended = time.perf_counter()
         self._wait_s += ended - started
         self.held_s = max(0.0, min(ended, self._held_until_s) - started)
+
+    def pull(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
+        """Read all parameters exactly as the servers hold them, whatever answers travel as.
+
+        The push before must have been waited for.
+        """
+        if self._awaited:
+            raise ValueError("a push is still on its way; wait for it first")
+        self._pulling = True
+        self.clock += 1
+        self._awaited = set(range(len(self._layout.segments)))
+        self._payloads.clear()
+        self._missing.clear()
+        self._ask()
+        self.wait(deadline, on_idle)
+        self._pulling = False
 
     def leave(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
         """Give up the place at every server, so that nobody waits for this worker.
@@ -442,6 +463,11 @@ class Client:
         for server in self._leaving:
             first = self._layout.of_server(server)[0].index
             self._links[server].send(self._header(Op.LEAVE, first))
+        if self._pulling:
+            for server in {self._layout.segments[index].server for index in self._awaited}:
+                first = self._layout.of_server(server)[0].index
+                self._links[server].send(self._header(Op.PULL, first))
+            return
         for index in self._awaited:
             if index not in self._unsent and self._missing_nothing(index):
                 link = self._links[self._layout.segments[index].server]

@@ -242,13 +242,13 @@ class Server:
         elif self._to_load:
             # Everything else waits until the parameters are here; the peers will ask again.
             self._load(message)
+        elif header.op == Op.PULL:
+            self._pulls[peer] = header.clock
+            self._answer_pulls()
         elif peer.role == "worker" and header.op == Op.ENTER:
             self._enter(peer, header.clock)
         elif peer.role == "worker":
             self._work(message)
-        elif header.op == Op.PULL:
-            self._pulls[peer] = header.clock
-            self._answer_pulls()
         else:
             self._refuse(message)
 

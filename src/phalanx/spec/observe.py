@@ -49,7 +49,9 @@ class ProfileSpec(Spec):
 
     epochs: Annotated[
         str,
-        Field(pattern=r"^[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?(,[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?)*$"),
+        Field(
+            pattern=r"^[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?(,[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?)*$"
+        ),
         Words("epochs counted from 1, such as '3', '2-4' or '2-4,8'"),
     ] = "2"
     """Counted from 1. The first is seldom worth it: caches fill and memory is claimed."""

@@ -16,9 +16,11 @@ from phalanx.comm.base import Collective, Pending
 from phalanx.comm.compression import Bf16Compressor
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
-from phalanx.spec.strategy import AllreduceSpec
+from phalanx.engine.spans import span
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers
 from phalanx.strategy.overlap import Overlap
+from phalanx.strategy.gauge import Gauge
 
 _RESIDUAL = "residual"
 
@@ -28,6 +30,8 @@ class Allreduce(Strategy):
 
     def __init__(self, spec: AllreduceSpec) -> None:
         self._spec = spec
+        self.gauge = Gauge()
+        """Measures gradients when it is asked to."""
 
     @override
     def attach(self, replica: Replica, collective: Collective) -> None:
@@ -50,11 +54,13 @@ class Allreduce(Strategy):
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
         overlapped_s = self._overlap.end(self._pending)
         computed = time.perf_counter()
-        for index, pending in enumerate(self._pending):
-            pending.wait()
-            if self._compressor is not None:
-                bucket = self._buckets[index]
-                self._compressor.decompress(bucket.start, bucket.stop)
+        with span("all_reduce"):
+            self._await_buckets()
+        self.gauge.read_sum(
+            self._replica.gradients,
+            num_samples=result.num_samples,
+            global_count=batch.global_count,
+        )
         exchanged = time.perf_counter()
         self._replica.apply(lr)
         return StepFacts(
@@ -71,12 +77,21 @@ class Allreduce(Strategy):
     def _start_bucket(self, index: int) -> None:
         """Called during backward, with rising bucket numbers: the same order on every worker."""
         bucket = self._buckets[index]
-        if self._compressor is not None:
-            tensor = self._compressor.compress(bucket.start, bucket.stop)
-        else:
-            tensor = self._replica.gradients[bucket.start : bucket.stop]
-        self._overlap.look(self._pending)
-        self._pending.append(self._collective.start_all_reduce(tensor))
+        self.gauge.read_own(self._replica.gradients[bucket.start : bucket.stop])
+        with span("all_reduce"):
+            if self._compressor is not None:
+                tensor = self._compressor.compress(bucket.start, bucket.stop)
+            else:
+                tensor = self._replica.gradients[bucket.start : bucket.stop]
+            self._overlap.look(self._pending)
+            self._pending.append(self._collective.start_all_reduce(tensor))
+
+    def _await_buckets(self) -> None:
+        for index, pending in enumerate(self._pending):
+            pending.wait()
+            if self._compressor is not None:
+                bucket = self._buckets[index]
+                self._compressor.decompress(bucket.start, bucket.stop)
 
     @override
     def settle(self) -> None:

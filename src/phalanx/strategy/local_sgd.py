@@ -18,7 +18,8 @@ from typing_extensions import override
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
-from phalanx.spec.strategy import LocalSgdSpec
+from phalanx.engine.spans import span
+from phalanx.spec.lockstep import LocalSgdSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers
 
 _ANCHOR, _VELOCITY = "anchor", "velocity"
@@ -55,7 +56,8 @@ class LocalSgd(Strategy):
         self._steps += 1
         self._samples += num_samples
         if self._steps == self._spec.every:
-            self._average(moments=self._spec.average_moments)
+            with span("average"):
+                self._average(moments=self._spec.average_moments)
         return StepFacts(
             num_samples=result.num_samples,
             loss_sum=result.loss_sum,

@@ -78,7 +78,6 @@ class Begin(_Message, frozen=True, kw_only=True):
         share_state: The chief gives its optimiser state to everybody, as somebody has none.
         statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
         shares: Relative share of the global batch per worker; empty: as the job says.
-        last: No phase comes after this one.
     """
 
     phase: int
@@ -90,11 +89,16 @@ class Begin(_Message, frozen=True, kw_only=True):
     share_state: bool = False
     statistics: bytes = b""
     shares: tuple[float, ...] = ()
-    last: bool = False
 
 
 class Turn(_Message, frozen=True):
-    """To the chief of a lockstep phase: have all workers end it at the next window."""
+    """To the chief of a lockstep phase: have all workers end it at the next window.
+
+    Attributes:
+        stay: The same strategy goes on, with other shares of the batch.
+    """
+
+    stay: bool = False
 
 
 class HandOver(_Message, frozen=True):

@@ -45,7 +45,7 @@ class Checkpoints:
         Any that claims to be of a later moment goes too: it could not be read when the run was
         taken up before it, and would keep a good one out.
         """
-        path = self._directory / f"samples-{position.samples:012d}.safetensors"
+        path = self.path_at(position)
         metadata = {"position": msgspec.json.encode(position).decode()}
         write_atomically(path, save(tensors, metadata))
         past = [one for one in self._newest_first() if one.name <= path.name]
@@ -53,16 +53,31 @@ class Checkpoints:
             old.unlink(missing_ok=True)
         return path
 
+    def path_at(self, position: Position) -> Path:
+        """Where the checkpoint of a moment lies."""
+        return self._directory / f"samples-{position.samples:012d}.safetensors"
+
+    def pinned(self, path: Path) -> Path:
+        """Where a checkpoint lies that is kept for the rest of the run."""
+        return self._directory / path.name.replace("samples-", "switch-")
+
+    def pin(self, path: Path) -> None:
+        """Keep a checkpoint for the rest of the run."""
+        self._keep_as(path, self.pinned(path).name)
+
     def mark_best(self, path: Path) -> None:
         """Keep a checkpoint as the best one, whatever happens to the newest."""
-        temporary = self._directory / f".{_BEST}"
+        self._keep_as(path, _BEST)
+
+    def _keep_as(self, path: Path, name: str) -> None:
+        temporary = self._directory / f".{name}"
         temporary.unlink(missing_ok=True)
         try:
             os.link(path, temporary)
         except OSError:
             # Some file systems have no hard links.
             shutil.copyfile(path, temporary)
-        os.replace(temporary, self._directory / _BEST)
+        os.replace(temporary, self._directory / name)
 
     def read_newest(self) -> tuple[Path, Position, dict[str, torch.Tensor]] | None:
         """The newest checkpoint that can be read, or nothing if there is none.

@@ -7,7 +7,6 @@ them end the phase at the same step, and the chief tells the controller what the
 
 from __future__ import annotations
 
-import queue
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +17,8 @@ from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
 from phalanx.wire.control import ControlClient
 from phalanx.wire.phases import Turn, Window
+
+_LEAVE, _STAY = 1.0, 2.0
 
 
 class GradientGauge(Protocol):
@@ -63,7 +64,11 @@ class Council:
         self._every = every
         self._gauge = gauge
         self._sums = _Sums()
-        self._told = False
+        self._told = 0.0
+        self.has_turned = False
+        """Whether the workers have agreed to end the phase."""
+        self.stays = False
+        """Whether they go on with the same strategy then."""
 
     def meet(self, facts: StepFacts, position: Position, *, lr: float) -> bool:
         """Note a step; at the end of a window, agree. True: the phase ends here."""
@@ -98,9 +103,10 @@ class Council:
             ],
             dtype=torch.float64,
         )
-        shared = torch.cat([table.flatten(), torch.tensor([float(self._is_told())])])
+        shared = torch.cat([table.flatten(), torch.tensor([self._hear()], dtype=torch.float64)])
         self._collective.all_reduce(shared)
-        table, turn = shared[:-1].view(size, 6), bool(shared[-1] > 0)
+        table, told = shared[:-1].view(size, 6), float(shared[-1])
+        self.has_turned, self.stays = told > 0, told == _STAY
         if rank == 0:
             noise, signal = _noise_and_signal(table, mean_squared)
             num_samples = table[:, 2]
@@ -118,18 +124,15 @@ class Council:
                     lr=lr,
                 )
             )
-        return turn
+        return self.has_turned
 
-    def _is_told(self) -> bool:
-        if self._collective.rank != 0:
-            return False
-        try:
-            order = self._control.inbox.get_nowait()
-        except queue.Empty:
-            return self._told
-        assert isinstance(order, Turn), f"{order} is not for a worker in a lockstep phase"
-        self._told = True
-        return True
+    def _hear(self) -> float:
+        """What the chief has been told; nothing, on the others."""
+        while self._collective.rank == 0 and not self._control.inbox.empty():
+            order = self._control.inbox.get()
+            assert isinstance(order, Turn), f"{order} is not for a worker in a lockstep phase"
+            self._told = _STAY if order.stay else _LEAVE
+        return self._told
 
 
 def _noise_and_signal(table: torch.Tensor, mean_squared: float) -> tuple[float, float]:

@@ -14,7 +14,6 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.errors import StoreError
 from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.shards import Layout
 from phalanx.records.position import Position
@@ -34,7 +33,7 @@ from phalanx.wire.serving import (
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluate import evaluate
 from phalanx.worker.replica import build_replica
-from phalanx.worker.serverfile import read_server_file, server_file
+from phalanx.worker.serverfile import read_optimizer
 from phalanx.worker.snapshot import served_state
 from phalanx.worker.station import Station
 
@@ -133,7 +132,7 @@ class _Evaluator:
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
-        self._optimizer = self._read_optimizer()
+        self._optimizer = read_optimizer(self._station.run, self._layout)
         self._station.control.send(Looked(order.look))
         if order.part is None:
             return
@@ -151,22 +150,6 @@ class _Evaluator:
                 duration_s=measures.duration_s,
             )
         )
-
-    def _read_optimizer(self) -> dict[str, torch.Tensor]:
-        """The optimiser's memory of all servers, put together as one optimiser would have it."""
-        parts: list[dict[str, torch.Tensor]] = []
-        for server in range(self._layout.num_servers):
-            path = server_file(self._station.run, server)
-            found = read_server_file(path)
-            if found is None:
-                raise StoreError(f"the state that server {server} wrote cannot be read: {path}")
-            parts.append(found.optimizer)
-        return {
-            name: torch.cat([part[name] for part in parts])
-            if parts[0][name].ndim
-            else torch.stack([part[name] for part in parts]).amax()
-            for name in parts[0]
-        }
 
     def _save(self, order: Save) -> None:
         begin = time.perf_counter()

@@ -354,7 +354,7 @@ class TrainLoop:
         """Where this worker's time went, once `run` is over."""
         tally = self._tally
         return WorkTimes(
-            sent_bytes=self._collective.sent_bytes,
+            sent_bytes=tally.sent_before + self._collective.sent_bytes,
             input_s=tally.input_s,
             compute_s=tally.compute_s,
             communication_s=tally.exchange_s - tally.wait_s,

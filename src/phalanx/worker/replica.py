@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -16,6 +17,15 @@ from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.strategy import StrategySpec
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a worker computes with, in every phase of a run."""
+
+    dataset: Dataset
+    precision: PrecisionChoice
+    replica: Replica
 
 
 def settle_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:

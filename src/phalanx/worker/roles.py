@@ -12,11 +12,13 @@ from phalanx.engine.memory import keep_freed_memory
 from phalanx.errors import SpecError
 from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
+from phalanx.worker.phases import run_switching_helper, run_switching_worker
 from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.served import run_served_worker
 from phalanx.worker.server import run_server
@@ -27,7 +29,12 @@ def run_role(station: Station) -> Done:
     """Do this process's part of the run, to its end."""
     keep_freed_memory()
     serving = isinstance(station.job.strategy, ParameterServerSpec)
+    switching = isinstance(station.job.strategy, SwitchSpec)
     match station.spec.role:
+        case "worker" if switching:
+            return run_switching_worker(station)
+        case "server" | "evaluator" if switching:
+            return run_switching_helper(station)
         case "worker" if serving:
             return run_served_worker(station)
         case "worker":

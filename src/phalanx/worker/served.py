@@ -10,7 +10,7 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from phalanx.comm.solo import SoloCollective
-from phalanx.data.pipeline import Dataset
-from phalanx.engine.schedule import learning_rate
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.shards import Layout
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator, WorkTimes
+from phalanx.wire.phases import HandedOver, HandOver
 from phalanx.wire.serving import (
     Completed,
     Connect,
@@ -42,8 +42,10 @@ from phalanx.wire.serving import (
 )
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints
-from phalanx.worker.replica import build_replica, settle_precision
-from phalanx.worker.server import HostedServer
+from phalanx.worker.handover import Entry, Rate
+from phalanx.worker.inject import Slowdown
+from phalanx.worker.replica import Basis, build_replica, settle_precision
+from phalanx.worker.server import HostedServer, first_entry
 from phalanx.worker.station import Station
 from phalanx.worker.steps import record_step
 from phalanx.worker.units import UnitStream
@@ -57,12 +59,20 @@ _IDLE_S = 0.25
 def run_served_worker(station: Station) -> Done:
     """Do tickets until the job is done."""
     torch.set_num_threads(station.spec.threads)
+    station.tally.activity = "reading data"
+    dataset = station.open_data()
+    precision = settle_precision(station.job, dataset, SoloCollective())
+    replica = build_replica(
+        station.job,
+        dataset,
+        rank=station.spec.rank,
+        precision=precision.name,
+        optimizer=False,
+    )
     with ExitStack() as stack:
-        worker = ServedWorker(station, stack)
-        # Finish may come while the answer to a push without samples is awaited: it never comes.
-        with suppress(_JobDone):
-            worker.join()
-            worker.work()
+        basis = Basis(dataset, precision, replica)
+        worker = ServedWorker(station, basis, stack, entry=first_entry(station))
+        worker.do(on_start=lambda: station.record_start(precision))
         return worker.finish()
 
 
@@ -75,22 +85,22 @@ class ServedWorker:
 
     Args:
         station: Its place in the run.
+        basis: What it computes with.
         stack: Closes what it opens.
+        entry: How it comes in.
     """
 
-    def __init__(self, station: Station, stack: ExitStack) -> None:
+    def __init__(self, station: Station, basis: Basis, stack: ExitStack, *, entry: Entry) -> None:
         self._station = station
         self._stack = stack
-        station.tally.activity = "reading data"
-        self._dataset: Dataset = station.open_data()
-        self._precision = settle_precision(station.job, self._dataset, SoloCollective())
-        self._replica = build_replica(
-            station.job,
-            self._dataset,
-            rank=station.spec.rank,
-            precision=self._precision.name,
-            optimizer=False,
+        self._entry = entry
+        self._dataset = basis.dataset
+        self._precision = basis.precision
+        self._replica = basis.replica
+        self._rate = Rate(
+            station.job, samples_per_epoch=basis.dataset.train.num_samples, ramp=entry.ramp
         )
+        self._slowdown = Slowdown(station.job.inject, rank=station.spec.rank)
         self._layout = station.layout(self._replica.parameters.numel())
         num_samples, batch = self._dataset.train.num_samples, station.job.global_batch
         self._plan = TicketPlan(num_parts=station.job.workers, num_steps=-(-num_samples // batch))
@@ -103,10 +113,25 @@ class ServedWorker:
         self._wanted = 0
         self._reported = time.monotonic()
         self._step_s = 0.05
-        self._leave_next = self._left = self._connected = False
+        self._slept_s = 0.0
+        self._leave_next = self._left = self._connected = self._hand_over_next = False
+        self.handed_over = False
         self._take_up_statistics()
 
-    def join(self) -> None:
+    def do(self, on_start: Callable[[], object]) -> None:
+        """Take part until the coordinator says that it is over.
+
+        Args:
+            on_start: Called once this worker has a place at every server.
+        """
+        # Finish may come while the answer to a push without samples is awaited: it never comes.
+        with suppress(_JobDone):
+            self._join()
+            on_start()
+            self._want()
+            self._work()
+
+    def _join(self) -> None:
         """Report, wait until the servers are there, and take a place at each."""
         station = self._station
         station.control.send(
@@ -136,6 +161,8 @@ class ServedWorker:
                     compression=serving.compression,
                     overlap=serving.overlap,
                     whole=True,
+                    version=max(0, self._entry.version),
+                    samples_seen=self._entry.position.samples if self._entry.position else 0,
                 ),
             )
         )
@@ -150,10 +177,8 @@ class ServedWorker:
         )
         self._stack.callback(self._units.close)
         station.profiler.prepare()
-        station.record_start(self._precision)
-        self._want()
 
-    def work(self) -> None:
+    def _work(self) -> None:
         """Do tickets as they come."""
         assert self._client is not None
         tally = self._station.tally
@@ -162,6 +187,7 @@ class ServedWorker:
                 self._settle()
                 self._report()
                 self._leave()
+                self._hand_over()
                 tally.activity = "waiting for work"
                 self._attend(_IDLE_S)
                 # A server may have moved, and be waiting for the copy that is held here.
@@ -188,7 +214,7 @@ class ServedWorker:
         server = self._host.finish() if self._host is not None else None
         return Done(
             times=WorkTimes(
-                sent_bytes=self._client.sent_bytes if self._client is not None else 0,
+                sent_bytes=tally.sent_before + (self._client.sent_bytes if self._client else 0),
                 input_s=tally.input_s,
                 compute_s=tally.compute_s,
                 communication_s=tally.exchange_s,
@@ -199,6 +225,7 @@ class ServedWorker:
         )
 
     def _train(self, ticket: int) -> None:
+        assert self._client is not None
         self._station.profiler.enter(self._plan.unit(ticket).epoch)
         asked = time.perf_counter()
         with span("input"):
@@ -207,6 +234,8 @@ class ServedWorker:
         tally, epoch = self._station.tally, batch.epoch
         if tally.epoch != epoch or tally.epoch_total == 0:
             tally.begin_epoch(epoch, total=self._dataset.train.num_samples, resumed=False)
+        total = self._dataset.train.num_samples * self._station.job.epochs
+        self._slept_s = self._slowdown.wait(self._client.samples_seen / total)
         for pushed in self._push_pull.step(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
@@ -219,13 +248,8 @@ class ServedWorker:
     def _complete(self, pushed: Pushed, *, input_s: float) -> None:
         assert self._client is not None
         facts, unit, tally = pushed.facts, self._plan.unit(pushed.ticket), self._station.tally
-        lr = learning_rate(
-            self._station.job.schedule,
-            peak=self._station.job.optimizer.lr,
-            samples_seen=self._client.samples_seen,
-            total_samples=self._dataset.train.num_samples * self._station.job.epochs,
-            samples_per_epoch=self._dataset.train.num_samples,
-        )
+        facts = self._slowdown.count(facts, self._slept_s)
+        lr = self._rate(self._client.samples_seen)
         record_step(
             self._station.log,
             tally,
@@ -283,6 +307,8 @@ class ServedWorker:
                 self._station.control.send(Copy(order.server, self._version_of(order.server)))
             case Donate() if self._client is not None:
                 self._client.donate(order.server)
+            case HandOver():
+                self._hand_over_next = True
             case Finish():
                 raise _JobDone
             case _:
@@ -296,8 +322,26 @@ class ServedWorker:
 
     def _version_of(self, server: int) -> int:
         if self._client is None or not self._connected:
-            return -1
+            return self._entry.version
         return self._client.versions[server]
+
+    def _hand_over(self) -> None:
+        """Read what the servers hold last, so that another phase can go on from it."""
+        if self._hand_over_next:
+            assert self._client is not None
+            self._hand_over_next = False
+            self._client.pull(self._limit("the servers' last state"), self._attend_all)
+            self.handed_over = True
+            self._station.control.send(HandedOver())
+
+    def optimizer_slice(self) -> dict[str, torch.Tensor] | None:
+        """What the server in this process remembers, if there is one; see `handover`."""
+        return self._host.optimizer_state() if self._host is not None else None
+
+    @property
+    def layout(self) -> Layout:
+        """How the model is cut over servers."""
+        return self._layout
 
     def _meet(self, order: Connect) -> None:
         for address in order.servers:
@@ -361,5 +405,6 @@ class ServedWorker:
                 self._replica,
                 self._layout,
                 samples_per_epoch=self._dataset.train.num_samples,
+                entry=self._entry,
             )
         )

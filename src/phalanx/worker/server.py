@@ -17,7 +17,6 @@ import torch
 
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
-from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.client import max_frame_bytes
 from phalanx.paramserver.door import Peer, Role, digest_of
 from phalanx.paramserver.policy import Policy
@@ -42,7 +41,8 @@ from phalanx.wire.serving import (
     Restored,
     ServerUp,
 )
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
+from phalanx.worker.handover import Entry, Rate, give_to_shard, slice_state
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import (
     ServerState,
@@ -56,18 +56,25 @@ _TICK_S = 0.25
 _CALL_LIMIT_S = 30.0
 
 
-def run_server(station: Station) -> Done:
-    """Serve until the coordinator says that the job is done."""
+def run_server(station: Station, entry: Entry | None = None) -> Done:
+    """Serve until the coordinator says that it is over.
+
+    Args:
+        station: The process's place in the run.
+        entry: How it comes into a later phase; None: into a run with servers from the beginning.
+    """
     torch.set_num_threads(station.spec.threads)
     station.tally.activity = "serving"
+    entry = entry or first_entry(station)
     dataset = station.open_data()
     replica = build_replica(station.job, dataset, rank=0, precision="fp32", optimizer=False)
     layout = station.layout(replica.parameters.numel())
     if station.spec.rank >= layout.num_servers:
         return Done()
-    with HostedServer(
-        station, replica, layout, samples_per_epoch=dataset.train.num_samples
-    ) as host:
+    host = HostedServer(
+        station, replica, layout, samples_per_epoch=dataset.train.num_samples, entry=entry
+    )
+    with host:
         while True:
             try:
                 order = station.control.inbox.get(timeout=_TICK_S)
@@ -80,6 +87,15 @@ def run_server(station: Station) -> Done:
             host.tick()
 
 
+def first_entry(station: Station) -> Entry:
+    """How a process comes into a run that has parameter servers from its beginning."""
+    spec = station.spec
+    return Entry(
+        restoring=spec.incarnation > 1,
+        checkpoint=Path(spec.resume) if spec.resume is not None else None,
+    )
+
+
 class HostedServer:
     """A server in a thread, and the orders for it; use as a context manager.
 
@@ -88,20 +104,32 @@ class HostedServer:
         replica: The freshly built model, of which the slice is a copy.
         layout: How the model is cut.
         samples_per_epoch: For the schedule.
+        entry: What its slice is at the beginning, beyond what the replica holds.
     """
 
     def __init__(
-        self, station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int
+        self,
+        station: Station,
+        replica: Replica,
+        layout: Layout,
+        *,
+        samples_per_epoch: int,
+        entry: Entry,
     ) -> None:
         spec, job = station.spec, station.job
         self._station = station
         self._index = spec.rank
         self._file = server_file(station.run, self._index)
-        self._shard = make_shard(station, replica, layout, samples_per_epoch=samples_per_epoch)
+        self._shard = make_shard(
+            station, replica, layout, samples_per_epoch=samples_per_epoch, entry=entry
+        )
         self._optimizer_version = 0
-        self._restoring = spec.incarnation > 1
-        if spec.resume is not None:
-            self._take_up_checkpoint(Path(spec.resume), layout, job)
+        self._restoring = entry.restoring
+        if entry.checkpoint is not None:
+            self._take_up_checkpoint(entry.checkpoint, layout, job)
+        elif entry.position is not None and entry.carries:
+            give_to_shard(replica, self._shard, layout.bounds(self._index))
+            self._shard.restore(version=entry.position.updates, samples_seen=entry.position.samples)
         if self._restoring:
             self._optimizer_version = self._recall_optimizer()
         else:
@@ -124,7 +152,8 @@ class HostedServer:
             ),
         )
         self._thread = threading.Thread(target=self._server.serve, name="server")
-        self._written = time.monotonic()
+        # What another phase left has not been written down by this server: do so soon.
+        self._written = time.monotonic() if entry.position is None else 0.0
 
     def __enter__(self) -> HostedServer:
         self._server.__enter__()
@@ -188,6 +217,10 @@ class HostedServer:
     def _snapshot_is_due(self) -> bool:
         return time.monotonic() - self._written > self._station.serving.snapshot_s
 
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        """What the update rule remembers of the slice, once nobody pushes any more."""
+        return self._server.call(self._shard.state).result(_CALL_LIMIT_S).optimizer
+
     def finish(self) -> ServerFacts:
         """The totals, once nobody asks for anything any more."""
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
@@ -233,28 +266,30 @@ class HostedServer:
             shard = self._shard
             self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
-    def _take_up_checkpoint(self, directory: Path, layout: Layout, job: JobSpec) -> None:
-        found = Checkpoints(directory, job.checkpoint).read_newest()
-        if found is None:
-            return
-        _, position, tensors = found
-        start, stop = layout.bounds(self._index)
-        self._shard.updater.parameters.copy_(tensors["replica.parameters"][start:stop])
+    def _take_up_checkpoint(self, path: Path, layout: Layout, job: JobSpec) -> None:
+        if path.is_dir():
+            found = Checkpoints(path, job.checkpoint).read_newest()
+            if found is None:
+                return
+            _, position, tensors = found
+        else:
+            position, tensors = read_checkpoint(path)
+        bounds = layout.bounds(self._index)
+        self._shard.updater.parameters.copy_(tensors["replica.parameters"][slice(*bounds)])
         prefix = "replica.optimizer/"
-        self._shard.updater.load_state(
-            {
-                name.removeprefix(prefix): value[start:stop] if value.ndim else value
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
-        )
+        optimizer = {
+            name.removeprefix(prefix): value
+            for name, value in tensors.items()
+            if name.startswith(prefix)
+        }
+        self._shard.updater.load_state(slice_state(optimizer, bounds))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
 
 
 def make_shard(
-    station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int
+    station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int, entry: Entry
 ) -> Shard:
-    """This server's slice with its rules, at the beginning of the run."""
+    """This server's slice with its rules, as the replica has it."""
     job, serving, index = station.job, station.serving, station.spec.rank
     start, stop = layout.bounds(index)
     segments = layout.of_server(index)
@@ -267,16 +302,7 @@ def make_shard(
             strength=serving.delay_lambda,
         )
     rule = rule_for(serving)
-
-    def rate(samples_seen: int) -> float:
-        return learning_rate(
-            job.schedule,
-            peak=job.optimizer.lr,
-            samples_seen=samples_seen,
-            total_samples=samples_per_epoch * job.epochs,
-            samples_per_epoch=samples_per_epoch,
-        )
-
+    rate = Rate(job, samples_per_epoch=samples_per_epoch, ramp=entry.ramp)
     return Shard(
         segments,
         updater=SliceUpdater(
@@ -287,6 +313,6 @@ def make_shard(
             compensation=compensation,
         ),
         # A successor does not wait for workers that may be gone by now.
-        policy=Policy(rule, range(job.workers) if station.spec.incarnation == 1 else ()),
+        policy=Policy(rule, () if entry.restoring else range(job.workers)),
         step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
     )

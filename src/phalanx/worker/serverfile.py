@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from phalanx.errors import StoreError
+from phalanx.paramserver.shards import Layout
 from phalanx.records.rundir import RunDir
 from phalanx.store.atomic import write_atomically
 
@@ -61,3 +63,20 @@ def read_server_file(path: Path) -> ServerState | None:
         )
     except (OSError, SafetensorError, KeyError, ValueError, msgspec.DecodeError):
         return None
+
+
+def read_optimizer(run: RunDir, layout: Layout) -> dict[str, torch.Tensor]:
+    """The optimiser's memory of all servers, put together as one optimiser would have it."""
+    parts: list[dict[str, torch.Tensor]] = []
+    for server in range(layout.num_servers):
+        path = server_file(run, server)
+        found = read_server_file(path)
+        if found is None:
+            raise StoreError(f"the state that server {server} wrote cannot be read: {path}")
+        parts.append(found.optimizer)
+    return {
+        name: torch.cat([part[name] for part in parts])
+        if parts[0][name].ndim
+        else torch.stack([part[name] for part in parts]).amax()
+        for name in parts[0]
+    }

@@ -29,8 +29,9 @@ def record_step(
         step: Its number in the run; the ticket, where batches are handed out.
         lr: The learning rate at its point of the schedule.
         input_s: How long the worker waited for the batch.
-        sent_bytes: Everything that this worker has sent so far.
+        sent_bytes: Everything that this worker has sent so far in this phase.
     """
+    sent_bytes += tally.sent_before
     sent_before = tally.sent_bytes
     tally.add(facts, input_s=input_s, lr=lr, sent_bytes=sent_bytes)
     log.record(

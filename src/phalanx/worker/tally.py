@@ -34,6 +34,8 @@ class Tally:
     overlapped_s: float = 0.0
     apply_s: float = 0.0
     sent_bytes: int = 0
+    sent_before: int = 0
+    """By the transports of earlier phases."""
     version: int = 0
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0

@@ -1,0 +1,38 @@
+"""The job that one phase of a switch amounts to: the same job with that phase's strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.spec.data import BatchSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.switch import PhaseStrategy, SwitchSpec
+
+LOOSENED = -1
+"""Stands for the looser strategy of the straggler reaction among the numbers of phases."""
+
+
+def strategy_of(job: JobSpec, phase: int) -> PhaseStrategy:
+    """The strategy of a phase of a job that switches."""
+    switch = job.strategy
+    assert isinstance(switch, SwitchSpec)
+    if phase == LOOSENED:
+        assert switch.straggler is not None
+        return switch.straggler.loosen_to
+    return switch.resolved[phase].strategy
+
+
+def phase_job(job: JobSpec, phase: int, shares: Sequence[float] = ()) -> JobSpec:
+    """The job as a phase sees it.
+
+    Args:
+        job: One that switches.
+        phase: Which.
+        shares: Relative share of the global batch per worker; empty: as the job says.
+    """
+    changes: dict[str, object] = {"strategy": strategy_of(job, phase)}
+    if shares:
+        changes["batch"] = BatchSpec.model_validate(
+            {"global": job.global_batch, "shares": tuple(shares)}
+        )
+    return job.model_copy(update=changes)

@@ -1,0 +1,187 @@
+"""Everything that goes from one phase of a run into the next, and how: the one list of it.
+
+| What | Lockstep to servers | Servers to lockstep |
+|---|---|---|
+| parameters | each server takes its slice of the replica | workers read all slices, exactly |
+| optimiser state | each server takes its slice | servers give their slices, put together by rank |
+| batch-norm statistics | averaged, then every worker's own | mean over workers |
+| schedule position | samples seen | samples seen |
+| sample position | epoch and samples within it | epoch and samples within it |
+| random state | a function of seed, epoch, step and rank: nothing to carry | the same |
+
+Servers inside the workers need no traffic for what they take. Servers of their own take the
+checkpoint that the chief writes at the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.base import Collective
+from phalanx.engine.replica import Replica
+from phalanx.engine.schedule import learning_rate
+from phalanx.paramserver.shard import Shard
+from phalanx.paramserver.shards import Layout
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.spec.switch import SwitchSpec
+
+CARRIED = (
+    "parameters",
+    "optimiser state",
+    "batch-norm statistics",
+    "schedule position",
+    "sample position",
+    "random state",
+)
+
+# What the update rules remember of the direction in which parameters were moving.
+_MOMENTUM = frozenset({"momentum_buffer", "exp_avg"})
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """The climb of the learning rate after a switch to an asynchronous phase."""
+
+    begin: int
+    length: int
+    start: float
+
+    def factor(self, samples_seen: int) -> float:
+        """What the rate is multiplied by."""
+        if samples_seen >= self.begin + self.length:
+            return 1.0
+        done = max(0, samples_seen - self.begin) / self.length
+        return self.start + (1 - self.start) * done
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a process comes into a phase with servers.
+
+    Attributes:
+        position: Where the phase begins, if it follows another.
+        restoring: Whether others are under way and hold what this process lacks.
+        checkpoint: A file, or the directory of a run that is resumed; None: from memory.
+        ramp: Of the learning rate.
+    """
+
+    position: Position | None = None
+    restoring: bool = False
+    checkpoint: Path | None = None
+    ramp: Ramp | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether this process brings the state of the phase before."""
+        return self.position is not None and not self.restoring
+
+    @property
+    def version(self) -> int:
+        """Of the parameters that it brings; -1: none."""
+        return self.position.updates if self.position is not None and self.carries else -1
+
+
+def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
+    """The climb of a phase that begins here, if the job wants one."""
+    switch = job.strategy
+    assert isinstance(switch, SwitchSpec)
+    if switch.ramp_steps == 0:
+        return None
+    length = switch.ramp_steps * job.global_batch
+    return Ramp(begin=position.samples, length=length, start=switch.ramp_from)
+
+
+class Rate:
+    """The learning rate by samples seen, ramp included; the same on servers and workers.
+
+    Args:
+        job: Says which schedule.
+        samples_per_epoch: Of one pass over the training data.
+        ramp: After a switch.
+    """
+
+    def __init__(self, job: JobSpec, *, samples_per_epoch: int, ramp: Ramp | None = None) -> None:
+        self._job = job
+        self._samples_per_epoch = samples_per_epoch
+        self._ramp = ramp
+
+    def __call__(self, samples_seen: int) -> float:
+        """The rate for what starts after so many samples."""
+        rate = learning_rate(
+            self._job.schedule,
+            peak=self._job.optimizer.lr,
+            samples_seen=samples_seen,
+            total_samples=self._samples_per_epoch * self._job.epochs,
+            samples_per_epoch=self._samples_per_epoch,
+        )
+        return rate if self._ramp is None else rate * self._ramp.factor(samples_seen)
+
+
+def treat_momentum(replica: Replica, *, policy: str, num_workers: int) -> None:
+    """Keep, forget or shrink what the optimiser remembers of its direction."""
+    if replica.optimizer is None or policy == "keep":
+        return
+    for name, tensor in replica.optimizer.state().items():
+        if name in _MOMENTUM:
+            tensor.mul_(0.0 if policy == "zero" else 1.0 / num_workers)
+
+
+def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
+    """Let a server in this process take its slice of the optimiser's state."""
+    if replica.optimizer is not None:
+        shard.updater.load_state(slice_state(replica.optimizer.state(), bounds))
+
+
+def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
+    """The part of an optimiser's state that belongs to a slice; counters belong to all."""
+    start, stop = bounds
+    return {name: one[start:stop] if one.ndim else one for name, one in state.items()}
+
+
+def take_slice(replica: Replica, part: Mapping[str, Tensor], bounds: tuple[int, int]) -> None:
+    """Put a server's slice of the optimiser's state into the replica's."""
+    assert replica.optimizer is not None
+    whole = replica.optimizer.state()
+    for name, tensor in slice_state(whole, bounds).items():
+        tensor.copy_(part[name])
+
+
+def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> None:
+    """Give every worker the slices that servers inside the workers held; all call it together.
+
+    Each must have taken its own slice before.
+    """
+    assert replica.optimizer is not None
+    state = replica.optimizer.state()
+    for server in range(layout.num_servers):
+        for tensor in slice_state(state, layout.bounds(server)).values():
+            _broadcast(tensor, collective, source=server)
+
+
+def share_state(replica: Replica, collective: Collective) -> None:
+    """Give every worker the chief's optimiser state; all call it together."""
+    assert replica.optimizer is not None
+    for tensor in replica.optimizer.state().values():
+        _broadcast(tensor, collective, source=0)
+
+
+def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:
+    if tensor.ndim:
+        collective.broadcast(tensor, source=source)
+        return
+    # A counter is a single number, which collectives take as a vector of one.
+    one = tensor.reshape(1).clone()
+    collective.broadcast(one, source=source)
+    tensor.copy_(one[0])
+
+
+def set_statistics(replica: Replica, statistics: bytes) -> None:
+    """Go on from these batch-norm statistics; empty: from the replica's own."""
+    if statistics:
+        replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))

@@ -1,0 +1,369 @@
+"""Processes that change roles: one strategy after another, without a restart.
+
+Data, model and optimiser are made once. Between two phases a process waits for `Begin`, which says
+what comes next and where it begins; what is carried over is listed in `handover`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from phalanx.comm.base import Collective
+from phalanx.comm.board import BoardStore
+from phalanx.comm.gloo import GlooCollective
+from phalanx.comm.solo import SoloCollective
+from phalanx.paramserver.shards import Layout
+from phalanx.records import events
+from phalanx.records.position import Position
+from phalanx.spec.lockstep import LockstepSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.phases import phase_job, strategy_of
+from phalanx.spec.switch import SwitchSpec
+from phalanx.strategy.allreduce import Allreduce
+from phalanx.strategy.base import Strategy
+from phalanx.strategy.catalogue import build_strategy
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.messages import Done, PhaseOver
+from phalanx.wire.phases import Begin, Begun, Idle
+from phalanx.wire.serving import Finish
+from phalanx.worker import handover
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.council import Council
+from phalanx.worker.evaluator import run_evaluator
+from phalanx.worker.handover import Entry
+from phalanx.worker.loop import Reporting, Trainee, TrainLoop
+from phalanx.worker.replica import Basis, build_replica, settle_precision
+from phalanx.worker.served import ServedWorker
+from phalanx.worker.server import run_server
+from phalanx.worker.serverfile import read_optimizer
+from phalanx.worker.station import LOOPBACK, Station
+
+# A newcomer waits so long for the state that the chief is still writing.
+_SNAPSHOT_S = 10.0
+
+
+def run_switching_worker(station: Station) -> Done:
+    """Train in one phase after another."""
+    torch.set_num_threads(station.spec.threads)
+    station.tally.activity = "reading data"
+    dataset = station.open_data()
+    precision = settle_precision(station.job, dataset, SoloCollective())
+    replica = build_replica(station.job, dataset, rank=station.spec.rank, precision=precision.name)
+    startup_s = station.record_start(precision)
+    with ExitStack() as stack:
+        basis = Basis(dataset, precision, replica)
+        return SwitchingWorker(station, basis, stack, startup_s=startup_s).run()
+
+
+def run_switching_helper(station: Station) -> Done:
+    """Be a server or the evaluator in the phases that have them."""
+    control = station.control
+    num_samples = station.open_data().train.num_samples
+    control.send(Idle(num_samples=num_samples))
+    done = Done()
+    while True:
+        station.tally.activity = "waiting for a phase"
+        # Waits until the next phase or the end of this process: the lifelines see to that.
+        order = control.inbox.get()
+        if isinstance(order, Finish):
+            return done
+        if not isinstance(order, Begin):
+            continue  # of the phase before, and too late
+        phase = phase_station(station, order)
+        if station.spec.role == "evaluator":
+            done = run_evaluator(phase)
+        else:
+            done = run_server(phase, entry_of(station, order))
+        control.send(PhaseOver(server=done.server))
+
+
+def phase_station(station: Station, order: Begin) -> Station:
+    """A process's place in one phase."""
+    job = phase_job(station.job, order.phase, order.shares)
+    resume = station.spec.resume if order.checkpoint == "newest" else None
+    spec = station.spec.model_copy(update={"job": job, "resume": resume})
+    return replace(station, spec=spec)
+
+
+def entry_of(station: Station, order: Begin) -> Entry:
+    """How a process comes into a phase with servers."""
+    position = msgspec.json.decode(order.position, type=Position)
+    if order.checkpoint == "newest":
+        assert station.spec.resume is not None
+        return Entry(restoring=order.newcomer, checkpoint=Path(station.spec.resume))
+    strategy = strategy_of(station.job, order.phase)
+    assert isinstance(strategy, ParameterServerSpec)
+    follows = position.samples > 0
+    checkpoint = Path(order.checkpoint) if order.checkpoint else None
+    if checkpoint is not None and not _appears(checkpoint):
+        checkpoint = None
+    return Entry(
+        position=position if follows else None,
+        restoring=order.newcomer,
+        checkpoint=checkpoint,
+        ramp=handover.ramp_into(station.job, position)
+        if follows and not strategy.synchronous
+        else None,
+    )
+
+
+def _appears(path: Path) -> bool:
+    """Whether a file that may still be on its way to the disk is there in time."""
+    deadline = Deadline.after(_SNAPSHOT_S, f"{path} to be written")
+    while not path.exists() and not deadline.expired:
+        threading.Event().wait(0.05)
+    return path.exists()
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The phase before had servers, which still hold the optimiser's state."""
+
+    layout: Layout
+    colocated: bool
+
+
+class SwitchingWorker:
+    """One worker's way through the phases of a job.
+
+    Args:
+        station: Its place in the run.
+        basis: Data and model, for all phases.
+        stack: Closes what it opens.
+        startup_s: How long it took until here.
+    """
+
+    def __init__(
+        self, station: Station, basis: Basis, stack: ExitStack, *, startup_s: float
+    ) -> None:
+        assert isinstance(station.job.strategy, SwitchSpec)
+        self._station = station
+        self._switch = station.job.strategy
+        self._basis = basis
+        self._stack = stack
+        self._startup_s = startup_s
+        self._checkpoints = Checkpoints(station.run.checkpoints, station.job.checkpoint)
+        self._collective: Collective | None = None
+        self._group = -1
+        self._strategy: Strategy | None = None
+        self._strategy_spec: LockstepSpec | None = None
+        self._council: Council | None = None
+        self._served: _Served | None = None
+        self._stopped = time.monotonic()
+        self._writing: threading.Thread | None = None
+        stack.callback(self._await_snapshot)
+
+    def run(self) -> Done:
+        """Take up phases until the job is done."""
+        control = self._station.control
+        control.send(Idle(num_samples=self._basis.dataset.train.num_samples))
+        while True:
+            self._station.tally.activity = "waiting for a phase"
+            # Waits until the next phase or the end of this process: the lifelines see to that.
+            order = control.inbox.get()
+            if isinstance(order, Finish):
+                return Done()
+            if not isinstance(order, Begin):
+                continue  # of the phase before, and too late
+            serving = isinstance(strategy_of(self._station.job, order.phase), ParameterServerSpec)
+            done = self._serve(order) if serving else self._train(order)
+            if done is not None:
+                return done
+            self._stopped = time.monotonic()
+
+    def _train(self, order: Begin) -> Done | None:
+        """A lockstep phase; None: the run goes on with another."""
+        phase, replica = phase_station(self._station, order), self._basis.replica
+        collective = self._join(order.group)
+        tally = self._station.tally
+        position = msgspec.json.decode(order.position, type=Position)
+        handover.set_statistics(replica, order.statistics)
+        self._take_back(collective)
+        if order.share_state:
+            handover.share_state(replica, collective)
+        strategy = self._attach(phase, collective)
+        self._council = self._convene(strategy, collective)
+        tally.sent_before = tally.sent_bytes - collective.sent_bytes
+        self._take_sums(position)
+        loop = TrainLoop(
+            phase.job,
+            trainee=Trainee(self._basis.dataset, replica, strategy, collective),
+            checkpoints=self._checkpoints,
+            reporting=Reporting(
+                log=phase.log, control=phase.control, tally=tally, profiler=phase.profiler
+            ),
+            position=position,
+            council=self._council,
+        )
+        if order.checkpoint:
+            loop.restore(None if order.checkpoint == "newest" else Path(order.checkpoint))
+            loop.position.phase = order.phase
+        phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
+        loop.advance(order.stop)
+        if loop.is_over:
+            self._await_snapshot()
+            outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
+            return Done(times=loop.times(), outcome=outcome)
+        self._stopped = time.monotonic()
+        self._end(loop, order)
+        return None
+
+    def _end(self, loop: TrainLoop, order: Begin) -> None:
+        """Leave a lockstep phase, so that the next can go on from exactly here."""
+        stays = self._next_is_same(order)
+        state = loop.leave(settle=not stays)
+        tally, position = self._station.tally, loop.position
+        snapshot = ""
+        if not stays and self._station.spec.rank == 0:
+            snapshot = self._write_snapshot(position, state)
+        own = msgspec.structs.replace(
+            position,
+            epoch_loss_sum=tally.epoch_loss_sum,
+            epoch_correct=tally.epoch_correct,
+        )
+        self._station.control.send(PhaseOver(position=msgspec.json.encode(own), snapshot=snapshot))
+
+    def _next_is_same(self, order: Begin) -> bool:
+        """Whether the workers go on with the same strategy, each from its own replica."""
+        if not isinstance(self._strategy, Allreduce):
+            return False
+        if self._council is not None and self._council.has_turned:
+            return self._council.stays
+        phases = self._switch.resolved
+        return phases[order.phase].strategy == phases[order.phase + 1].strategy
+
+    def _serve(self, order: Begin) -> Done | None:
+        """A phase with servers; None: the run goes on with another."""
+        phase, replica = phase_station(self._station, order), self._basis.replica
+        tally, entry = self._station.tally, entry_of(self._station, order)
+        self._momentum(phase, entry)
+        tally.sent_before = tally.sent_bytes
+        with ExitStack() as stack:
+            worker = ServedWorker(phase, self._basis, stack, entry=entry)
+            worker.do(
+                on_start=lambda: phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
+            )
+            self._stopped = time.monotonic()
+            self._strategy = self._strategy_spec = None
+            if not worker.handed_over:
+                self._await_snapshot()
+                return worker.finish()
+            own = worker.optimizer_slice()
+            if own is not None:
+                bounds = worker.layout.bounds(phase.spec.rank)
+                handover.take_slice(replica, own, bounds)
+            colocated = phase.serving.servers == "colocated"
+            self._served = _Served(worker.layout, colocated=colocated)
+            tally.sent_bytes = max(tally.sent_bytes, tally.sent_before)
+            phase.control.send(PhaseOver(server=worker.finish().server))
+        return None
+
+    def _momentum(self, phase: Station, entry: Entry) -> None:
+        if not entry.carries:
+            return
+        policy = self._switch.momentum
+        if policy == "scale" and phase.serving.synchronous:
+            policy = "keep"
+        handover.treat_momentum(self._basis.replica, policy=policy, num_workers=phase.job.workers)
+
+    def _take_back(self, collective: Collective) -> None:
+        """After a phase with servers: the optimiser's state, which they had."""
+        if self._served is None:
+            return
+        served, self._served = self._served, None
+        replica = self._basis.replica
+        if served.colocated:
+            handover.gather_slices(replica, served.layout, collective)
+        else:
+            state = read_optimizer(self._station.run, served.layout)
+            handover.take_slice(replica, state, (0, replica.parameters.numel()))
+        policy = self._switch.momentum
+        if policy == "zero":
+            handover.treat_momentum(replica, policy=policy, num_workers=collective.size)
+
+    def _join(self, group: int) -> Collective:
+        """The group of all workers, which outlives phases as long as nobody is replaced."""
+        if self._collective is not None and self._group == group:
+            return self._collective
+        job, rank = self._station.job, self._station.spec.rank
+        if self._collective is not None:
+            self._collective.close()
+        self._group = group
+        self._strategy = None
+        if job.workers == 1:
+            self._collective = SoloCollective()
+        else:
+            prefix, limit_s = f"workers/{group}/", job.deadlines.start_s
+            self._collective = GlooCollective(
+                BoardStore(self._station.control, prefix=prefix, limit_s=limit_s),
+                rank=rank,
+                size=job.workers,
+                host=LOOPBACK,
+                deadline_s=job.deadlines.exchange_s,
+            )
+        return self._collective
+
+    def _attach(self, phase: Station, collective: Collective) -> Strategy:
+        """The phase's strategy; the one before goes on if nothing about it changes."""
+        spec = phase.job.strategy
+        assert isinstance(spec, LockstepSpec)
+        if self._strategy is None or self._strategy_spec != spec:
+            self._strategy, self._strategy_spec = build_strategy(spec), spec
+            self._strategy.attach(self._basis.replica, collective)
+        return self._strategy
+
+    def _convene(self, strategy: Strategy, collective: Collective) -> Council | None:
+        """Where the workers agree, if anything is to be decided on the way."""
+        decides = any(phase.at == "auto" for phase in self._switch.resolved)
+        if not decides and self._switch.straggler is None:
+            return None
+        return Council(
+            self._station.control,
+            collective,
+            every=self._switch.auto.every,
+            gauge=strategy.gauge if isinstance(strategy, Allreduce) else None,
+        )
+
+    def _take_sums(self, position: Position) -> None:
+        """In the middle of an epoch the chief goes on from the sums of all workers."""
+        tally, chief = self._station.tally, self._station.spec.rank == 0
+        tally.epoch_samples = position.epoch_samples if chief else 0
+        tally.epoch_loss_sum = position.epoch_loss_sum if chief else 0.0
+        tally.epoch_correct = position.epoch_correct if chief else 0
+
+    def _write_snapshot(self, position: Position, state: dict[str, torch.Tensor]) -> str:
+        """Write the state at the switch down while the run goes on; returns the path."""
+        self._await_snapshot()
+        copy = {name: tensor.clone() for name, tensor in state.items()}
+        at = msgspec.structs.replace(position)
+        log, begin = self._station.log, time.perf_counter()
+        path = self._checkpoints.path_at(at)
+
+        def write() -> None:
+            self._checkpoints.write(at, copy)
+            self._checkpoints.pin(path)
+            log.record(
+                events.Checkpoint(
+                    path=path.name,
+                    epoch=at.epoch,
+                    samples=at.samples,
+                    size_bytes=path.stat().st_size,
+                    duration_s=time.perf_counter() - begin,
+                )
+            )
+
+        self._writing = threading.Thread(target=write, name="snapshot")
+        self._writing.start()
+        return str(self._checkpoints.pinned(path))
+
+    def _await_snapshot(self) -> None:
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
