@@ -81,7 +81,14 @@ class Roster:
 
     def start(self, processes: Sequence[Process]) -> None:
         """Start all processes; on failure none is left behind."""
-        specs = [self._spec(process, incarnation=1) for process in processes]
+        # All processes run on this machine. Workers stay to the end, servers may have no slice.
+        watcher = next((p for p in processes if p.role == "worker"), None)
+        observe = self._request.job.observe
+        baseline_s = observe.baseline_s if observe.interval_s is not None else 0.0
+        specs = [
+            self._spec(p, incarnation=1, watch_host=p == watcher, baseline_s=baseline_s)
+            for p in processes
+        ]
         now = time.monotonic()
         self._entries = {spec.process: _Entry(spec, now) for spec in specs}
         self._group = self._launcher.start(specs)
@@ -98,7 +105,11 @@ class Roster:
         assert self._group is not None
         old = self._entries[name].spec
         self._group.kill(name)
-        spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
+        spec = self._spec(
+            Process(old.role, old.rank),
+            incarnation=old.incarnation + 1,
+            watch_host=old.watch_host,
+        )
         self._entries[name] = _Entry(spec, time.monotonic())
         self._group.add(spec)
 
@@ -168,7 +179,14 @@ class Roster:
         assert self._group is not None
         return self._group.log_tail(name)
 
-    def _spec(self, process: Process, *, incarnation: int) -> WorkerSpec:
+    def _spec(
+        self,
+        process: Process,
+        *,
+        incarnation: int,
+        watch_host: bool = False,
+        baseline_s: float = 0.0,
+    ) -> WorkerSpec:
         request = self._request
         share = self._share(process)
         keys = self._server.admit(process.name)
@@ -188,6 +206,8 @@ class Roster:
             controller_key=self._server.public_key,
             public_key=keys.public,
             secret_key=keys.secret,
+            watch_host=watch_host,
+            baseline_s=baseline_s,
             parent_pid=os.getpid(),
         )
 

@@ -7,6 +7,7 @@ pools see the right ones.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -15,11 +16,13 @@ import time
 import traceback
 from pathlib import Path
 
-from phalanx.errors import EngineError, ExitCode, PhalanxError
-from phalanx.records.events import Failure, Finished
+from phalanx.errors import EngineError, ExitCode, PhalanxError, StoreError
+from phalanx.observe.sampler import Sampler
+from phalanx.records.events import Clock, Failure, Finished
 from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Failed, Hello
@@ -58,21 +61,37 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
         keys=KeyPair(public=spec.public_key, secret=spec.secret_key),
         progress=tally.progress,
         on_stop=lambda reason: _log.info("asked to stop: %s", reason),
+        on_clock=lambda reading: _note_clock(reading, spec, log),
+    )
+    sampler = Sampler(
+        spec.job.observe, log.record, attempt=spec.attempt, watch_host=spec.watch_host
     )
     with control:
         control.send(Hello(pid=os.getpid(), host=socket.gethostname()))
         try:
-            with log:
+            with log, sampler:
+                if spec.baseline_s > 0:
+                    tally.activity = "watching the idle machine"
+                    sampler.watch_idle(spec.baseline_s)
+                    started += spec.baseline_s
                 # torch and all that needs it, only now.
                 from phalanx.worker.roles import run_role
                 from phalanx.worker.station import Station
 
-                done = run_role(Station(spec, control, log, tally, started))
+                done = run_role(Station(spec, control, log, tally, started, sampler))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)
         control.send(done)
     return ExitCode.OK
+
+
+def _note_clock(reading: ClockReading, spec: WorkerSpec, log: EventLog) -> None:
+    # On a full disk whoever trains learns of it; the heartbeat must go on.
+    with contextlib.suppress(StoreError):
+        log.record(
+            Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt)
+        )
 
 
 def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: EventLog) -> int:

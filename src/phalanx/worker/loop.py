@@ -18,6 +18,7 @@ from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.engine.spans import spanned
+from phalanx.observe.sampler import Sampler
 from phalanx.records import events
 from phalanx.records.improvement import note_validation
 from phalanx.records.log import EventLog
@@ -33,7 +34,7 @@ from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.snapshot import collect, take_up
-from phalanx.worker.steps import record_step
+from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.tally import Tally
 
 
@@ -45,6 +46,7 @@ class Reporting:
     control: ControlClient
     tally: Tally
     profiler: EpochProfiler
+    sampler: Sampler
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class TrainLoop:
         self._control = reporting.control
         self._tally = reporting.tally
         self._profiler = reporting.profiler
+        self._sampler = reporting.sampler
         self._epoch_size = trainee.dataset.train.num_samples
         self._position = position or Position()
         self._position.num_workers = trainee.collective.size
@@ -140,7 +143,8 @@ class TrainLoop:
             settle: Whether all replicas must be one; otherwise each goes on from its own.
         """
         if settle:
-            self._strategy.settle()
+            self._settle()
+        self._sampler.mark("end")
         self._split_exchange_time()
         return collect(self._replica, self._strategy, self._collective, self._tally)
 
@@ -165,6 +169,7 @@ class TrainLoop:
             position.epoch, total=self._epoch_size, resumed=position.epoch_samples > 0
         )
         tally.activity = "training"
+        self._sampler.mark("begin")
         begin = time.perf_counter()
         with train_batches(
             self._dataset,
@@ -224,15 +229,15 @@ class TrainLoop:
     def _end_epoch(self) -> None:
         """Measure, record and save what the epoch came to."""
         position, tally = self._position, self._tally
-        before_s = position.train_s
-        self._strategy.settle()
+        self._settle()
+        self._sampler.mark("end")
         self._split_exchange_time()
         train = reduce_measures(
             self._collective,
             tally.epoch_loss_sum,
             tally.epoch_correct,
             tally.epoch_samples,
-            duration_s=before_s,
+            duration_s=position.train_s,
         )
         position.train_loss, position.train_accuracy = train.loss, train.accuracy
         last = position.epoch + 1 == self._job.epochs
@@ -249,6 +254,22 @@ class TrainLoop:
         due = every is not None and (position.epoch % every == 0 or last)
         if due or improved or position.stopped_early:
             self._write_checkpoint(best=improved)
+
+    def _settle(self) -> None:
+        """Bring all replicas to one state; a part of the training, for some most of its exchange."""
+        begin = time.perf_counter()
+        self._strategy.settle()
+        if self._collective.size == 1:
+            return
+        duration_s = time.perf_counter() - begin
+        self._position.train_s += duration_s
+        record_standstill(
+            self._log,
+            self._tally,
+            epoch=self._position.epoch,
+            what="settle",
+            duration_s=duration_s,
+        )
 
     def _split_exchange_time(self) -> None:
         """Divide the time in exchanges into communication and waiting for others.
@@ -360,6 +381,7 @@ class TrainLoop:
             communication_s=tally.exchange_s - tally.wait_s,
             wait_s=tally.wait_s,
             apply_s=tally.apply_s,
+            overlapped_s=tally.overlapped_s,
         )
 
     def _outcome(self, test: Measures | None, *, precision: str, startup_s: float) -> Outcome:

@@ -72,6 +72,7 @@ def run_lockstep_worker(station: Station) -> Done:
                 control=station.control,
                 tally=station.tally,
                 profiler=station.profiler,
+                sampler=station.sampler,
             ),
         )
         if spec.resume is not None:

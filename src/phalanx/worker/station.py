@@ -11,6 +11,7 @@ from pathlib import Path
 
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.engine.precision import PrecisionChoice
+from phalanx.observe.sampler import Sampler
 from phalanx.paramserver.shards import Layout, plan_shards
 from phalanx.records import events
 from phalanx.records.log import EventLog
@@ -35,6 +36,7 @@ class Station:
     log: EventLog
     tally: Tally
     started: float
+    sampler: Sampler
 
     @property
     def job(self) -> JobSpec:

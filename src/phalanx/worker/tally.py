@@ -41,6 +41,7 @@ class Tally:
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
     exchanges: list[float] = field(default_factory=list)
+    """Those of the epoch whose waiting only a comparison with the other workers can tell."""
 
     def begin_epoch(self, epoch: int, *, total: int, resumed: bool) -> None:
         """Start the epoch's own sums at zero, unless it goes on where a checkpoint left it."""
@@ -68,13 +69,15 @@ class Tally:
         self.epoch_samples += facts.num_samples
         self.epoch_loss_sum += facts.loss_sum
         self.epoch_correct += facts.num_correct
-        self.exchanges.append(facts.exchange_s)
+        if facts.wait_s is None:
+            self.exchanges.append(facts.exchange_s)
 
     def stand_still(self, duration_s: float, *, wait_s: float | None) -> None:
         """Count an exchange, or waiting, between two steps."""
         self.exchange_s += duration_s
         self.wait_s += wait_s or 0.0
-        self.exchanges.append(duration_s)
+        if wait_s is None:
+            self.exchanges.append(duration_s)
 
     def progress(self) -> Progress:
         """What the next heartbeat says."""
