@@ -1,0 +1,82 @@
+"""Samples as figures that go up and down: what was used per second between two of them; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from phalanx.records.events import HostSample, ProcessSample, Served
+from phalanx.records.points import RECEIVED, SENT
+from phalanx.records.tracks import Stretch
+
+MIB = 2**20
+Figures = Iterator[tuple[str, dict[str, float]]]
+"""Name of a counter, and its values by name."""
+
+
+def process_figures(stretch: Stretch) -> Figures:
+    """What a process used between two samples."""
+    yield from _processor(stretch, cores=1)
+    yield "memory (MiB)", {"resident": stretch.levels["memory"] / MIB}
+
+
+def host_figures(stretch: Stretch, cores: int) -> Figures:
+    """What a machine used between two samples; 100 % is all its cores."""
+    yield from _processor(stretch, cores=max(1, cores))
+    yield "memory (MiB)", {"used": stretch.levels["memory"] / MIB}
+    for title, direction in (("received", RECEIVED), ("sent", SENT)):
+        rates = {k: v / stretch.duration_s / MIB for k, v in by_interface(stretch, direction)}
+        if rates:
+            yield f"network {title} (MiB/s)", rates
+    disk = {name: stretch.used[name] for name in ("read", "written") if name in stretch.used}
+    if disk:
+        yield "disk (MiB/s)", {k: v / stretch.duration_s / MIB for k, v in disk.items()}
+    if "energy" in stretch.used:
+        yield "power (W)", {"watts": stretch.used["energy"] / stretch.duration_s}
+
+
+def served_figures(now: Served, before: Served | None) -> Figures:
+    """What a server did since it last said so."""
+    facts = now.facts
+    by_value = list(chain.from_iterable(s.histogram.items() for s in facts.staleness.values()))
+    total, count = sum(v * n for v, n in by_value), sum(n for _, n in by_value)
+    version, running_s, busy_s = 0, 0.0, 0.0
+    if before is not None and before.facts.running_s < facts.running_s:
+        earlier = list(
+            chain.from_iterable(s.histogram.items() for s in before.facts.staleness.values())
+        )
+        total -= sum(v * n for v, n in earlier)
+        count -= sum(n for _, n in earlier)
+        version, running_s = before.facts.version, before.facts.running_s
+        busy_s = before.facts.busy_s
+    elapsed_s = facts.running_s - running_s
+    if count > 0:
+        yield "staleness (updates)", {"mean": total / count}
+    yield "queue (messages)", {"mean": facts.queue_mean}
+    if elapsed_s > 0:
+        yield "updates per second", {"updates": (facts.version - version) / elapsed_s}
+        yield "busy (%)", {"server": 100 * (facts.busy_s - busy_s) / elapsed_s}
+
+
+def by_interface(stretch: Stretch, direction: str) -> Iterator[tuple[str, float]]:
+    """Bytes over each network interface."""
+    for name, used in stretch.used.items():
+        if name.startswith(direction):
+            yield name.removeprefix(direction), used
+
+
+def same_life(before: ProcessSample | HostSample, after: ProcessSample | HostSample) -> bool:
+    """Whether two samples count from the same beginning."""
+    if before.attempt != after.attempt or before.mono_s >= after.mono_s:
+        return False
+    if isinstance(before, ProcessSample) and isinstance(after, ProcessSample):
+        return before.pid == after.pid
+    return isinstance(before, HostSample) and isinstance(after, HostSample)
+
+
+def _processor(stretch: Stretch, *, cores: int) -> Figures:
+    scale = 100 / stretch.duration_s / cores
+    yield (
+        "CPU (%)",
+        {"user": scale * stretch.used["user"], "system": scale * stretch.used["system"]},
+    )

@@ -1,0 +1,146 @@
+"""One process's events on the sheet of a timeline: everything but the layout of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from phalanx.export.clocks import MARKERS
+from phalanx.export.counters import host_figures, process_figures, same_life, served_figures
+from phalanx.export.lanes import Span
+from phalanx.export.sheet import CHECKPOINTS, EVALUATIONS, WORK, Sheet
+from phalanx.records.attempts import RunClock
+from phalanx.records.events import (
+    AnyEvent,
+    Checkpoint,
+    Decision,
+    Epoch,
+    Evaluation,
+    Failure,
+    Finished,
+    HostSample,
+    ProcessSample,
+    Resumed,
+    Served,
+    ServerRestored,
+    Standstill,
+    Started,
+    Step,
+    Warned,
+)
+from phalanx.records.points import host_point, process_point
+from phalanx.records.tracks import Stretch, Window, clip
+
+_STANDSTILLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
+# Within one process and attempt only differences count, so its own clock will do.
+_OWN_CLOCK = RunClock(())
+
+
+class Narrator:
+    """Writes what one process recorded.
+
+    Args:
+        sheet: Where it is written.
+        process: Its name.
+    """
+
+    def __init__(self, sheet: Sheet, process: str) -> None:
+        self._sheet = sheet
+        self.process = process
+        self.attempt = 1
+        self._lr: float | None = None
+        self._sampled: dict[str, ProcessSample | HostSample] = {}
+        self._served: Served | None = None
+
+    def tell(self, event: AnyEvent) -> None:
+        """Write one event; of a step only its figures, of a standstill nothing."""
+        if isinstance(event, MARKERS):
+            self.attempt = event.attempt
+        match event:
+            case Step():
+                self._count(event)
+            case Started():
+                self._span(WORK, "start-up", event, event.startup_s)
+            case Evaluation():
+                title = f"measure {event.part}"
+                args = {"loss": event.loss, "accuracy": event.accuracy}
+                self._span(EVALUATIONS, title, event, event.duration_s, args)
+            case Checkpoint():
+                args = {"path": event.path, "size_bytes": event.size_bytes}
+                self._span(CHECKPOINTS, "checkpoint", event, event.duration_s, args)
+            case ProcessSample() | HostSample():
+                self._sample(event)
+            case Served():
+                for name, values in served_figures(event, self._served):
+                    self._sheet.counter(self.process, name, self._now(event), values)
+                self._served = event
+            case Epoch():
+                self._instant(f"epoch {event.epoch + 1} done", event)
+            case Decision():
+                self._instant(f"decision: {event.what}", event, everywhere=True)
+            case Failure():
+                self._instant(f"failure: {event.cause}", event, everywhere=True)
+            case Warned() | Resumed() | ServerRestored() | Finished():
+                self._instant(type(event).__name__.lower(), event)
+
+    def standstill(self, event: Standstill, wait_s: float) -> None:
+        """Write that nothing was computed for a while."""
+        name = _STANDSTILLS.get(event.what, event.what)
+        self._span(WORK, name, event, event.duration_s, {"waiting_s": wait_s})
+
+    def _span(
+        self,
+        lane: int,
+        name: str,
+        event: AnyEvent,
+        duration_s: float,
+        args: Mapping[str, object] | None = None,
+    ) -> None:
+        span = Span(name, event.mono_s - duration_s, event.mono_s)
+        self._sheet.span(self.process, self.attempt, lane, span, args)
+
+    def _instant(self, name: str, event: AnyEvent, *, everywhere: bool = False) -> None:
+        args = {key: value for key, value in msgspec.to_builtins(event).items() if key != "kind"}
+        self._sheet.instant(self.process, self._now(event), name, args, everywhere=everywhere)
+
+    def _count(self, step: Step) -> None:
+        now = self._now(step)
+        if step.num_samples > 0:
+            values = {"loss": step.loss_sum / step.num_samples}
+            self._sheet.counter(self.process, "training loss", now, values)
+        if step.lr != self._lr:
+            self._lr = step.lr
+            self._sheet.counter(self.process, "learning rate", now, {"lr": step.lr})
+
+    def _sample(self, sample: ProcessSample | HostSample) -> None:
+        is_host = isinstance(sample, HostSample)
+        owner = f"machine {sample.host}" if isinstance(sample, HostSample) else self.process
+        before, self._sampled[owner] = self._sampled.get(owner), sample
+        if before is None or not same_life(before, sample):
+            return
+        for stretch in _between(before, sample):
+            figures = (
+                host_figures(stretch, len(sample.core_busy_s))
+                if isinstance(sample, HostSample)
+                else process_figures(stretch)
+            )
+            # A counter holds from its stamp on, so what was used since the last sample begins there.
+            since = before if is_host or isinstance(before, ProcessSample) else sample
+            for name, values in figures:
+                self._sheet.counter(owner, name, self._now(since), values)
+
+    def _now(self, event: AnyEvent) -> int:
+        return self._sheet.at_ns(self.process, self.attempt, event.mono_s)
+
+
+def _between(
+    before: ProcessSample | HostSample, after: ProcessSample | HostSample
+) -> list[Stretch]:
+    points = [
+        host_point(one, _OWN_CLOCK)
+        if isinstance(one, HostSample)
+        else process_point(one, _OWN_CLOCK)
+        for one in (before, after)
+    ]
+    return list(clip(points, Window(before.mono_s, after.mono_s)))

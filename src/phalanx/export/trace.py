@@ -1,0 +1,139 @@
+"""`phalanx trace`: a run as a timeline with all processes on one clock.
+
+Every process is a group of lanes: what it was doing (start-up, steps with their phases), exchange
+that went on behind the computation, evaluations, checkpoints, and its counters; every machine has
+its counters. All logs are read side by side, step by step, because only comparing the workers of a
+group tells waiting from communication; nothing is kept, so a run of any length needs little memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.export.chrome import TraceWriter
+from phalanx.export.clocks import CONTROLLER, AttemptClocks
+from phalanx.export.lanes import OverlappedSteps, Span, lay_out
+from phalanx.export.narrator import Narrator
+from phalanx.export.sheet import BEHIND, WORK, Sheet
+from phalanx.records.events import Standstill, Step
+from phalanx.records.log import read_events
+from phalanx.records.manifest import read_manifest
+from phalanx.records.rundir import RunDir
+
+_ROLES = (CONTROLLER, "worker", "server", "evaluator")
+# The exchange at the end of an epoch comes after those of all its steps.
+_AFTER_STEPS = 1 << 62
+
+
+class TraceFacts(msgspec.Struct, kw_only=True):
+    """What was written."""
+
+    path: str
+    events: int
+    size_bytes: int
+
+
+class _Met(msgspec.Struct, frozen=True):
+    """A step, or the end of an epoch, of a worker whose group steps together."""
+
+    key: tuple[int, int, int]
+    """Attempt, epoch and step."""
+    process: str
+    event: Step | Standstill
+
+
+def write_trace(run: RunDir, path: Path) -> TraceFacts:
+    """Write the timeline of a run; a file whose name ends in .gz is compressed.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    logs = {log.stem: log for log in sorted((run.path / "events").glob("*.jsonl"), key=_order)}
+    strategy = read_manifest(run).job["strategy"]
+    about = {"run": run.name, "strategy": strategy["name"], "clock": "the controller's"}
+    with TraceWriter(path, about=about) as writer:
+        _Trace(Sheet(writer, AttemptClocks(logs), logs), strategy).write(logs)
+    return TraceFacts(path=str(path), events=writer.num_events, size_bytes=path.stat().st_size)
+
+
+def _order(path: Path) -> tuple[int, int, str]:
+    role, _, rank = path.stem.partition("-")
+    place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    return place, int(rank) if rank.isdigit() else 0, path.stem
+
+
+class _Trace:
+    """One run on its way onto a sheet."""
+
+    def __init__(self, sheet: Sheet, strategy: Mapping[str, Any]) -> None:
+        self._sheet = sheet
+        self._narrators: dict[str, Narrator] = {}
+        self._apply_first = strategy["name"] == "local_sgd"
+        phases = [phase["strategy"] for phase in strategy.get("phases") or ()]
+        self._overlap = any(part.get("overlap") is True for part in (strategy, *phases))
+
+    def write(self, logs: Mapping[str, Path]) -> None:
+        self._narrators = {name: Narrator(self._sheet, name) for name in logs}
+        ways = [self._read(name, path) for name, path in logs.items()]
+        for _, group in groupby(heapq.merge(*ways, key=attrgetter("key")), key=attrgetter("key")):
+            met = list(group)
+            shortest_s = min(_exchange_s(one.event) for one in met)
+            for one in met:
+                wait_s = _exchange_s(one.event) - shortest_s
+                if isinstance(one.event, Standstill):
+                    self._narrators[one.process].standstill(one.event, wait_s)
+                else:
+                    self._step(one.process, one.key[0], one.event, wait_s)
+
+    def _read(self, process: str, path: Path) -> Iterator[_Met]:
+        """Write what stands by itself; yield what must be compared with the other workers."""
+        narrator, served = self._narrators[process], OverlappedSteps()
+        for event in read_events(path):
+            narrator.tell(event)
+            if not isinstance(event, Step | Standstill):
+                continue
+            attempt = narrator.attempt
+            if event.wait_s is None:
+                step = event.step if isinstance(event, Step) else _AFTER_STEPS
+                yield _Met((attempt, event.epoch, step), process, event)
+            elif isinstance(event, Standstill):
+                narrator.standstill(event, event.wait_s)
+            elif self._overlap:
+                for done, spans in served.add(event):
+                    self._spans(process, attempt, done, spans)
+            else:
+                self._step(process, attempt, event, event.wait_s)
+        for done, spans in served.finish():
+            self._spans(process, narrator.attempt, done, spans)
+
+    def _step(self, process: str, attempt: int, step: Step, wait_s: float) -> None:
+        """A step as one span, with its phases inside."""
+        begin_s, spans = lay_out(step, wait_s, apply_first=self._apply_first)
+        whole = Span(f"step {step.step}", begin_s, step.mono_s)
+        outer = self._sheet.span(process, attempt, WORK, whole, _about(step))
+        for one in spans:
+            if one.beside:
+                self._sheet.span(process, attempt, BEHIND, one)
+            else:
+                self._sheet.span(process, attempt, WORK, one, inside=outer)
+
+    def _spans(self, process: str, attempt: int, step: Step, spans: list[Span]) -> None:
+        """The phases of a step that another one lies between."""
+        for one in spans:
+            lane = BEHIND if one.beside else WORK
+            self._sheet.span(process, attempt, lane, one, {"step": step.step} | _about(step))
+
+
+def _about(step: Step) -> dict[str, object]:
+    return {"epoch": step.epoch + 1, "samples": step.num_samples, "sent_bytes": step.sent_bytes}
+
+
+def _exchange_s(event: Step | Standstill) -> float:
+    return event.exchange_s if isinstance(event, Step) else event.duration_s
