@@ -84,9 +84,8 @@ def _answer(
             later_s += following.forward_s + following.backward_s
         computed_s = begin_s - later_s
         placed = _computation(step, computed_s, 0.0)
-    exchange = list(
-        _backwards(end_s, [("waiting", wait_s), ("exchange", step.exchange_s - wait_s)])
-    )
+    parts = [("waiting", wait_s), ("exchange", step.exchange_s - wait_s)]
+    exchange = _backwards(end_s, parts)
     return step, [*placed, *exchange, *_behind(step, begin_s, begin_s - computed_s)]
 
 

@@ -33,8 +33,6 @@ from phalanx.records.points import host_point, process_point
 from phalanx.records.tracks import Stretch, Window, clip
 
 _STANDSTILLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
-# Within one process and attempt only differences count, so its own clock will do.
-_OWN_CLOCK = RunClock(())
 
 
 class Narrator:
@@ -54,21 +52,19 @@ class Narrator:
         self._served: Served | None = None
 
     def tell(self, event: AnyEvent) -> None:
-        """Write one event; of a step only its figures, of a standstill nothing."""
+        """Write one event; of a step only its figures, of a start or standstill nothing."""
         if isinstance(event, MARKERS):
             self.attempt = event.attempt
         match event:
             case Step():
                 self._count(event)
-            case Started():
-                self._span(WORK, "start-up", event, event.startup_s)
             case Evaluation():
                 title = f"measure {event.part}"
-                args = {"loss": event.loss, "accuracy": event.accuracy}
-                self._span(EVALUATIONS, title, event, event.duration_s, args)
+                measured = {"loss": event.loss, "accuracy": event.accuracy}
+                self._span(EVALUATIONS, title, event, event.duration_s, measured)
             case Checkpoint():
-                args = {"path": event.path, "size_bytes": event.size_bytes}
-                self._span(CHECKPOINTS, "checkpoint", event, event.duration_s, args)
+                file = {"path": event.path, "size_bytes": event.size_bytes}
+                self._span(CHECKPOINTS, "checkpoint", event, event.duration_s, file)
             case ProcessSample() | HostSample():
                 self._sample(event)
             case Served():
@@ -84,18 +80,21 @@ class Narrator:
             case Warned() | Resumed() | ServerRestored() | Finished():
                 self._instant(type(event).__name__.lower(), event)
 
-    def standstill(self, event: Standstill, wait_s: float) -> None:
-        """Write that nothing was computed for a while."""
-        name = _STANDSTILLS.get(event.what, event.what)
-        self._span(WORK, name, event, event.duration_s, {"waiting_s": wait_s})
+    def stand(self, event: Started | Standstill, attempt: int, wait_s: float) -> None:
+        """Write that the process was starting, or computed nothing for a while.
+
+        Shares a lane with steps, which are written later than they are read: so this is, too.
+        """
+        if isinstance(event, Started):
+            name, duration_s, args = "start-up", event.startup_s, {}
+        else:
+            name, duration_s = _STANDSTILLS.get(event.what, event.what), event.duration_s
+            args = {"waiting_s": wait_s}
+        span = Span(name, event.mono_s - duration_s, event.mono_s)
+        self._sheet.span(self.process, attempt, WORK, span, args)
 
     def _span(
-        self,
-        lane: int,
-        name: str,
-        event: AnyEvent,
-        duration_s: float,
-        args: Mapping[str, object] | None = None,
+        self, lane: int, name: str, event: AnyEvent, duration_s: float, args: Mapping[str, object]
     ) -> None:
         span = Span(name, event.mono_s - duration_s, event.mono_s)
         self._sheet.span(self.process, self.attempt, lane, span, args)
@@ -114,7 +113,6 @@ class Narrator:
             self._sheet.counter(self.process, "learning rate", now, {"lr": step.lr})
 
     def _sample(self, sample: ProcessSample | HostSample) -> None:
-        is_host = isinstance(sample, HostSample)
         owner = f"machine {sample.host}" if isinstance(sample, HostSample) else self.process
         before, self._sampled[owner] = self._sampled.get(owner), sample
         if before is None or not same_life(before, sample):
@@ -125,10 +123,9 @@ class Narrator:
                 if isinstance(sample, HostSample)
                 else process_figures(stretch)
             )
-            # A counter holds from its stamp on, so what was used since the last sample begins there.
-            since = before if is_host or isinstance(before, ProcessSample) else sample
             for name, values in figures:
-                self._sheet.counter(owner, name, self._now(since), values)
+                # A counter holds from its stamp on: what was used since the last sample, from there.
+                self._sheet.counter(owner, name, self._now(before), values)
 
     def _now(self, event: AnyEvent) -> int:
         return self._sheet.at_ns(self.process, self.attempt, event.mono_s)
@@ -137,10 +134,10 @@ class Narrator:
 def _between(
     before: ProcessSample | HostSample, after: ProcessSample | HostSample
 ) -> list[Stretch]:
+    # Only differences count, so the process's own clock will do.
+    clock = RunClock(())
     points = [
-        host_point(one, _OWN_CLOCK)
-        if isinstance(one, HostSample)
-        else process_point(one, _OWN_CLOCK)
+        host_point(one, clock) if isinstance(one, HostSample) else process_point(one, clock)
         for one in (before, after)
     ]
     return list(clip(points, Window(before.mono_s, after.mono_s)))

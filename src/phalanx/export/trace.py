@@ -22,7 +22,7 @@ from phalanx.export.clocks import CONTROLLER, AttemptClocks
 from phalanx.export.lanes import OverlappedSteps, Span, lay_out
 from phalanx.export.narrator import Narrator
 from phalanx.export.sheet import BEHIND, WORK, Sheet
-from phalanx.records.events import Standstill, Step
+from phalanx.records.events import Standstill, Started, Step
 from phalanx.records.log import read_events
 from phalanx.records.manifest import read_manifest
 from phalanx.records.rundir import RunDir
@@ -41,12 +41,12 @@ class TraceFacts(msgspec.Struct, kw_only=True):
 
 
 class _Met(msgspec.Struct, frozen=True):
-    """A step, or the end of an epoch, of a worker whose group steps together."""
+    """A start, a step or the end of an epoch, to be written in the order of all processes."""
 
     key: tuple[int, int, int]
     """Attempt, epoch and step."""
     process: str
-    event: Step | Standstill
+    event: Step | Standstill | Started
 
 
 def write_trace(run: RunDir, path: Path) -> TraceFacts:
@@ -87,24 +87,26 @@ class _Trace:
             shortest_s = min(_exchange_s(one.event) for one in met)
             for one in met:
                 wait_s = _exchange_s(one.event) - shortest_s
-                if isinstance(one.event, Standstill):
-                    self._narrators[one.process].standstill(one.event, wait_s)
-                else:
+                if isinstance(one.event, Step):
                     self._step(one.process, one.key[0], one.event, wait_s)
+                else:
+                    self._narrators[one.process].stand(one.event, one.key[0], wait_s)
 
     def _read(self, process: str, path: Path) -> Iterator[_Met]:
         """Write what stands by itself; yield what must be compared with the other workers."""
         narrator, served = self._narrators[process], OverlappedSteps()
         for event in read_events(path):
             narrator.tell(event)
-            if not isinstance(event, Step | Standstill):
-                continue
             attempt = narrator.attempt
-            if event.wait_s is None:
+            if isinstance(event, Started):
+                yield _Met((attempt, -1, 0), process, event)
+            elif not isinstance(event, Step | Standstill):
+                continue
+            elif event.wait_s is None:
                 step = event.step if isinstance(event, Step) else _AFTER_STEPS
                 yield _Met((attempt, event.epoch, step), process, event)
             elif isinstance(event, Standstill):
-                narrator.standstill(event, event.wait_s)
+                narrator.stand(event, attempt, event.wait_s)
             elif self._overlap:
                 for done, spans in served.add(event):
                     self._spans(process, attempt, done, spans)
@@ -135,5 +137,7 @@ def _about(step: Step) -> dict[str, object]:
     return {"epoch": step.epoch + 1, "samples": step.num_samples, "sent_bytes": step.sent_bytes}
 
 
-def _exchange_s(event: Step | Standstill) -> float:
+def _exchange_s(event: Step | Standstill | Started) -> float:
+    if isinstance(event, Started):
+        return 0.0
     return event.exchange_s if isinstance(event, Step) else event.duration_s
