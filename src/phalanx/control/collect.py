@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import msgspec
-
 from phalanx.control.coordinator import Coordinator
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import ServingSummary, Summary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts
-from phalanx.wire.messages import WorkTimes
 
 
 def summarise(
@@ -66,6 +63,7 @@ def summarise(
         communication_s=share * sum(one.communication_s for one in times),
         wait_s=share * sum(one.wait_s for one in times),
         apply_s=share * sum(one.apply_s for one in times),
+        overlapped_s=share * sum(one.overlapped_s for one in times),
         stopped_early=outcome.stopped_early,
         attempts=attempts,
         parameters_sha256=outcome.parameters_sha256,
@@ -108,21 +106,3 @@ def summarise_servers(
         updates_lost=updates_lost,
         processes_replaced=processes_replaced,
     )
-
-
-def split_waiting(
-    times: Mapping[str, WorkTimes], servers: Mapping[str, ServerFacts]
-) -> dict[str, WorkTimes]:
-    """Part the time that workers spent on exchanges into waiting for the rule and communication.
-
-    A worker waits as long as the slowest server holds its answer back.
-    """
-    split: dict[str, WorkTimes] = {}
-    for process, own in times.items():
-        rank = int(process.rsplit("-", 1)[1])
-        held_s = max((facts.held_s.get(rank, 0.0) for facts in servers.values()), default=0.0)
-        wait_s = min(held_s, own.communication_s)
-        split[process] = msgspec.structs.replace(
-            own, communication_s=own.communication_s - wait_s, wait_s=wait_s
-        )
-    return split

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from typing_extensions import override
 
-from phalanx.control.collect import split_waiting, summarise_servers
+from phalanx.control.collect import summarise_servers
 from phalanx.control.coordinator import Coordinator, Desk, Process
 from phalanx.control.crew import Crew
 from phalanx.control.dispatch import Dispatcher
@@ -219,7 +219,6 @@ class ServingCoordinator(Coordinator):
         position, looking = self._position, self._looking
         saved, test = looking.saved, looking.test
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
-        self.times = split_waiting(self.times, self.servers)
         self.serving = summarise_servers(
             self._spec,
             self.servers,

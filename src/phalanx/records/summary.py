@@ -67,3 +67,8 @@ class Summary(msgspec.Struct, kw_only=True):
     parameters_sha256: str
     cause: str | None = None
     serving: ServingSummary | None = None
+    overlapped_s: float = 0.0
+    cpu_s: float | None = None
+    memory_peak_bytes: int | None = None
+    energy_j: float | None = None
+    energy_source: str | None = None

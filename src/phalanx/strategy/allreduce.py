@@ -19,8 +19,8 @@ from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers
-from phalanx.strategy.overlap import Overlap
 from phalanx.strategy.gauge import Gauge
+from phalanx.strategy.overlap import Overlap
 
 _RESIDUAL = "residual"
 

@@ -72,8 +72,7 @@ class PushPull:
         return self.settle()
 
     def take_part(self) -> None:
-        """Take part in a round without samples, for the others' sake."""
-        self.settle()
+        """Take part in a round without samples, for the others' sake; call `settle` before."""
         self._client.skip()
         self._wait()
 

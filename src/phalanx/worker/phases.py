@@ -197,7 +197,11 @@ class SwitchingWorker:
             trainee=Trainee(self._basis.dataset, replica, strategy, collective),
             checkpoints=self._checkpoints,
             reporting=Reporting(
-                log=phase.log, control=phase.control, tally=tally, profiler=phase.profiler
+                log=phase.log,
+                control=phase.control,
+                tally=tally,
+                profiler=phase.profiler,
+                sampler=phase.sampler,
             ),
             position=position,
             council=self._council,

@@ -47,7 +47,7 @@ from phalanx.worker.inject import Slowdown
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.server import HostedServer, first_entry
 from phalanx.worker.station import Station
-from phalanx.worker.steps import record_step
+from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.units import UnitStream
 
 # Work is asked for and reported about this often: a chatty worker keeps the coordinator busy.
@@ -114,6 +114,8 @@ class ServedWorker:
         self._reported = time.monotonic()
         self._step_s = 0.05
         self._slept_s = 0.0
+        self._idle_since: float | None = None
+        self._is_training = False
         self._leave_next = self._left = self._connected = self._hand_over_next = False
         self.handed_over = False
         self._take_up_statistics()
@@ -189,6 +191,7 @@ class ServedWorker:
                 self._leave()
                 self._hand_over()
                 tally.activity = "waiting for work"
+                self._idle_since = self._idle_since or time.perf_counter()
                 self._attend(_IDLE_S)
                 # A server may have moved, and be waiting for the copy that is held here.
                 self._client.attend()
@@ -198,9 +201,10 @@ class ServedWorker:
             ticket = self._tickets.popleft()
             self._leave_next = False
             self._enter_again()
+            self._go_on()
             begin = time.monotonic()
             if ticket == 0:
-                self._push_pull.take_part()
+                self._take_part()
             else:
                 self._train(ticket)
             self._step_s += 0.1 * (time.monotonic() - begin - self._step_s)
@@ -211,17 +215,59 @@ class ServedWorker:
         """Last words; a worker that came too late to take part has not sent anything."""
         tally = self._station.tally
         self._station.profiler.leave()
+        self._rest()
         server = self._host.finish() if self._host is not None else None
         return Done(
             times=WorkTimes(
                 sent_bytes=tally.sent_before + (self._client.sent_bytes if self._client else 0),
                 input_s=tally.input_s,
                 compute_s=tally.compute_s,
-                communication_s=tally.exchange_s,
-                wait_s=0.0,
-                apply_s=0.0,
+                communication_s=tally.exchange_s - tally.wait_s,
+                wait_s=tally.wait_s,
+                apply_s=tally.apply_s,
+                overlapped_s=tally.overlapped_s,
             ),
             server=server,
+        )
+
+    def _go_on(self) -> None:
+        """There is work, maybe the first since the last gate."""
+        self._count_idle()
+        if not self._is_training:
+            self._is_training = True
+            self._station.sampler.mark("begin")
+
+    def _rest(self) -> None:
+        """Nothing is left to do before the next gate."""
+        self._count_idle()
+        if self._is_training:
+            self._is_training = False
+            self._station.sampler.mark("end")
+
+    def _count_idle(self) -> None:
+        """Between two gates a worker without work waits for the others."""
+        since, self._idle_since = self._idle_since, None
+        if self._is_training and since is not None:
+            idle_s = time.perf_counter() - since
+            self._stand_still("work", idle_s, wait_s=idle_s)
+
+    def _take_part(self) -> None:
+        assert self._client is not None
+        self._settle()
+        begin = time.perf_counter()
+        self._push_pull.take_part()
+        held_s = self._client.held_s
+        self._stand_still("round", time.perf_counter() - begin, wait_s=held_s)
+
+    def _stand_still(self, what: str, duration_s: float, *, wait_s: float) -> None:
+        station = self._station
+        record_standstill(
+            station.log,
+            station.tally,
+            epoch=station.tally.epoch,
+            what=what,
+            duration_s=duration_s,
+            wait_s=wait_s,
         )
 
     def _train(self, ticket: int) -> None:
@@ -375,6 +421,7 @@ class ServedWorker:
             self._client.connect(self._limit("a place at every server"), self._attend_all)
 
     def _say_paused(self) -> None:
+        self._rest()
         self._station.profiler.leave()
         self._station.control.send(Paused(self._replica.buffers.numpy().tobytes()))
 
