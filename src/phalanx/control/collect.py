@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from phalanx.control.coordinator import Coordinator
+from phalanx.records.log import read_logs
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import ServingSummary, Summary
+from phalanx.records.usage import KINDS, totals
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts
@@ -29,6 +31,7 @@ def summarise(
     """
     outcome, times = coordinator.outcome(), list(coordinator.times.values())
     share = 1.0 / max(1, len(times))
+    resources = totals(read_logs(run.path / "events", *KINDS))
     return Summary(
         run_dir=str(run.path),
         name=job.name,
@@ -68,6 +71,10 @@ def summarise(
         attempts=attempts,
         parameters_sha256=outcome.parameters_sha256,
         serving=coordinator.serving,
+        cpu_s=resources.cpu_s,
+        memory_peak_bytes=resources.memory_peak_bytes,
+        energy_j=resources.energy_j,
+        energy_source=resources.energy_source or None,
     )
 
 

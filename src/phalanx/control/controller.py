@@ -23,6 +23,7 @@ from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher
+from phalanx.observe.sampler import Sampler
 from phalanx.records.events import Decision, Event, Failure, Finished
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position, newest_position
@@ -84,6 +85,7 @@ class Controller:
             with (
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
+                Sampler(self._request.job.observe, log.record, attempt=self._request.attempt),
                 ControlServer() as server,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))

@@ -90,6 +90,32 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
         return self.cpu_user_s + self.cpu_system_s
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run used altogether; None where nothing was measured."""
+
+    cpu_s: float | None = None
+    """Processor time of all processes, children included."""
+    memory_peak_bytes: int | None = None
+    """The most that any one process held."""
+    energy_j: float | None = None
+    """Of all machines, whatever else they did meanwhile."""
+    energy_source: str = ""
+
+
+def totals(logs: Logs) -> Totals:
+    """What a run used altogether while it trained."""
+    windows = training_windows(logs)
+    processes = list(process_uses(logs, windows).values())
+    hosts = list(host_uses(logs, windows).values())
+    joules = [use.energy_j for use in hosts if use.energy_j is not None]
+    return Totals(
+        cpu_s=sum(use.cpu_s for use in processes) if processes else None,
+        memory_peak_bytes=max((use.memory_peak_bytes for use in processes), default=None),
+        energy_j=sum(joules) if joules else None,
+        energy_source=", ".join(sorted({use.energy_source for use in hosts} - {""})),
+    )
+
+
 def training_windows(logs: Logs) -> dict[int, Window]:
     """When each attempt trained: from the first worker's first step to the last one's last.
 

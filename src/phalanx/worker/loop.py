@@ -256,7 +256,7 @@ class TrainLoop:
             self._write_checkpoint(best=improved)
 
     def _settle(self) -> None:
-        """Bring all replicas to one state; a part of the training, for some most of its exchange."""
+        """Bring all replicas to one state; it is part of the training, and of its exchange."""
         begin = time.perf_counter()
         self._strategy.settle()
         if self._collective.size == 1:
