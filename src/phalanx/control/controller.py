@@ -85,7 +85,7 @@ class Controller:
             with (
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
-                Sampler(self._request.job.observe, log.record, attempt=self._request.attempt),
+                self._sampler(log),
                 ControlServer() as server,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
@@ -99,6 +99,13 @@ class Controller:
         self._mark("finished")
         self._notify(lambda one: one.run_finished(summary))
         return summary
+
+    def _sampler(self, log: EventLog) -> Sampler:
+        request = self._request
+        # Its children are the other processes of the run, which measure themselves.
+        return Sampler(
+            request.job.observe, log.record, attempt=request.attempt, with_children=False
+        )
 
     def _supervise(self, server: ControlServer, log: EventLog, caught: CaughtSignals) -> Summary:
         started = time.monotonic()

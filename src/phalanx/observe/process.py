@@ -23,9 +23,14 @@ class ProcessMeter:
     microsecond. Children count while they run, to a hundredth of a second, and for good once they
     have been waited for. Their memory is added as it is resident, so pages that they share with
     this process count twice.
+
+    Args:
+        with_children: Whether they count; the controller's are the workers, which measure
+            themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_children: bool = True) -> None:
+        self._with_children = with_children
         self._pid = os.getpid()
         self._folder = Path("/proc") / str(self._pid)
         self._peak_bytes = 0
@@ -33,12 +38,15 @@ class ProcessMeter:
     def read(self) -> ProcessSample:
         """A sample of this moment."""
         own = resource.getrusage(resource.RUSAGE_SELF)
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        user_s, system_s = own.ru_utime + ended.ru_utime, own.ru_stime + ended.ru_stime
+        user_s, system_s = own.ru_utime, own.ru_stime
+        if self._with_children:
+            ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+            user_s += ended.ru_utime
+            system_s += ended.ru_stime
         status = _fields(self._folder / "status")
         memory = 1024 * _number(status.get("VmRSS"))
         traffic = _traffic(self._folder)
-        for child in self._children():
+        for child in self._children() if self._with_children else ():
             stat = _stat(child)
             if stat is not None:
                 # utime, stime and resident pages, counted from the state behind the name.

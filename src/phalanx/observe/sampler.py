@@ -32,6 +32,7 @@ class Sampler:
         record: Where samples go; called by the sampler's thread and by `mark`.
         attempt: Of the run.
         watch_host: Whether this process measures the machine, too.
+        with_children: Whether the processes that this one starts count as its own.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Sampler:
         *,
         attempt: int = 1,
         watch_host: bool = False,
+        with_children: bool = True,
     ) -> None:
         self._spec = spec
         self._record = record
         self._attempt = attempt
         self._watch_host = watch_host
+        self._with_children = with_children
         self._process: ProcessMeter | None = None
         self._host: HostMeter | None = None
         self._phase = "run"
@@ -84,7 +87,7 @@ class Sampler:
         self._sample(moment)
 
     def _open(self) -> None:
-        self._process = ProcessMeter()
+        self._process = ProcessMeter(with_children=self._with_children)
         if self._watch_host:
             self._host = HostMeter(self._spec)
             watching = self._host.describe()
