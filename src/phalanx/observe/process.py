@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 from pathlib import Path
 
 from phalanx.records.events import ProcessSample
@@ -31,6 +32,7 @@ class ProcessMeter:
 
     def __init__(self, *, with_children: bool = True) -> None:
         self._with_children = with_children
+        self._host = socket.gethostname()
         self._pid = os.getpid()
         self._folder = Path("/proc") / str(self._pid)
         self._peak_bytes = 0
@@ -57,6 +59,7 @@ class ProcessMeter:
         self._peak_bytes = max(self._peak_bytes, memory, 1024 * _number(status.get("VmHWM")))
         return ProcessSample(
             pid=self._pid,
+            host=self._host,
             cpu_user_s=user_s,
             cpu_system_s=system_s,
             memory_bytes=memory,

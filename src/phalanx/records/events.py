@@ -151,6 +151,7 @@ class ProcessSample(Event):
     memory_peak_bytes: int
     """Most that was ever resident; before the run, too, if the process is older."""
     threads: int
+    host: str = ""
     read_bytes: int | None = None
     """From the disk, not from the page cache; None: the system does not say."""
     written_bytes: int | None = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from phalanx.records.attempts import Logs, RunClock, by_attempt
-from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample, Started
+from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
 from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_point
 from phalanx.records.tracks import (
     Point,
@@ -25,7 +25,7 @@ from phalanx.records.tracks import (
     subtract,
 )
 
-KINDS = (Started, Clock, ProcessSample, HostSample)
+KINDS = (Clock, ProcessSample, HostSample)
 """What `read_logs` has to read for everything in this module."""
 Windows = Mapping[int, Window]
 """When each attempt trained, on the controller's clock of that attempt."""
@@ -154,8 +154,8 @@ def process_uses(logs: Logs, windows: Windows | None = None) -> dict[str, Resour
         for attempt, window in windows.items():
             events = attempts.get(attempt, {}).get(process, [])
             clock = RunClock(events)
-            host = next((e.host for e in events if isinstance(e, Started)), host)
             for samples in _lives(events).values():
+                host = samples[-1].host
                 points = [process_point(sample, clock) for sample in samples]
                 tracks.append((attempt, points))
                 peaks.append(_peak(points, window))
