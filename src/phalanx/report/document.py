@@ -16,7 +16,8 @@ NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
 Mark = Literal["", "best", "doubt", "weak"]
-Raw = str | float | int | bool | None
+Raw = str | float | int | bool | tuple[float | None, float | None] | None
+"""What a program reads; an interval becomes two columns."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -131,6 +132,13 @@ def plus_minus(value: float | None, digits: int, *, scale: float = 1.0) -> Value
     """Half of an interval; nothing where there is no interval."""
     shown = "" if value is None else f"± {plain(value, digits, scale=scale)}"
     return Value(shown, value)
+
+
+def span(
+    low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
+) -> Value:
+    """An entry with both ends of an interval."""
+    return Value(interval(low, high, digits, scale=scale, sign=sign), (low, high))
 
 
 def interval(

@@ -1,0 +1,262 @@
+"""Charts as Vega-Lite: how lines, bars, points and histograms look in every report; pure.
+
+Specifications are plain mappings with their data inside. Legends are not drawn by Vega-Lite but
+stand in the page, where they wrap on a narrow screen and cannot cover anything. Width is that of
+the container, so a chart fits a desk and a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phalanx.report.document import Swatch
+from phalanx.report.scope import Style
+
+Spec = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+MAX_POINTS = 300
+"""Per line."""
+GREY = "#767676"
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+CONFIG: Spec = {
+    "font": _FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": "#888888",
+        "gridColor": "#e8e8e8",
+        "labelColor": "#333333",
+        "labelFontSize": 11,
+        "labelOverlap": True,
+        "tickColor": "#888888",
+        "titleColor": "#333333",
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "axisY": {"domain": False, "ticks": False, "titleAnchor": "end", "tickCount": 5},
+    "axisX": {"grid": False, "tickCount": 6},
+    "line": {"strokeWidth": 2},
+    "bar": {"binSpacing": 1},
+}
+"""Handed to every chart of a page once."""
+
+
+def shorten(value: float | None) -> float | None:
+    """Six significant digits: more than a pixel, and the same bytes everywhere."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def axis(field: str, title: str, **extra: Any) -> Spec:
+    """A quantitative channel."""
+    scale = extra.pop("scale", {"zero": False, "nice": True})
+    formatted = {"format": extra.pop("format")} if "format" in extra else {}
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": scale,
+        "axis": {**formatted, **extra.pop("axis", {})},
+        **extra,
+    }
+
+
+def by_series(styles: Mapping[str, Style], channel: str) -> Spec:
+    """Colour, dash or shape by the series that a row belongs to."""
+    ranges = {
+        "color": [style.colour for style in styles.values()],
+        "strokeDash": [list(style.dash) or [1, 0] for style in styles.values()],
+        "shape": [style.shape for style in styles.values()],
+    }
+    return {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(styles), "range": ranges[channel]},
+        "legend": None,
+    }
+
+
+def lines(rows: Rows, styles: Mapping[str, Style], x: Spec, y: Spec, *, band: bool = False) -> Spec:
+    """One line per series; with a band from `low` to `high` around it."""
+    layers: list[Spec] = []
+    if band:
+        layers.append(
+            {
+                "mark": {"type": "area", "opacity": 0.16, "line": False},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "low"},
+                    "y2": {"field": "high"},
+                    "color": by_series(styles, "color"),
+                },
+            }
+        )
+    layers.append(
+        {
+            "mark": {"type": "line", "strokeJoin": "round", "tooltip": {"content": "data"}},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": by_series(styles, "color"),
+                "strokeDash": by_series(styles, "strokeDash"),
+            },
+        }
+    )
+    counts = [sum(row["series"] == series for row in rows) for series in styles]
+    if max(counts, default=0) <= 30:
+        layers.append(
+            {
+                "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": by_series(styles, "color"),
+                    "shape": by_series(styles, "shape"),
+                },
+            }
+        )
+    return _view(rows, 240, layer=layers)
+
+
+def scatter(
+    runs: Rows, means: Rows, front: Rows, styles: Mapping[str, Style], x: Spec, y: Spec
+) -> Spec:
+    """Runs as faint points, means as large ones, and the front as a line of steps."""
+    colour, shape = by_series(styles, "color"), by_series(styles, "shape")
+    return _view(
+        None,
+        320,
+        layer=[
+            {
+                "data": {"values": front},
+                "mark": {
+                    "type": "line",
+                    "interpolate": "step-after",
+                    "color": GREY,
+                    "strokeWidth": 1.5,
+                    "strokeDash": [5, 3],
+                },
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "data": {"values": runs},
+                "mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.4},
+                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
+            },
+            {
+                "data": {"values": means},
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "size": 130,
+                    "opacity": 1,
+                    "stroke": "white",
+                    "strokeWidth": 1,
+                    "tooltip": {"content": "data"},
+                },
+                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
+            },
+        ],
+    )
+
+
+def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], title: str) -> Spec:
+    """Horizontal bars of `amount`, one per `bar`, put together from `part`s."""
+    bars = list(dict.fromkeys(row["bar"] for row in rows))
+    return _view(
+        rows,
+        {"step": 34},
+        mark={"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.66}},
+        encoding={
+            "y": bar_axis(bars),
+            "x": axis("amount", title, scale={"zero": True, "nice": True}, stack="zero"),
+            "color": {
+                "field": "part",
+                "type": "nominal",
+                "scale": {"domain": list(order), "range": [field.colour for field in fields]},
+                "legend": None,
+            },
+            "order": {"field": "rank", "type": "quantitative"},
+        },
+    )
+
+
+def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec:
+    """Horizontal bars of `amount` with whiskers from `low` to `high`, ideals and a rule at 1."""
+    bars = list(dict.fromkeys(row["series"] for row in rows))
+    y = {**bar_axis(bars), "field": "series"}
+    # Whiskers of few runs can reach far: the axis ends where the bars and ideals do.
+    top = max([row["amount"] for row in rows] + [row["ideal"] for row in rows] + [1.0]) * 1.25
+    x = axis("amount", title, scale={"zero": True, "domainMax": shorten(top), "clamp": True})
+    whiskers = [row for row in rows if row.get("low") is not None]
+    return _view(
+        rows,
+        {"step": 34},
+        layer=[
+            {
+                "mark": {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.55}},
+                "encoding": {"y": y, "x": x, "color": by_series(styles, "color")},
+            },
+            {
+                "data": {"values": whiskers},
+                "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#333333"},
+                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "tick", "thickness": 2, "color": "#333333", "size": 24},
+                "encoding": {"y": y, "x": {**x, "field": "ideal"}},
+            },
+            {
+                "data": {"values": [{"one": 1}]},
+                "mark": {"type": "rule", "strokeDash": [3, 3], "color": GREY},
+                "encoding": {"x": {**x, "field": "one"}},
+            },
+        ],
+    )
+
+
+def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: str) -> Spec:
+    """Bars of `share` by `bin`, side by side for each series; bins keep the order of the rows."""
+    bins = list(dict.fromkeys(row["bin"] for row in sorted(rows, key=lambda row: row["rank"])))
+    return _view(
+        rows,
+        220,
+        mark={"type": "bar", "tooltip": {"content": "data"}},
+        encoding={
+            "x": {
+                "field": "bin",
+                "type": "ordinal",
+                "sort": bins,
+                "title": x_title,
+                "axis": {"labelAngle": 0},
+            },
+            "xOffset": {"field": "series", "type": "nominal", "sort": list(styles)},
+            "y": axis("share", y_title, scale={"zero": True, "nice": True}),
+            "color": by_series(styles, "color"),
+        },
+    )
+
+
+def bar_axis(bars: Sequence[str]) -> Spec:
+    """Labels of bars; each part after a point or comma goes on a line of its own."""
+    return {
+        "field": "bar",
+        "type": "nominal",
+        "sort": list(bars),
+        "title": None,
+        "axis": {
+            "labelExpr": "split(replace(datum.label, ' · ', '\\n'), '\\n')",
+            "labelLimit": 170,
+            "labelLineHeight": 12,
+            "domain": False,
+            "ticks": False,
+            "labelOverlap": False,
+        },
+    }
+
+
+def _view(rows: Rows | None, height: int | Spec, **parts: Any) -> Spec:
+    data = {} if rows is None else {"data": {"values": rows}}
+    return {"width": "container", "height": height, **data, **parts}

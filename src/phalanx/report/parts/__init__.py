@@ -1,0 +1,1 @@
+"""The chapters of a report: each takes the scope and gives back one section, or none."""

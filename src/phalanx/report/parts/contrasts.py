@@ -1,0 +1,205 @@
+"""Chapters `Same result?` and `Head to head`: the gate first, differences and tests after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.report.document import (
+    NOTHING,
+    Block,
+    Column,
+    Section,
+    Table,
+    Text,
+    Value,
+    p_text,
+    signed,
+    span,
+    text,
+)
+from phalanx.report.gate import GateResult
+from phalanx.report.measures import MEASURES, Measure, shared_digits
+from phalanx.report.pairs import Pair
+from phalanx.report.scope import Scope
+from phalanx.report.stats import Contrast
+
+_TESTS = {"paired": "paired t", "welch": "Welch", "none": "none"}
+_VERDICTS = {
+    "equivalent": "same within tolerance",
+    "different": "different",
+    "undecided": "not shown",
+}
+
+
+def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
+    """What the gate says about every pair."""
+    gates = [pair.gate for pair in pairs if pair.gate is not None]
+    if not gates:
+        return None
+    measure = MEASURES.get(gates[0].metric, Measure(gates[0].metric, gates[0].metric, digits=4))
+    digits = shared_digits(measure, [gate.tolerance for gate in gates])
+    columns = [
+        *_pair_columns(scope),
+        Column("difference", f"{measure.title}, first {chr(0x2212)} second", _points(measure)),
+        Column("interval", f"{100 * gates[0].level:g} % interval"),
+        Column("pairs_or_runs", "runs", is_text=True),
+        Column("verdict", "verdict", is_text=True),
+    ]
+    rows = [
+        [
+            *_pair_values(pair, scope),
+            signed(gate.difference, digits, scale=measure.scale),
+            span(gate.low, gate.high, digits, scale=measure.scale, sign="+"),
+            text(_counts(gate)),
+            text(_VERDICTS[gate.verdict], "doubt" if gate.verdict == "different" else ""),
+        ]
+        for pair in pairs
+        if (gate := pair.gate) is not None
+    ]
+    tolerance = f"{gates[0].tolerance * measure.scale:g} {_points(measure)}".strip()
+    intro = (
+        f"Speeds are only worth comparing between cells that reach the same {measure.title}. The "
+        f"gate is open if the {100 * gates[0].level:g} % interval of the difference lies within "
+        f"{tolerance} on either side (two one-sided tests at {100 * scope.confidence:g} %). "
+        f"“{_VERDICTS['undecided']}” means that the runs neither show equality nor exclude it: "
+        "more seeds would tell."
+    )
+    table = Table(
+        id="gate",
+        caption=f"Equivalence in {measure.title} within {tolerance}.",
+        columns=columns,
+        rows=rows,
+    )
+    return Section(id="same-result", title="Same result?", blocks=[Text(lines=[intro]), table])
+
+
+def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
+    """Differences in quality and time, with intervals and tests."""
+    if not pairs:
+        return None
+    intro = (
+        "Differences are first minus second, ratios first over second: a ratio below 1 means that "
+        "the first takes less time. Runs are paired by seed where both cells have the same seeds "
+        "(paired t test), else Welch's test; p-values are adjusted for all pairs (Holm). "
+        "Ratios are of the means, with Fieller's interval."
+    )
+    blocks: list[Block] = [Text(lines=[intro])]
+    if scope.quality is not None:
+        blocks.append(_quality_table(pairs, scope, scope.quality))
+    blocks.append(_time_table(pairs, scope))
+    closed = [pair for pair in pairs if not pair.may_compare_speed]
+    if closed:
+        note = (
+            f"{len(closed)} of {len(pairs)} pairs reach different results; their times are not "
+            "compared."
+        )
+        blocks.append(Text(lines=[note], kind="doubt"))
+    return Section(id="head-to-head", title="Head to head", blocks=blocks)
+
+
+def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure) -> Table:
+    columns = [
+        *_pair_columns(scope),
+        Column("difference", "difference", _points(measure)),
+        Column("interval", "95 % interval"),
+        Column("p_holm", "p"),
+        Column("test", "test", is_text=True),
+        Column("verdict", "verdict", is_text=True),
+    ]
+    digits = measure.digits or 4
+    rows = [
+        [
+            *_pair_values(pair, scope),
+            signed(found.difference if found else None, digits, scale=measure.scale),
+            _span(found, digits, measure.scale),
+            Value(p_text(pair.quality_p), pair.quality_p),
+            text(_TESTS[found.method] if found else ""),
+            text(_verdict(found, pair.quality_p, "higher", "lower")),
+        ]
+        for pair in pairs
+        for found in [pair.quality]
+    ]
+    return Table(
+        id="head-to-head-quality",
+        caption=f"Differences in {measure.title}.",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _time_table(pairs: Sequence[Pair], scope: Scope) -> Table:
+    measure = MEASURES["train_s"]
+    digits = shared_digits(measure, [pair.time.difference for pair in pairs if pair.time])
+    columns = [
+        *_pair_columns(scope),
+        Column("difference_s", "difference", "s"),
+        Column("interval", "95 % interval", "s"),
+        Column("ratio", "ratio"),
+        Column("ratio_interval", "95 % interval"),
+        Column("p_holm", "p"),
+        Column("verdict", "verdict", is_text=True),
+    ]
+    rows = []
+    for pair in pairs:
+        found = pair.time
+        if found is None or not pair.may_compare_speed:
+            empty = [
+                Value(NOTHING),
+                span(None, None, 0),
+                Value(NOTHING),
+                span(None, None, 0),
+                Value(NOTHING),
+            ]
+            rows.append([*_pair_values(pair, scope), *empty, text("not compared", "weak")])
+            continue
+        provisional = pair.gate is not None and not pair.gate.is_open
+        verdict = _verdict(found, pair.time_p, "slower", "faster")
+        rows.append(
+            [
+                *_pair_values(pair, scope),
+                signed(found.difference, digits),
+                _span(found, digits, 1.0),
+                Value(f"{found.ratio:.2f}" if found.ratio is not None else NOTHING, found.ratio),
+                span(found.ratio_low, found.ratio_high, 2),
+                Value(p_text(pair.time_p), pair.time_p),
+                text(f"{verdict} *" if provisional else verdict, "weak" if provisional else ""),
+            ]
+        )
+    caption = "Differences in training time. * Provisional: that both reach the same is not shown."
+    return Table(id="head-to-head-time", caption=caption, columns=columns, rows=rows)
+
+
+def _verdict(found: Contrast | None, p: float | None, more: str, less: str) -> str:
+    if found is None or p is None:
+        return "one run: no test"
+    if p >= 1 - found.confidence:
+        return "not distinguishable"
+    return f"first {more if found.difference > 0 else less}"
+
+
+def _pair_columns(scope: Scope) -> list[Column]:
+    task = [Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []
+    return [
+        *task,
+        Column("first", "first", is_text=True),
+        Column("second", "second", is_text=True),
+    ]
+
+
+def _pair_values(pair: Pair, scope: Scope) -> list[Value]:
+    task = [text(pair.first.task)] if len(scope.tasks) > 1 else []
+    return [*task, text(pair.first.label), text(pair.second.label)]
+
+
+def _counts(gate: GateResult) -> str:
+    one, other = gate.num_runs
+    return f"{one} pairs" if gate.paired else f"{one} and {other}"
+
+
+def _span(found: Contrast | None, digits: int, scale: float) -> Value:
+    low, high = (found.low, found.high) if found else (None, None)
+    return span(low, high, digits, scale=scale, sign="+")
+
+
+def _points(measure: Measure) -> str:
+    return "points" if measure.unit == "%" else measure.unit

@@ -1,0 +1,167 @@
+"""Chapters `Every run` and `Doubts`: nothing is left out, and what is odd is pointed at."""
+
+from __future__ import annotations
+
+from phalanx.report.cells import Cell
+from phalanx.report.document import (
+    Block,
+    Column,
+    Section,
+    Table,
+    Text,
+    Value,
+    number,
+    text,
+)
+from phalanx.report.facts import RunRecord
+from phalanx.report.format import count_noun
+from phalanx.report.measures import MEASURES, shared_digits, value_of
+from phalanx.report.parts.results import outliers_of
+from phalanx.report.scope import Scope, has_values
+
+_SHOWN = ("test_accuracy", "val_accuracy", "train_s", "samples_per_s", "elapsed_s")
+_CAUSE_CHARACTERS = 300
+
+
+def doubts(scope: Scope) -> Section:
+    """Outliers, runs that did not finish, single runs and warnings."""
+    blocks: list[Block] = [*_outliers(scope), *_unfinished(scope), *_few(scope), *_warnings(scope)]
+    if not blocks:
+        blocks = [Text(lines=["No outliers, no failures, no warnings."])]
+    return Section(id="doubts", title="Doubts", blocks=blocks)
+
+
+def every_run(scope: Scope) -> Section:
+    """One row per run."""
+    runs = [(cell, run) for cell in scope.cells for run in cell.runs]
+    keys = [key for key in _SHOWN if has_values(scope.cells, key)]
+    odd = {key: {name for cell in scope.cells for name in outliers_of(cell, key)} for key in keys}
+    digits = {
+        key: shared_digits(MEASURES[key], [value_of(run, key) for _, run in runs]) for key in keys
+    }
+    columns = [
+        Column("run", "run", is_text=True),
+        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
+        Column("cell", "cell", is_text=True),
+        Column("seed", "seed"),
+        Column("state", "state", is_text=True),
+        Column("epochs", "epochs"),
+        *(Column(key, MEASURES[key].title, MEASURES[key].unit) for key in keys),
+        Column("attempts", "attempts"),
+        Column("machine", "machine", is_text=True),
+        Column("version", "Phalanx", is_text=True),
+    ]
+    rows = []
+    for cell, run in runs:
+        values = [_value(run, key, digits[key], run.name in odd[key]) for key in keys]
+        summary = run.summary
+        rows.append(
+            [
+                text(run.name),
+                *([text(cell.task)] if len(scope.tasks) > 1 else []),
+                text(cell.label),
+                Value(str(run.seed), run.seed),
+                text(run.state, "" if run.is_finished else "doubt"),
+                number(summary.epochs if summary else None, 0),
+                *values,
+                number(summary.attempts if summary else None, 0),
+                text(", ".join(run.machines)),
+                text(run.manifest.phalanx),
+            ]
+        )
+    caption = "Every run. Values marked ! lie far from the others of their cell; they count."
+    table = Table(id="runs", caption=caption, columns=columns, rows=rows)
+    return Section(id="every-run", title="Every run", blocks=[table])
+
+
+def _value(run: RunRecord, key: str, digits: int, is_odd: bool) -> Value:
+    found = number(value_of(run, key), digits, scale=MEASURES[key].scale)
+    return Value(f"! {found.text}", found.raw, "doubt") if is_odd else found
+
+
+def _outliers(scope: Scope) -> list[Block]:
+    lines = []
+    for cell in scope.cells:
+        for key in _SHOWN:
+            measure = MEASURES[key]
+            for name in sorted(outliers_of(cell, key)):
+                run = next(run for run in cell.runs if run.name == name)
+                shown = number(value_of(run, key), measure.digits or 3, scale=measure.scale).text
+                unit = f" {measure.unit}" if measure.unit else ""
+                lines.append(
+                    f"{_full_label(cell, scope)}, seed {run.seed} ({name}): {measure.title} of "
+                    f"{shown}{unit} lies far from the other runs of its cell. It is counted."
+                )
+    intro = "Outliers by the modified z-score (above 3.5; among three or four runs, 10 % off too):"
+    return [Text(lines=[intro]), Text(lines=lines, kind="list")] if lines else []
+
+
+def _unfinished(scope: Scope) -> list[Block]:
+    broken = [(cell, run) for cell in scope.cells for run in cell.runs if not run.is_finished]
+    columns = [
+        Column("cell", "cell", is_text=True),
+        Column("seed", "seed"),
+        Column("run", "run", is_text=True),
+        Column("state", "state", is_text=True),
+        Column("cause", "cause", is_text=True),
+    ]
+    rows = [
+        [
+            text(_full_label(cell, scope)),
+            Value(str(run.seed), run.seed),
+            text(run.name),
+            text(run.state, "doubt"),
+            text(_shortened(run.cause)),
+        ]
+        for cell, run in broken
+    ]
+    cells = {cell.id: cell for cell in scope.cells}
+    rows += [
+        [
+            text(_full_label(cells[trial.cell], scope)),
+            Value(str(trial.seed), trial.seed),
+            text(None),
+            text(trial.state, "doubt"),
+            text(_shortened(trial.cause)),
+        ]
+        for trial in scope.material.stillborn
+    ]
+    if not rows:
+        return []
+    caption = "Runs that did not finish; none of their figures is counted anywhere."
+    return [Table(id="unfinished", caption=caption, columns=columns, rows=rows)]
+
+
+def _few(scope: Scope) -> list[Block]:
+    single = [cell for cell in scope.cells if len(cell.finished) == 1]
+    if not single:
+        return []
+    cells = count_noun(len(single), "cell")
+    verb = "rests" if len(single) == 1 else "rest"
+    return [
+        Text(
+            lines=[f"{cells} {verb} on one run each: no interval and no test can be given for it."]
+        )
+    ]
+
+
+def _warnings(scope: Scope) -> list[Block]:
+    seen: dict[str, int] = {}
+    for cell in scope.cells:
+        for run in cell.runs:
+            for message in run.warnings:
+                seen[message] = seen.get(message, 0) + 1
+    lines = [f"{message} ({count_noun(count, 'run')})" for message, count in sorted(seen.items())]
+    return (
+        [Text(lines=["Warnings that runs gave:"]), Text(lines=lines, kind="list")] if lines else []
+    )
+
+
+def _full_label(cell: Cell, scope: Scope) -> str:
+    return f"{cell.task}, {cell.label}" if len(scope.tasks) > 1 else cell.label
+
+
+def _shortened(cause: str | None) -> str | None:
+    if cause is None or len(cause) <= _CAUSE_CHARACTERS:
+        return cause
+    return f"{cause[:_CAUSE_CHARACTERS]} ..."

@@ -1,0 +1,206 @@
+"""Chapter `Machines`: what processes and machines used while they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from phalanx.report.cells import Cell
+from phalanx.report.charts import Rows, axis, lines, shorten
+from phalanx.report.document import (
+    Block,
+    Column,
+    Figure,
+    Panel,
+    Section,
+    Swatch,
+    Table,
+    Text,
+    Value,
+    number,
+    text,
+)
+from phalanx.report.facts import RunRecord
+from phalanx.report.format import count_noun
+from phalanx.report.resources import Resources
+from phalanx.report.scope import Scope, Style
+
+MAX_CELLS = 12
+"""Cells whose series are drawn; the table has all."""
+MAX_LINES = 8
+_MIB = 1 / 2**20
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
+_DASHES = ((), (7, 3), (2, 2), (9, 3, 2, 3))
+_MACHINE = Style("#000000", (), "circle")
+
+
+def machines(scope: Scope) -> Section | None:
+    """A table of means per cell, and series of one run of each."""
+    watched = [cell for cell in scope.cells if any(run.resources for run in cell.finished)]
+    if not watched:
+        return None
+    intro = (
+        "Samples are clipped to the time from the first training step to the last. A process is "
+        "counted with its children; a machine is counted whole, other work on it included. Network "
+        "is over all interfaces; processes that share a machine exchange over the loopback "
+        "interface, where every byte is both sent and received."
+    )
+    blocks: list[Block] = [Text(lines=[intro]), _table(watched, scope)]
+    blocks += [
+        _figure(number_, cell, run, scope)
+        for number_, cell in enumerate(watched[:MAX_CELLS], start=1)
+        for run in [_typical(cell)]
+    ]
+    if len(watched) > MAX_CELLS:
+        rest = count_noun(len(watched) - MAX_CELLS, "more cell")
+        blocks.append(Text(lines=[f"The series of {rest} are not drawn; the table has all."]))
+    return Section(id="machines", title="Machines and processes", blocks=blocks)
+
+
+def _typical(cell: Cell) -> RunRecord:
+    """The watched run with the median training time: the lower one of two."""
+    runs = [run for run in cell.finished if run.resources]
+    ordered = sorted(runs, key=lambda run: (run.summary.train_s if run.summary else 0, run.name))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
+    shown = run.resources[:MAX_LINES]
+    styles = _styles(shown)
+    x = axis("seconds", "time in training, s", scale={"zero": True, "nice": False})
+    from_zero = {"scale": {"zero": True, "nice": True}}
+    hosts = [use for use in shown if use.is_machine]
+    charts = [
+        ("processor", "busy cores", _rows(shown, "cpu_cores"), styles),
+        (
+            "memory of processes",
+            "memory, MiB",
+            _rows([use for use in shown if not use.is_machine], "memory_bytes", _MIB),
+            styles,
+        ),
+        (
+            "network of machines",
+            "received, MiB/s",
+            _rows(hosts, "received_bytes_per_s", _MIB),
+            styles,
+        ),
+    ]
+    if any(use.energy_j is not None for use in hosts):
+        charts.append(("power of machines", "power, W", _rows(hosts, "watts"), styles))
+    panels = [
+        Panel(
+            title=title,
+            spec=lines(rows, _only(tints, rows), x, axis("value", y, **from_zero)),
+        )
+        for title, y, rows, tints in charts
+        if rows
+    ]
+    left_out = len(run.resources) - len(shown)
+    more = f" {count_noun(left_out, 'process')} more are left out." if left_out > 0 else ""
+    task = f"{cell.task}, " if len(scope.tasks) > 1 else ""
+    caption = (
+        f"{task}{cell.label}: use over the training time of {run.name}, the run of the cell with "
+        f"the median training time.{more}"
+    )
+    legend = [
+        Swatch(label=name, colour=style.colour, dash=style.dash) for name, style in styles.items()
+    ]
+    return Figure(id=f"use-{index}", caption=caption, panels=panels, legend=legend)
+
+
+def _label(use: Resources) -> str:
+    return f"machine {use.name}" if use.is_machine else use.name
+
+
+def _styles(uses: Sequence[Resources]) -> dict[str, Style]:
+    styles = {}
+    processes = 0
+    hosts = 0
+    for use in uses:
+        if use.is_machine:
+            styles[_label(use)] = Style("#000000", _DASHES[hosts % len(_DASHES)], "circle")
+            hosts += 1
+        else:
+            dash = _DASHES[1 + processes // len(_COLOURS)] if processes >= len(_COLOURS) else ()
+            styles[_label(use)] = Style(_COLOURS[processes % len(_COLOURS)], dash, "circle")
+            processes += 1
+    return styles
+
+
+def _only(styles: dict[str, Style], rows: Rows) -> dict[str, Style]:
+    present = {row["series"] for row in rows}
+    return {name: style for name, style in styles.items() if name in present}
+
+
+def _rows(uses: Sequence[Resources], field: str, scale: float = 1.0) -> Rows:
+    return [
+        {"series": _label(use), "seconds": shorten(t_s), "value": shorten(value * scale)}
+        for use in uses
+        for t_s, value in zip(use.series.t_s, getattr(use.series, field), strict=True)
+        if value is not None
+    ]
+
+
+def _table(cells: Sequence[Cell], scope: Scope) -> Table:
+    columns = [
+        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
+        Column("cell", "cell", is_text=True),
+        Column("who", "machine or process", is_text=True),
+        Column("runs", "n"),
+        Column("cpu_cores", "busy cores", "mean"),
+        Column("cpu_share", "of the machine", "%"),
+        Column("memory_mean_bytes", "memory", "MiB"),
+        Column("memory_peak_bytes", "peak memory", "MiB"),
+        Column("received_bytes", "received", "MiB"),
+        Column("sent_bytes", "sent", "MiB"),
+        Column("read_bytes", "read", "MiB"),
+        Column("written_bytes", "written", "MiB"),
+        Column("energy_j", "energy", "J"),
+        Column("energy_source", "energy from", is_text=True),
+    ]
+    rows = [
+        [*([text(cell.task)] if len(scope.tasks) > 1 else []), text(cell.label), *values]
+        for cell in cells
+        for values in _users(cell)
+    ]
+    caption = (
+        "Use while training, mean over the runs of a cell. Energy is measured by the processor's "
+        "counters (rapl) or computed from declared watts (model)."
+    )
+    return Table(id="resources", caption=caption, columns=columns, rows=rows)
+
+
+def _users(cell: Cell) -> list[list[Value]]:
+    """One row per machine or process name, over the runs that have it."""
+    named: dict[str, list[Resources]] = {}
+    for run in cell.finished:
+        for use in run.resources:
+            named.setdefault(_label(use), []).append(use)
+    return [_values(name, uses) for name, uses in named.items()]
+
+
+def _values(name: str, uses: Sequence[Resources]) -> list[Value]:
+    def mean(field: str) -> float | None:
+        known = [value for use in uses if (value := getattr(use, field)) is not None]
+        return fmean(known) if known else None
+
+    sources = sorted({use.energy_source for use in uses if use.energy_source})
+    return [
+        text(name),
+        number(len(uses), 0),
+        number(mean("cpu_cores"), 2),
+        number(mean("cpu_share"), 0, scale=100),
+        *(
+            number(mean(field), digits, scale=_MIB)
+            for field, digits in (
+                ("memory_mean_bytes", 0),
+                ("memory_peak_bytes", 0),
+                ("received_bytes", 1),
+                ("sent_bytes", 1),
+                ("read_bytes", 1),
+                ("written_bytes", 1),
+            )
+        ),
+        number(mean("energy_j"), 1),
+        text(", ".join(sources)),
+    ]

@@ -1,0 +1,207 @@
+"""Chapters `In short` and `What was run`: the advice, and what the runs have in common or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from phalanx.report.cells import Cell, differences, flatten
+from phalanx.report.document import (
+    NOTHING,
+    Block,
+    Column,
+    Raw,
+    Section,
+    Table,
+    Text,
+    join_words,
+    number,
+    pairs_table,
+    text,
+)
+from phalanx.report.facts import RunRecord
+from phalanx.report.format import count_noun, format_bytes
+from phalanx.report.recommend import Advice
+from phalanx.report.scope import Scope
+
+# Nobody looks for these first, and they never explain a result.
+_HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory")
+
+
+def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
+    """The recommendation, and what it rests on."""
+    several = len(advice) > 1
+    lines = [f"{one.task}: {one.sentence}" if several else one.sentence for one in advice]
+    blocks: list[Block] = [Text(lines=lines, kind="lead"), Text(lines=[_extent(scope)])]
+    return Section(id="in-short", title="In short", blocks=blocks)
+
+
+def what_was_run(scope: Scope) -> Section:
+    """Settings that all jobs share, cells, machines and versions."""
+    jobs = [cell.job for cell in scope.cells]
+    same, differing = differences(jobs)
+    blocks: list[Block] = [
+        _cells_table(scope),
+        *_differences_table(scope.cells, differing),
+        pairs_table("settings", "Settings that all runs share.", _grouped(same)),
+        *_places(scope.material.runs),
+    ]
+    return Section(id="what-was-run", title="What was run", blocks=blocks)
+
+
+def _extent(scope: Scope) -> str:
+    runs = [run for cell in scope.cells for run in cell.runs]
+    finished = sum(run.is_finished for run in runs)
+    failed = sum(cell.num_failed for cell in scope.cells)
+    seeds = sorted({run.seed for run in runs})
+    sentence = (
+        f"{count_noun(finished, 'finished run')} in {count_noun(len(scope.cells), 'cell')} "
+        f"({count_noun(len(scope.tasks), 'task')}), {_seeds(seeds)}; "
+        f"{count_noun(failed, 'run')} did not finish"
+    )
+    study = scope.material.study
+    if study is not None:
+        wanted = len(study.cells) * study.repeats.min
+        if finished + failed < wanted:
+            sentence += f"; the study is not complete, it plans at least {wanted} trials"
+    return (
+        f"{sentence}. Intervals are at {100 * scope.confidence:g} % unless another level is named."
+    )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > 6:
+        return f"{len(seeds)} seeds from {seeds[0]} to {seeds[-1]}"
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words([str(seed) for seed in seeds])}"
+
+
+def _cells_table(scope: Scope) -> Table:
+    columns = [
+        Column("task", "task", is_text=True),
+        Column("method", "method", is_text=True),
+        Column("batch", "batch", is_text=True),
+        Column("global_batch", "global batch", "samples"),
+        Column("worker_batch", "worker batch", "samples"),
+        Column("workers", "workers"),
+        Column("threads", "threads each"),
+        Column("parameters", "parameters"),
+        Column("finished", "finished runs"),
+        Column("failed", "not finished"),
+    ]
+    rows = []
+    for cell in scope.cells:
+        first = next((run.summary for run in cell.finished), None)
+        share = cell.global_batch / cell.workers
+        rows.append(
+            [
+                text(cell.task),
+                text(cell.method),
+                text(cell.batch),
+                number(cell.global_batch, 0),
+                number(share, 0 if share.is_integer() else 1),
+                number(cell.workers, 0),
+                number(first.threads if first else None, 0),
+                number(first.parameters if first else None, 0),
+                number(len(cell.finished), 0),
+                number(cell.num_failed, 0, mark="doubt" if cell.num_failed else ""),
+            ]
+        )
+    caption = "The cells: runs in one cell differ in their seed only."
+    return Table(id="cells", caption=caption, columns=columns, rows=rows)
+
+
+def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[Table]:
+    """What the labels do not say: settings that differ beyond strategy, workers and batch."""
+    said = ("strategy.name", "workers", "batch.global", "model.name", "data.name")
+    keys = [key for key in differing if key not in said]
+    if not keys:
+        return []
+    flat = [flatten(cell.job) for cell in cells]
+    columns = [
+        Column("task", "task", is_text=True),
+        Column("cell", "cell", is_text=True),
+        *(Column(key, key, is_text=True) for key in keys),
+    ]
+    rows = [
+        [
+            text(cell.task),
+            text(cell.label),
+            *(text(_setting(own[key]) if key in own else NOTHING) for key in keys),
+        ]
+        for cell, own in zip(cells, flat, strict=True)
+    ]
+    caption = "Other settings in which the cells differ."
+    return [Table(id="differences", caption=caption, columns=columns, rows=rows)]
+
+
+def _grouped(same: Mapping[str, object]) -> dict[str, Raw]:
+    """One line per part of the job; what is not set is not said."""
+    groups: dict[str, list[str]] = {}
+    for key, value in same.items():
+        if value is None or value == [] or key.startswith(_HOUSEKEEPING):
+            continue
+        group, _, part = key.partition(".")
+        own = groups.setdefault(group, [])
+        if part == "name" or not part:
+            own.insert(0, _setting(value))
+        else:
+            own.append(f"{part} {_setting(value)}")
+    return {group: ", ".join(parts) for group, parts in groups.items()}
+
+
+def _places(runs: Sequence[RunRecord]) -> list[Block]:
+    """Machines and versions; one line for each combination, most runs have the same."""
+    columns = [
+        Column("runs", "runs"),
+        Column("machine", "machine", is_text=True),
+        Column("processor", "processor", is_text=True),
+        Column("cores", "usable cores"),
+        Column("memory_bytes", "memory"),
+        Column("system", "system", is_text=True),
+        Column("phalanx", "Phalanx", is_text=True),
+        Column("python", "Python", is_text=True),
+        Column("torch", "torch", is_text=True),
+        Column("source", "job's repository", is_text=True),
+    ]
+    places = Counter(_place(run) for run in runs)
+    rows = [
+        [
+            number(count, 0),
+            text(place[0]),
+            text(place[1]),
+            number(place[2], 0),
+            text(format_bytes(place[3])),
+            *(text(one) for one in place[4:]),
+        ]
+        for place, count in sorted(places.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    caption = "Where the runs ran, and with which versions."
+    if len(rows) > 1:
+        caption += " Runs on different machines or versions are compared all the same: mind it."
+    return [Table(id="machines", caption=caption, columns=columns, rows=rows)] if rows else []
+
+
+def _place(run: RunRecord) -> tuple[str, str, int, int, str, str, str, str, str]:
+    manifest = run.manifest
+    source = manifest.source
+    return (
+        ", ".join(run.machines),
+        manifest.cpu,
+        manifest.cores,
+        manifest.memory_bytes,
+        manifest.system,
+        manifest.phalanx,
+        manifest.python,
+        manifest.packages.get("torch", ""),
+        f"{source['commit'][:10]}, {source['state']}" if "commit" in source else "",
+    )
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "[" + ", ".join(_setting(one) for one in value) + "]"
+    return str(value)

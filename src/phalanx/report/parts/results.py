@@ -1,0 +1,105 @@
+"""Chapter `Results`: for every task a table by method and batch, each mean with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.report.cells import Cell
+from phalanx.report.document import (
+    Column,
+    Section,
+    Table,
+    Text,
+    Value,
+    number,
+    plus_minus,
+    text,
+)
+from phalanx.report.measures import MEASURES, Measure, estimate_cell, shared_digits, value_of
+from phalanx.report.scope import Scope, cost_of, has_values
+from phalanx.report.stats import Estimate, flag_outliers
+
+_SHOWN = (
+    "test_accuracy",
+    "val_accuracy",
+    "train_s",
+    "samples_per_s",
+    "elapsed_s",
+    "updates",
+    "bytes_sent",
+    "energy_j",
+)
+
+
+def results(scope: Scope) -> Section:
+    """One table per task."""
+    intro = (
+        "Mean over the finished runs of each cell, ± half the t interval. A cell with one run has "
+        "no interval. The best mean of a column is bold; that alone does not make it better "
+        "than the next, see Head to head."
+    )
+    tables = [
+        _table(f"results-{number_}", task, cells, scope)
+        for number_, (task, cells) in enumerate(scope.tasks.items(), start=1)
+    ]
+    return Section(id="results", title="Results", blocks=[Text(lines=[intro]), *tables])
+
+
+def estimate_columns(measure: Measure) -> list[Column]:
+    """Two columns: the mean and its half interval."""
+    return [
+        Column(f"{measure.key}_mean", measure.title, measure.unit),
+        Column(f"{measure.key}_half_width", "±", joins=True),
+    ]
+
+
+def estimate_values(
+    found: Sequence[Estimate | None], measure: Measure, *, mark_best: bool = True
+) -> list[list[Value]]:
+    """The two columns' values, row by row, all with the same number of decimals."""
+    means = [one.mean if one is not None else None for one in found]
+    digits = shared_digits(measure, means)
+    known = [mean for mean in means if mean is not None]
+    best = (max if measure.high_is_good else min)(known) if len(known) > 1 and mark_best else None
+    return [
+        [
+            number(
+                mean,
+                digits,
+                scale=measure.scale,
+                mark="best" if mean is not None and mean == best else "",
+            ),
+            plus_minus(one.half_width if one else None, digits, scale=measure.scale),
+        ]
+        for one, mean in zip(found, means, strict=True)
+    ]
+
+
+def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
+    shown = [MEASURES[key] for key in _SHOWN if has_values(cells, key)]
+    columns = [
+        Column("method", "method", is_text=True),
+        Column("batch", "batch", is_text=True),
+        Column("runs", "n"),
+        *(column for measure in shown for column in estimate_columns(measure)),
+    ]
+    rows = [[text(c.method), text(c.batch), number(len(c.finished), 0)] for c in cells]
+    for measure in shown:
+        found = [estimate_cell(cell, measure.key) for cell in cells]
+        mark = measure.key not in ("updates",)
+        for row, values in zip(rows, estimate_values(found, measure, mark_best=mark), strict=True):
+            row += values
+    if scope.settings.price_per_hour is not None:
+        columns.append(Column("cost_mean", "cost", scope.settings.currency))
+        for row, cell in zip(rows, cells, strict=True):
+            seconds = estimate_cell(cell, "machine_s")
+            row.append(number(cost_of(seconds.mean, scope.settings) if seconds else None, 5))
+    return Table(id=id, caption=f"{task}: results by method and batch.", columns=columns, rows=rows)
+
+
+def outliers_of(cell: Cell, key: str) -> set[str]:
+    """Names of the runs of a cell whose value lies far from the others."""
+    known = [(run.name, value_of(run, key)) for run in cell.finished]
+    values = [(name, value) for name, value in known if value is not None]
+    flags = flag_outliers([value for _, value in values])
+    return {name for (name, _), flag in zip(values, flags, strict=True) if flag}

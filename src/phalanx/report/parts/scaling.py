@@ -1,0 +1,133 @@
+"""Chapter `Scaling`: speed and efficiency against one worker, where one is among the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.report.cells import Cell
+from phalanx.report.charts import bars_with_range, shorten
+from phalanx.report.document import (
+    Block,
+    Column,
+    Figure,
+    Panel,
+    Section,
+    Swatch,
+    Table,
+    Text,
+    number,
+    span,
+    text,
+)
+from phalanx.report.format import count_noun
+from phalanx.report.measures import contrast_cells
+from phalanx.report.scope import Scope, is_alone
+from phalanx.report.stats import Contrast
+
+
+class Speedup(msgspec.Struct, kw_only=True):
+    """One cell against training on one worker."""
+
+    cell: Cell
+    baseline: Cell
+    speed: Contrast
+    """Samples per second."""
+    ideal: float
+    """Compute threads of the cell over those of the baseline."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up for each compute thread put in."""
+        return None if self.speed.ratio is None else self.speed.ratio / self.ideal
+
+
+def speedups(cells: Sequence[Cell]) -> list[Speedup]:
+    """All cells of one task that run on several workers, against the nearest single one."""
+    alone = [cell for cell in cells if is_alone(cell) and cell.finished]
+    found = []
+    for cell in cells:
+        if is_alone(cell) or not cell.finished or not alone:
+            continue
+        base = min(alone, key=lambda one: (abs(one.global_batch - cell.global_batch), one.id))
+        speed = contrast_cells(cell, base, "samples_per_s")
+        if speed is not None:
+            ideal = threads_of(cell) / threads_of(base)
+            found.append(Speedup(cell=cell, baseline=base, speed=speed, ideal=ideal))
+    return found
+
+
+def threads_of(cell: Cell) -> int:
+    """Compute threads of all workers together."""
+    summary = cell.finished[0].summary
+    return summary.workers * summary.threads if summary is not None else cell.workers
+
+
+def scaling(scope: Scope) -> Section | None:
+    """A figure and a table per task that has a run on one worker."""
+    blocks: list[Block] = []
+    for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
+        found = speedups(cells)
+        if found:
+            blocks.append(_figure(f"scaling-{index}", task, found, scope))
+            blocks.append(_table(f"speedup-{index}", task, found))
+    if not blocks:
+        return None
+    intro = (
+        "Speed-up is samples per second over those of one worker with the nearest global batch. "
+        "Efficiency divides it by the compute threads put in, relative to that one worker, so that "
+        "a worker that already used all cores counts as what it was. Speed alone says nothing "
+        "about what was learnt: see Same result?"
+    )
+    return Section(id="scaling", title="Scaling", blocks=[Text(lines=[intro]), *blocks])
+
+
+def _figure(id: str, task: str, found: Sequence[Speedup], scope: Scope) -> Figure:
+    rows = [
+        {
+            "series": one.cell.label,
+            "amount": shorten(one.speed.ratio),
+            "low": shorten(one.speed.ratio_low),
+            "high": shorten(one.speed.ratio_high),
+            "ideal": shorten(one.ideal),
+        }
+        for one in found
+        if one.speed.ratio is not None
+    ]
+    styles = {one.cell.label: scope.styles[one.cell.id] for one in found}
+    spec = bars_with_range(rows, styles, "speed-up, times the samples/s of one worker")
+    caption = (
+        f"{task}: speed relative to one worker. The dashed line is one worker's speed, the upright "
+        "tick what the compute threads would give without any loss; thin lines are 95 % intervals."
+    )
+    legend = [
+        Swatch(label="one worker's speed", colour="#767676", dash=(3, 3)),
+        Swatch(label="without loss", colour="#333333", shape="tick"),
+    ]
+    return Figure(id=id, caption=caption, panels=[Panel(title="", spec=spec)], legend=legend)
+
+
+def _table(id: str, task: str, found: Sequence[Speedup]) -> Table:
+    columns = [
+        Column("cell", "cell", is_text=True),
+        Column("baseline", "against", is_text=True),
+        Column("workers", "workers"),
+        Column("threads", "compute threads"),
+        Column("speedup", "speed-up", "times"),
+        Column("speedup_interval", "95 % interval"),
+        Column("efficiency", "efficiency", "%"),
+    ]
+    rows = [
+        [
+            text(one.cell.label),
+            text(f"{one.baseline.label} ({count_noun(threads_of(one.baseline), 'thread')})"),
+            number(one.cell.workers, 0),
+            number(threads_of(one.cell), 0),
+            number(one.speed.ratio, 2),
+            span(one.speed.ratio_low, one.speed.ratio_high, 2),
+            number(one.efficiency, 0, scale=100),
+        ]
+        for one in found
+    ]
+    return Table(id=id, caption=f"{task}: speed-up and efficiency.", columns=columns, rows=rows)

@@ -1,0 +1,192 @@
+"""Chapters `Time against accuracy` and `Time to accuracy`: what a second buys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.report.cells import Cell
+from phalanx.report.charts import axis, scatter, shorten
+from phalanx.report.curves import time_to
+from phalanx.report.document import (
+    NOTHING,
+    Block,
+    Column,
+    Figure,
+    Panel,
+    Section,
+    Swatch,
+    Table,
+    Text,
+    Value,
+    number,
+    plus_minus,
+    text,
+)
+from phalanx.report.measures import (
+    MEASURES,
+    Measure,
+    estimate_cell,
+    shared_digits,
+    value_of,
+)
+from phalanx.report.pareto import Point, dominators, front
+from phalanx.report.scope import Scope
+from phalanx.report.stats import estimate
+
+
+def tradeoff(scope: Scope) -> Section | None:
+    """Quality against time, with the cells that nothing beats in both."""
+    quality = scope.quality
+    if quality is None:
+        return None
+    blocks: list[Block] = []
+    for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
+        points = _points(cells, quality)
+        if points:
+            blocks.append(_figure(f"tradeoff-{index}", task, cells, points, scope, quality))
+            blocks.append(_table(f"front-{index}", task, cells, points, quality))
+    title = "Time against accuracy"
+    return Section(id="time-accuracy", title=title, blocks=blocks) if blocks else None
+
+
+def _points(cells: Sequence[Cell], quality: Measure) -> dict[str, Point]:
+    """Mean time, and mean quality turned so that more is better."""
+    sign = 1 if quality.high_is_good else -1
+    found = {}
+    for cell in cells:
+        time, value = estimate_cell(cell, "train_s"), estimate_cell(cell, quality.key)
+        if time is not None and value is not None:
+            found[cell.label] = (time.mean, sign * value.mean)
+    return found
+
+
+def _figure(
+    id: str,
+    task: str,
+    cells: Sequence[Cell],
+    points: dict[str, Point],
+    scope: Scope,
+    quality: Measure,
+) -> Figure:
+    scale = quality.scale * (1 if quality.high_is_good else -1)
+    shown = [cell for cell in cells if cell.label in points]
+    styles = {cell.label: scope.styles[cell.id] for cell in shown}
+    runs = [
+        {"series": cell.label, "seconds": shorten(time), "value": shorten(value * quality.scale)}
+        for cell in shown
+        for run in cell.finished
+        if (time := value_of(run, "train_s")) is not None
+        and (value := value_of(run, quality.key)) is not None
+    ]
+
+    def row(label: str) -> dict[str, object]:
+        time, value = points[label]
+        return {"series": label, "seconds": shorten(time), "value": shorten(value * scale)}
+
+    spec = scatter(
+        runs,
+        [row(cell.label) for cell in shown],
+        [row(label) for label in front(points)],
+        styles,
+        axis("seconds", "training time, s", scale={"zero": True, "nice": True}),
+        axis("value", f"{quality.title}, {quality.unit}".rstrip(", ")),
+    )
+    caption = (
+        f"{task}: {quality.title} against training time. Large points are means, small ones single "
+        "runs; the dashed line is the Pareto front: left of it and above it there is nothing."
+    )
+    legend = [
+        *scope.swatches(shown, points=True),
+        Swatch(label="Pareto front", colour="#767676", dash=(5, 3)),
+    ]
+    return Figure(id=id, caption=caption, panels=[Panel(title="", spec=spec)], legend=legend)
+
+
+def _table(
+    id: str, task: str, cells: Sequence[Cell], points: dict[str, Point], quality: Measure
+) -> Table:
+    over = dominators(points)
+    time = MEASURES["train_s"]
+    digits = shared_digits(time, [point[0] for point in points.values()])
+    sign = 1 if quality.high_is_good else -1
+    rows = [
+        [
+            text(label),
+            number(points[label][0], digits),
+            number(sign * points[label][1], quality.digits or 4, scale=quality.scale),
+            text("yes" if over[label] is None else "no"),
+            text(over[label] or ""),
+        ]
+        for label in (cell.label for cell in cells)
+        if label in points
+    ]
+    columns = [
+        Column("cell", "cell", is_text=True),
+        Column("train_s_mean", "training time", "s"),
+        Column(f"{quality.key}_mean", quality.title, quality.unit),
+        Column("on_front", "on the front", is_text=True),
+        Column("beaten_by", "beaten in both by", is_text=True),
+    ]
+    caption = f"{task}: the Pareto front over the means."
+    return Table(id=id, caption=caption, columns=columns, rows=rows)
+
+
+def time_to_accuracy(scope: Scope) -> Section | None:
+    """How long each cell trains until it reaches the target."""
+    if scope.target is None:
+        return None
+    key, value = scope.target
+    measure = MEASURES[key]
+    shown = f"{measure.title} {value * measure.scale:g} {measure.unit}".strip()
+    origin = (
+        "as asked"
+        if scope.target_was_asked
+        else "the highest whole per cent that every finished run reached, for want of another"
+    )
+    when = (
+        "Test data is measured once, at the end, so the time is that of the whole training."
+        if key == "test_accuracy"
+        else "The time is that of the first epoch end at which the target is met; nothing is "
+        "interpolated, so it is late by up to one epoch."
+    )
+    intro = f"Target: {shown} ({origin}). {when} Start-up and evaluation are not counted."
+    blocks: list[Block] = [Text(lines=[intro]), _reach_table(scope, key, value)]
+    return Section(id="time-to-accuracy", title="Time to accuracy", blocks=blocks)
+
+
+def _reach_table(scope: Scope, key: str, target: float) -> Table:
+    columns = [
+        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
+        Column("cell", "cell", is_text=True),
+        Column("reached", "runs that reached it", is_text=True),
+        Column("seconds_mean", "time", "s"),
+        Column("seconds_half_width", "±", joins=True),
+        Column("seconds_min", "quickest run", "s"),
+        Column("seconds_max", "slowest run", "s"),
+    ]
+    times = {
+        cell.id: [time for run in cell.finished if (time := time_to(run, key, target)) is not None]
+        for cell in scope.cells
+    }
+    digits = shared_digits(MEASURES["train_s"], [t for own in times.values() for t in own])
+    rows = []
+    for cell in scope.cells:
+        own, total = times[cell.id], len(cell.finished)
+        found = estimate(own) if own else None
+        some = bool(own) and len(own) < total
+        rows.append(
+            [
+                *([text(cell.task)] if len(scope.tasks) > 1 else []),
+                text(cell.label),
+                text(f"{len(own)} of {total}", "doubt" if len(own) < total else ""),
+                number(found.mean if found else None, digits, mark="weak" if some else ""),
+                plus_minus(found.half_width if found else None, digits),
+                number(min(own), digits) if own else Value(NOTHING),
+                number(max(own), digits) if own else Value(NOTHING),
+            ]
+        )
+    caption = (
+        "Training time to the target. Where not all runs reached it, the mean is over those that "
+        "did and flatters the cell."
+    )
+    return Table(id="time-to-target", caption=caption, columns=columns, rows=rows)
