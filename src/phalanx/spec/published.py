@@ -100,8 +100,8 @@ class ClaimSpec(Spec):
 
     text: str
     """What the source says."""
-    holds: bool
-    """Whether its own figures say the same."""
+    holds: bool | None
+    """Whether its own figures say the same; null: they cannot tell."""
     note: str = ""
     """What they say instead."""
     where: str = ""
