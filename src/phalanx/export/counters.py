@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from phalanx.records.attempts import RunClock
 from phalanx.records.events import HostSample, ProcessSample, Served
-from phalanx.records.points import RECEIVED, SENT
-from phalanx.records.tracks import Stretch
+from phalanx.records.points import RECEIVED, SENT, host_point, process_point
+from phalanx.records.tracks import Stretch, Window, clip
 
 MIB = 2**20
 Figures = Iterator[tuple[str, dict[str, float]]]
@@ -65,8 +66,23 @@ def by_interface(stretch: Stretch, direction: str) -> Iterator[tuple[str, float]
             yield name.removeprefix(direction), used
 
 
-def same_life(before: ProcessSample | HostSample, after: ProcessSample | HostSample) -> bool:
-    """Whether two samples count from the same beginning."""
+Sample = ProcessSample | HostSample
+
+
+def between(before: Sample | None, after: Sample) -> list[Stretch]:
+    """What was used between two samples; nothing if they do not count from the same beginning."""
+    if before is None or not _same_life(before, after):
+        return []
+    # Only differences count, so the process's own clock will do.
+    clock = RunClock(())
+    points = [
+        host_point(one, clock) if isinstance(one, HostSample) else process_point(one, clock)
+        for one in (before, after)
+    ]
+    return list(clip(points, Window(before.mono_s, after.mono_s)))
+
+
+def _same_life(before: Sample, after: Sample) -> bool:
     if before.attempt != after.attempt or before.mono_s >= after.mono_s:
         return False
     if isinstance(before, ProcessSample) and isinstance(after, ProcessSample):

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from phalanx.export.clocks import MARKERS
-from phalanx.export.counters import host_figures, process_figures, same_life, served_figures
+from phalanx.export.counters import between, host_figures, process_figures, served_figures
 from phalanx.export.lanes import Span
 from phalanx.export.sheet import CHECKPOINTS, EVALUATIONS, WORK, Sheet
-from phalanx.records.attempts import RunClock
 from phalanx.records.events import (
     AnyEvent,
     Checkpoint,
@@ -29,8 +28,6 @@ from phalanx.records.events import (
     Step,
     Warned,
 )
-from phalanx.records.points import host_point, process_point
-from phalanx.records.tracks import Stretch, Window, clip
 
 _STANDSTILLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
 
@@ -115,29 +112,16 @@ class Narrator:
     def _sample(self, sample: ProcessSample | HostSample) -> None:
         owner = f"machine {sample.host}" if isinstance(sample, HostSample) else self.process
         before, self._sampled[owner] = self._sampled.get(owner), sample
-        if before is None or not same_life(before, sample):
-            return
-        for stretch in _between(before, sample):
+        for stretch in between(before, sample):
+            assert before is not None
             figures = (
                 host_figures(stretch, len(sample.core_busy_s))
                 if isinstance(sample, HostSample)
                 else process_figures(stretch)
             )
             for name, values in figures:
-                # A counter holds from its stamp on: what was used since the last sample, from there.
+                # A counter holds from its stamp on: what was used since then.
                 self._sheet.counter(owner, name, self._now(before), values)
 
     def _now(self, event: AnyEvent) -> int:
         return self._sheet.at_ns(self.process, self.attempt, event.mono_s)
-
-
-def _between(
-    before: ProcessSample | HostSample, after: ProcessSample | HostSample
-) -> list[Stretch]:
-    # Only differences count, so the process's own clock will do.
-    clock = RunClock(())
-    points = [
-        host_point(one, clock) if isinstance(one, HostSample) else process_point(one, clock)
-        for one in (before, after)
-    ]
-    return list(clip(points, Window(before.mono_s, after.mono_s)))

@@ -1,0 +1,23 @@
+"""Packages that only some exports need: imported on use, and missing with one clear sentence."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from phalanx.errors import SpecError
+
+
+def require(module: str, *, extra: str, use: str) -> ModuleType:
+    """Import a module of an optional package.
+
+    Raises:
+        SpecError: It is not installed; says how to get it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"{use} needs a package that is not installed ({error.name}); "
+            f"get it with: pip install 'phalanx[{extra}]'"
+        ) from error
