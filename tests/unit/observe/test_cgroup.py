@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.observe.cgroup import cpu_quota, memory_limit
+from phalanx.observe.cgroup import cpu_quota, cpu_used, memory_limit, memory_used
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -72,3 +72,27 @@ def test_a_quota_of_minus_one_is_none(tmp_path: Path) -> None:
         },
     )
     assert cpu_quota(tmp_path) is None
+
+
+def test_what_a_group_has_used(tmp_path: Path) -> None:
+    assert cpu_used(tmp_path) is None
+    assert memory_used(tmp_path) is None
+    newer = write(
+        tmp_path / "newer",
+        {
+            "proc/self/cgroup": "0::/batch/job",
+            "sys/fs/cgroup/batch/job/cpu.stat": "usage_usec 2500000\nuser_usec 2000000",
+            "sys/fs/cgroup/batch/job/memory.current": "1048576",
+            "sys/fs/cgroup/batch/memory.current": "99999999",
+        },
+    )
+    assert (cpu_used(newer), memory_used(newer)) == (2.5, 1 << 20)
+    older = write(
+        tmp_path / "older",
+        {
+            "proc/self/cgroup": "4:memory:/job\n3:cpuacct:/job",
+            "sys/fs/cgroup/cpuacct/job/cpuacct.usage": "1500000000",
+            "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "4096",
+        },
+    )
+    assert (cpu_used(older), memory_used(older)) == (1.5, 4096)

@@ -141,6 +141,19 @@ def test_threads_and_children_count(tmp_path: Path) -> None:
 
 
 TRANSFER = """
+import ctypes, fcntl, struct
+
+NEW_NET, NEW_USER, SET_FLAGS, UP = 0x40000000, 0x10000000, 0x8914, 1
+
+def isolate():
+    # A network of its own, where nobody else talks; without the right to it, the common one.
+    unshare = ctypes.CDLL(None).unshare
+    if unshare(NEW_NET) and unshare(NEW_NET | NEW_USER):
+        return
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14x", b"lo", UP))
+
+isolate()
 NUM_BYTES = 256 << 20
 CHUNK = bytes(1 << 20)
 
@@ -172,7 +185,7 @@ def work(prepared):
 def test_a_transfer_through_the_loopback_counts_once_in_each_direction(tmp_path: Path) -> None:
     truth, _, machine = measure(tmp_path, TRANSFER)
     assert truth.num_bytes == 256 * MEBIBYTE
-    # Headers of the packets come on top, and whatever else talks through the interface meanwhile.
+    # The headers of the packets come on top.
     assert machine.sent_bytes["lo"] == pytest.approx(truth.num_bytes, rel=0.05)
     assert machine.received_bytes["lo"] == pytest.approx(truth.num_bytes, rel=0.05)
 
