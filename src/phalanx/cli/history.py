@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.cli.resources import Resources, read_resources, render_resources
 from phalanx.cli.result import collect_warnings, render_result
 from phalanx.cli.screen import WARNING_STYLE
 from phalanx.records.events import Epoch, Failure
@@ -62,6 +63,7 @@ class RunDetails(msgspec.Struct, kw_only=True):
     checkpoints: list[CheckpointFile]
     failure: Failure | None
     warnings: list[str]
+    resources: Resources
 
 
 def read_facts(run: RunDir) -> RunFacts:
@@ -106,6 +108,7 @@ def read_details(run: RunDir) -> RunDetails:
         ],
         failure=failures[-1] if failures else None,
         warnings=collect_warnings(run),
+        resources=read_resources(run),
     )
 
 
@@ -186,6 +189,9 @@ def render_details(details: RunDetails) -> Iterator[RenderableType]:
         yield _title("checkpoints")
         for file in details.checkpoints:
             yield Text(f"{file.name}  {format_bytes(file.size_bytes)}")
+    if details.resources.processes:
+        yield _title("resources while training")
+        yield render_resources(details.resources)
     if details.summary is not None:
         yield _title("result")
         yield render_result(details.summary)
