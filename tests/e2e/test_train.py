@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,22 @@ from typing import Any
 import pytest
 
 import phalanx
-from phalanx.records.events import Checkpoint, Epoch, Evaluation, Finished, Started, Step
+from phalanx.records.events import (
+    Checkpoint,
+    Clock,
+    Epoch,
+    Evaluation,
+    Finished,
+    HostSample,
+    Started,
+    Step,
+)
+from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
+from phalanx.records.phases import worker_phases
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import Summary
+from phalanx.records.usage import host_uses, process_uses, training_windows
 from phalanx.spec.loader import job_from_mapping
 from support.runs import Place, events_of
 
@@ -76,6 +89,10 @@ def test_the_summary_says_what_was_asked_and_what_came_of_it(summary: dict[str, 
     assert summary["samples_per_s"] == pytest.approx(summary["samples"] / summary["train_s"])
     for key in ("input_s", "compute_s", "communication_s", "wait_s", "apply_s"):
         assert 0 <= summary[key] < summary["elapsed_s"]
+    assert 0 <= summary["overlapped_s"] <= summary["compute_s"]
+    # Two workers and the controller on as many cores as there are.
+    assert 0 < summary["cpu_s"] < 2 * summary["elapsed_s"] * max(2, len(os.sched_getaffinity(0)))
+    assert summary["memory_peak_bytes"] > 50 << 20
     # Every step sends the gradients once around a ring of two, and little else is sent.
     gradients = summary["updates"] * summary["parameters"] * 4 * 2
     assert gradients < summary["bytes_sent"] < 1.2 * gradients
@@ -118,6 +135,33 @@ def test_every_process_left_a_complete_log(run: RunDir) -> None:
         if isinstance(event, Evaluation) and event.part == "validation"
     ] == [NUM_VALIDATION] * 3
     assert isinstance(events_of(run, "controller")[-1], Finished)
+
+
+def test_resources_and_phases_can_be_read_from_the_logs(
+    summary: dict[str, Any], run: RunDir
+) -> None:
+    logs = read_logs(run.path / "events")
+    assert set(process_uses(logs)) == {"controller", "worker-0", "worker-1"}
+    [machine] = host_uses(logs).values()
+    [window] = training_windows(logs).values()
+    assert 0 < machine.duration_s <= window.duration_s
+    assert summary["train_s"] <= window.duration_s < summary["elapsed_s"]
+    # What went around the ring went through the loopback, and nothing is lost on the way.
+    assert machine.sent_bytes["lo"] > 0.9 * summary["bytes_sent"]
+    phases = worker_phases(logs)
+    for name in ("input_s", "communication_s", "wait_s", "apply_s", "overlapped_s"):
+        mean = sum(getattr(one, name) for one in phases.values()) / 2
+        assert mean == pytest.approx(summary[name], abs=1e-6)
+    for one in phases.values():
+        assert one.total_s <= 1.05 * window.duration_s
+    clocks = [e for events in logs.values() for e in events if isinstance(e, Clock)]
+    assert clocks
+    # One machine, one clock.
+    assert all(abs(clock.offset_s) <= clock.error_s for clock in clocks)
+    watching = [
+        name for name, events in logs.items() if any(isinstance(e, HostSample) for e in events)
+    ]
+    assert watching == ["worker-0"]
 
 
 def test_the_manifest_repeats_the_job(place: Place, run: RunDir) -> None:

@@ -85,7 +85,6 @@ class Controller:
             with (
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
-                self._sampler(log),
                 ControlServer() as server,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
@@ -115,7 +114,8 @@ class Controller:
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
         try:
-            self._watch(coordinator, caught, started)
+            with self._sampler(log):
+                self._watch(coordinator, caught, started)
         except BaseException as error:
             # The disk that broke the run may refuse this as well; the processes end all the same.
             with contextlib.suppress(StoreError):

@@ -69,16 +69,17 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
     with control:
         control.send(Hello(pid=os.getpid(), host=socket.gethostname()))
         try:
-            with log, sampler:
-                if spec.baseline_s > 0:
-                    tally.activity = "watching the idle machine"
-                    sampler.watch_idle(spec.baseline_s)
-                    started += spec.baseline_s
-                # torch and all that needs it, only now.
-                from phalanx.worker.roles import run_role
-                from phalanx.worker.station import Station
+            with log:
+                with sampler:
+                    if spec.baseline_s > 0:
+                        tally.activity = "watching the idle machine"
+                        sampler.watch_idle(spec.baseline_s)
+                        started += spec.baseline_s
+                    # torch and all that needs it, only now.
+                    from phalanx.worker.roles import run_role
+                    from phalanx.worker.station import Station
 
-                done = run_role(Station(spec, control, log, tally, started, sampler))
+                    done = run_role(Station(spec, control, log, tally, started, sampler))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)
