@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from phalanx._version import __version__
-from phalanx.cli import data, demo, doctor, runs, scale, study, train
+from phalanx.cli import blame, data, demo, doctor, export, profile, runs, scale, study, trace, train
 from phalanx.errors import ExitCode, PhalanxError
 
 app = typer.Typer(
@@ -35,9 +35,13 @@ app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("profile", epilog=profile.EXAMPLES)(profile.profile)
+app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
+app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.add_typer(study.app, name="study")
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
+app.add_typer(export.app, name="export")
 
 # The usage errors of typer; their class has moved between its versions, their child has not.
 _USAGE_ERRORS = cast("tuple[type[Exception], ...]", typer.BadParameter.__bases__)

@@ -1,0 +1,87 @@
+"""`phalanx export`: runs for other programs, TensorBoard and MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.runs import RunsOption
+
+if TYPE_CHECKING:
+    from phalanx.records.rundir import RunDir
+
+app = typer.Typer(help="Give runs to TensorBoard or MLflow.", no_args_is_help=True)
+
+TENSORBOARD_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx export tensorboard last --to logs
+
+phalanx export tensorboard demo-single demo-allreduce --to logs
+
+tensorboard --logdir logs
+"""
+MLFLOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx export mlflow last
+
+phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar
+
+phalanx export mlflow last --to http://tracking.example:5000
+"""
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Names, unique beginnings of them, paths, or 'last'."),
+]
+
+
+@app.command("tensorboard", epilog=TENSORBOARD_EXAMPLES)
+def tensorboard(
+    names: RunsArgument,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="What TensorBoard gets as --logdir.")
+    ],
+    runs: RunsOption = None,
+) -> None:
+    """Write runs as event files: curves, system figures, settings. A second time replaces."""
+    from phalanx.export.tensorboard import export_tensorboard
+
+    for folder in export_tensorboard(_find(names, runs), to):
+        print(folder)
+
+
+@app.command("mlflow", epilog=MLFLOW_EXAMPLES)
+def mlflow(
+    names: RunsArgument,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="URI", help="A database, or the address of a server."),
+    ] = "sqlite:///mlruns.db",
+    experiment: Annotated[
+        str, typer.Option(metavar="NAME", help="The experiment; made if it is not there.")
+    ] = "phalanx",
+    runs: RunsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
+) -> None:
+    """Write runs into MLflow: parameters, tags, figures. A second time changes nothing."""
+    from phalanx.cli.train import print_json
+    from phalanx.export.mlflow import export_mlflow
+
+    exported = export_mlflow(_find(names, runs), uri=to, experiment=experiment)
+    if as_json:
+        print_json(exported)
+        return
+    for one in exported:
+        print(f"{one.run}: {one.what}, {one.metrics:,} figures, MLflow run {one.mlflow_run_id}")
+
+
+def _find(names: list[str], runs: Path | None) -> list[RunDir]:
+    from phalanx.cli.settings import runs_root
+    from phalanx.records.rundir import find_run
+
+    root = runs_root(runs)
+    return [find_run(root, name) for name in names]

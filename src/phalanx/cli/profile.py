@@ -1,0 +1,148 @@
+"""`phalanx profile`: operator times of chosen epochs by group, and of two runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.train import DataOption, RunsOption, SetOption
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from phalanx.records.rundir import RunDir
+    from phalanx.report.profile import ProfileComparison, RunProfile
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx profile job.yaml --epochs 2-4
+
+phalanx profile job.yaml --epochs 2-4 --set strategy=local_sgd --against last
+
+phalanx profile last --rules my-groups.yaml -o groups.csv
+
+phalanx profile RUN_B --against RUN_A
+"""
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB|RUN", help="A job file, which is trained; or a run that has a profile."
+    ),
+]
+EpochsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EPOCHS", help="Which to profile, from 1: 3, 2-4 or 2-4,8. Only with a job file."
+    ),
+]
+RulesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Rules that sort operators into groups, in YAML."),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Compare with this profiled run: it is A, the other is B."),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the table, too: .csv, .md or .json."
+    ),
+]
+OperatorsOption = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Show so many single operators as well.")
+]
+
+
+def profile(
+    target: TargetArgument,
+    epochs: EpochsOption = None,
+    settings: SetOption = None,
+    rules: RulesOption = None,
+    against: AgainstOption = None,
+    output: OutputOption = None,
+    operators: OperatorsOption = 10,
+    runs: RunsOption = None,
+    data: DataOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
+    ] = False,
+) -> None:
+    """Show where the time of chosen epochs goes: train a job, or look at a profiled run."""
+    from phalanx.cli.profile_tables import check_format, show_comparison, show_profile, write_table
+    from phalanx.cli.settings import runs_root
+    from phalanx.cli.train import print_json
+    from phalanx.records.rundir import find_run
+    from phalanx.report.grouping import read_grouping
+    from phalanx.report.profile import compare_profiles, profile_run
+
+    root = runs_root(runs)
+    check_format(output)
+    grouping = read_grouping(rules)
+    # Looked at before anything is trained, so that a wrong name costs no time.
+    a = profile_run(find_run(root, against), grouping) if against is not None else None
+    run = _run_of(target, root, epochs=epochs, settings=settings or (), data=data, quiet=as_json)
+    b = profile_run(run, grouping)
+    found: RunProfile | ProfileComparison = b if a is None else compare_profiles(a, b)
+    if output is not None:
+        write_table(found, output)
+    if as_json:
+        print_json(found)
+        return
+    show_profile(b, operators=operators)
+    if a is not None:
+        show_comparison(compare_profiles(a, b))
+
+
+def _run_of(
+    target: str,
+    root: Path,
+    *,
+    epochs: str | None,
+    settings: Sequence[str],
+    data: Path | None,
+    quiet: bool,
+) -> RunDir:
+    from phalanx.records.rundir import find_run
+
+    if not Path(target).is_file():
+        if epochs is not None or settings:
+            raise SpecError(
+                f"{target} is not a job file, so nothing is trained: leave out --epochs and --set, "
+                "or name a job file"
+            )
+        return find_run(root, target)
+    return _train(Path(target), root, epochs=epochs, settings=settings, data=data, quiet=quiet)
+
+
+def _train(
+    path: Path,
+    root: Path,
+    *,
+    epochs: str | None,
+    settings: Sequence[str],
+    data: Path | None,
+    quiet: bool,
+) -> RunDir:
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.settings import cache_root, data_root
+    from phalanx.cli.train import Places, follow, request_run
+    from phalanx.records.rundir import RunDir
+    from phalanx.spec.loader import load_job
+
+    overrides = [*settings]
+    if epochs is not None:
+        overrides.append(f'profile.epochs="{epochs}"')
+    job = load_job(path, overrides)
+    if job.profile is None:
+        raise SpecError(
+            f"{path} does not say which epochs to profile; add --epochs, as in --epochs 2-4"
+        )
+    places = Places(runs=root, data=data_root(data), cache=cache_root())
+    request = request_run(job, places)
+    summary = request.start([]) if quiet else follow(request, open_console())
+    return RunDir(Path(summary.run_dir))

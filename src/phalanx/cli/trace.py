@@ -1,0 +1,52 @@
+"""`phalanx trace`: a run as a timeline for ui.perfetto.dev or chrome://tracing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.runs import RunsOption
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx trace last
+
+phalanx trace demo-allreduce -o trace.json.gz
+
+Then open ui.perfetto.dev, which keeps the file in the browser, and drop it there.
+"""
+
+
+def trace(
+    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Compressed if it ends in .gz \\[default: trace.json.gz in the run directory].",
+        ),
+    ] = None,
+    runs: RunsOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print what was written as JSON.")
+    ] = False,
+) -> None:
+    """Write a run as a timeline: all processes on one clock, step by step."""
+    from phalanx.cli.settings import runs_root
+    from phalanx.cli.train import print_json
+    from phalanx.export.trace import write_trace
+    from phalanx.records.rundir import find_run
+    from phalanx.report.format import count_noun, format_bytes
+
+    found = find_run(runs_root(runs), run)
+    facts = write_trace(found, output or found.path / "trace.json.gz")
+    if as_json:
+        print_json(facts)
+        return
+    size = format_bytes(facts.size_bytes)
+    print(f"{facts.path}: {count_noun(facts.events, 'event')}, {size}; open it in ui.perfetto.dev")
