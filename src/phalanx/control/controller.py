@@ -20,6 +20,7 @@ from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
 from phalanx.control.serving import ServingCoordinator
 from phalanx.control.signals import CaughtSignals, catch_signals
+from phalanx.control.switching import SwitchCoordinator
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher
@@ -30,6 +31,7 @@ from phalanx.records.position import Position, newest_position
 from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import SwitchSpec
 from phalanx.wire.control import ControlServer
 from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
 
@@ -138,9 +140,12 @@ class Controller:
 
     def _make_coordinator(self) -> Coordinator:
         request = self._request
+        found = newest_position(request.resume) if request.resume else None
+        position = found or Position()
         if isinstance(request.job.strategy, ParameterServerSpec):
-            position = newest_position(request.resume) if request.resume else None
-            return ServingCoordinator(request.job, self, position or Position())
+            return ServingCoordinator(request.job, self, position)
+        if isinstance(request.job.strategy, SwitchSpec):
+            return SwitchCoordinator(request.job, self, position, resumed=found is not None)
         return SynchronousCoordinator(request.job, self)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:

@@ -31,6 +31,7 @@ class Dispatcher:
         self._waiting: dict[int, deque[int]] = {}
         self._returned: deque[int] = deque()
         self._held: dict[int, int] = {}
+        self._highest = 0
         self.num_done = 0
         self.num_returned = 0
 
@@ -50,6 +51,21 @@ class Dispatcher:
             queue = self._plan.unit(ticket).part if self._static else 0
             self._waiting.setdefault(queue, deque()).append(ticket)
 
+    def shorten_gate(self) -> int:
+        """Keep only what belongs to global batches that somebody has begun.
+
+        Returns:
+            The first ticket that will not be handed out.
+        """
+        if self._highest:
+            begun = self._plan.unit(self._highest)
+            stop = self._plan.first(begun.epoch, begun.step + 1)
+        else:
+            stop = min(ticket for queue in self._waiting.values() for ticket in queue)
+        for part, queue in self._waiting.items():
+            self._waiting[part] = deque(ticket for ticket in queue if ticket < stop)
+        return stop
+
     def take(self, worker: int, count: int, present: Collection[int]) -> list[int]:
         """Up to `count` tickets for a worker; fewer or none when the gate is near.
 
@@ -65,6 +81,7 @@ class Dispatcher:
                 break
             ticket = queue.popleft()
             self._held[ticket] = worker
+            self._highest = max(self._highest, ticket)
             taken.append(ticket)
         return taken
 

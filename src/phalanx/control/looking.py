@@ -53,6 +53,11 @@ class Looking:
         return self._of is None
 
     @property
+    def has_measured(self) -> bool:
+        """Whether all is known of the last look; it may still be on its way to the disk."""
+        return self.is_idle or (self._found is not None and not self._reading)
+
+    @property
     def may_train(self) -> bool:
         """Whether training may go on: early stopping has to wait for what the look finds."""
         if self._reading:

@@ -10,8 +10,10 @@ worker with the freshest copy.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 from typing_extensions import override
 
@@ -24,10 +26,12 @@ from phalanx.control.policy import ProcessFacts, Trouble, Verdict, Weight, diagn
 from phalanx.errors import ExitCode, SpecError
 from phalanx.records import events
 from phalanx.records.position import Position
+from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, FromWorker, Outcome, WorkTimes
+from phalanx.wire.phases import HandedOver, HandOver, Limit
 from phalanx.wire.serving import (
     Copy,
     Finish,
@@ -60,14 +64,30 @@ class ServingCoordinator(Coordinator):
         job: What is to be done.
         desk: Who acts.
         position: Where to begin.
+        limit: Where to hand over to another strategy; None: the job ends with this one.
+        incarnations: Of processes that were replaced before this strategy began.
     """
 
-    def __init__(self, job: JobSpec, desk: Desk, position: Position) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        desk: Desk,
+        position: Position,
+        *,
+        limit: Limit | None = None,
+        incarnations: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         assert isinstance(job.strategy, ParameterServerSpec)
         self._job = job
         self._spec = job.strategy
         self._desk = desk
         self._position = position
+        self._begun_at = msgspec.structs.replace(position)
+        self._limit = limit
+        self._incarnations = incarnations
+        self._unread: set[int] | None = None  # workers that have not read the last state yet
+        self.is_handed_over = False
+        """Whether the workers hold everything, and another strategy may begin."""
         self._crew = Crew(self._num_servers, desk)
         self._looking = Looking(job, desk)
         self._plan: TicketPlan | None = None
@@ -95,6 +115,45 @@ class ServingCoordinator(Coordinator):
         self.times: dict[str, WorkTimes] = {}
         self.servers: dict[str, ServerFacts] = {}
         self.num_lost_updates = 0
+
+    @property
+    def position(self) -> Position:
+        """Where the run stands."""
+        return self._position
+
+    @property
+    def statistics(self) -> bytes:
+        """The mean of the workers' batch-norm statistics at the last gate."""
+        return self._mean_statistics
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the evaluator has measured and written everything that it was asked to."""
+        return self._looking.is_idle
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the job is done and all are told to leave."""
+        return self._finishing
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether all updates are made, and the workers read the last state."""
+        return self._unread is not None
+
+    def turn(self) -> None:
+        """Hand over to another strategy as soon as the batches that are begun are done."""
+        if self._dispatcher is None or self._plan is None or self._unread is not None:
+            return
+        position = self._position
+        step = position.epoch_samples // self._job.global_batch
+        if self._opened is not None:
+            unit = self._plan.unit(self._dispatcher.shorten_gate())
+            self._limit = Limit(unit.epoch, unit.step)
+            self._close_gate_when_drained()
+        else:
+            self._limit = Limit(position.epoch, step)
+            self._go_on()
 
     @property
     def _num_servers(self) -> int:
@@ -133,6 +192,8 @@ class ServingCoordinator(Coordinator):
                 self._restored(message)
             case Flushed():
                 self._flushed(process, message)
+            case HandedOver():
+                self._handed_over(_rank(process))
             case Looked() | Measured() | Saved():
                 self._looking.take(message, self._position)
                 self._close_stretch()
@@ -214,19 +275,24 @@ class ServingCoordinator(Coordinator):
         first, self._num_workers = self._num_workers, max(self._num_workers, num_workers)
         return [Process("worker", rank) for rank in range(first, self._num_workers)]
 
+    def summary(self) -> ServingSummary:
+        """What the servers saw while this strategy was at work."""
+        begun = self._begun_at
+        return summarise_servers(
+            self._spec,
+            self.servers,
+            updates=self._position.updates - begun.updates,
+            train_s=self._position.train_s - begun.train_s,
+            updates_lost=self.num_lost_updates,
+            processes_replaced=self._num_lost,
+        )
+
     @override
     def outcome(self) -> Outcome:
         position, looking = self._position, self._looking
         saved, test = looking.saved, looking.test
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
-        self.serving = summarise_servers(
-            self._spec,
-            self.servers,
-            updates=position.updates,
-            train_s=position.train_s,
-            updates_lost=self.num_lost_updates,
-            processes_replaced=self._num_lost,
-        )
+        self.serving = self.summary()
         return Outcome(
             precision=self._precision,
             parameters=saved.parameters,
@@ -273,7 +339,10 @@ class ServingCoordinator(Coordinator):
         server. While updates are being made, several servers cannot agree on one, so it waits for
         the next gate; and the gate waits for it.
         """
-        is_new = self._desk.identity(process).incarnation > 1 or _rank(process) >= self._job.workers
+        before = self._incarnations.get(process, 1)
+        is_new = (
+            self._desk.identity(process).incarnation > before or _rank(process) >= self._job.workers
+        )
         return self._in_rounds and self._num_servers > 1 and is_new
 
     def _admit_late(self) -> None:
@@ -310,6 +379,8 @@ class ServingCoordinator(Coordinator):
         step = position.epoch_samples // self._job.global_batch
         every = self._job.checkpoint.every_steps
         stop = plan.num_steps if every is None else min(plan.num_steps, step + every)
+        if self._limit is not None and self._limit.epoch == position.epoch:
+            stop = min(stop, self._limit.step)
         self._opened = time.monotonic()
         self._looking.training_goes_on()
         if self._startup_s is None:
@@ -381,14 +452,20 @@ class ServingCoordinator(Coordinator):
                 position.epoch_loss_sum += one.loss_sum
                 position.epoch_correct += one.num_correct
         if self._dispatcher.is_drained and self._opened is not None:
+            self._close_gate_when_drained()
+        elif worker in self._hungry:
+            self._feed(worker)
+
+    def _close_gate_when_drained(self) -> None:
+        assert self._dispatcher is not None
+        position = self._position
+        if self._dispatcher.is_drained and self._opened is not None:
             position.train_s += time.monotonic() - self._opened
             self._opened = None
             self._pausing = True
             self._unpaused = set(self._crew.workers)
             for other in self._unpaused:
                 self._desk.send(f"worker-{other}", Pause(leave=self._held_back))
-        elif worker in self._hungry:
-            self._feed(worker)
 
     def _paused(self, worker: int, message: Paused) -> None:
         self._statistics[worker] = message.statistics
@@ -450,7 +527,9 @@ class ServingCoordinator(Coordinator):
         if busy or self._finishing or self._plan is None:
             return
         over = self._is_over
-        if over and self._looking.is_idle:
+        if not over and self._is_at_limit:
+            self._hand_over()
+        elif over and self._looking.is_idle:
             if self._looking.test_due:
                 self._looking.begin_test()
                 return
@@ -462,6 +541,28 @@ class ServingCoordinator(Coordinator):
             self._admit_late()
             if not self._joining:
                 self._open_gate()
+
+    @property
+    def _is_at_limit(self) -> bool:
+        if self._limit is None:
+            return False
+        step = -(-self._position.epoch_samples // self._job.global_batch)
+        return (self._position.epoch, step) >= (self._limit.epoch, self._limit.step)
+
+    def _hand_over(self) -> None:
+        """Have the workers read the last state, once it has been looked at."""
+        if self._unread is None and self._looking.has_measured:
+            self._unread = set(self._crew.workers)
+            for rank in self._unread:
+                self._desk.send(f"worker-{rank}", HandOver())
+
+    def _handed_over(self, worker: int) -> None:
+        assert self._unread is not None
+        self._unread.discard(worker)
+        if not self._unread and not self.is_handed_over:
+            self.is_handed_over = True
+            for process in {*self._crew.hosts, *self._crew.peers}:
+                self._desk.send(process, Finish())
 
     @property
     def _is_over(self) -> bool:

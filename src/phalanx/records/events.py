@@ -113,6 +113,32 @@ class Resumed(Event):
     samples: int
 
 
+class Switched(Event):
+    """The run goes on under another strategy.
+
+    Attributes:
+        phase: Number of the phase that begins; -1: the looser strategy of a straggler reaction.
+        before: Strategy that ends.
+        after: Strategy that begins.
+        cause: Why now.
+        epoch: Where.
+        samples: Where.
+        pause_s: Longest time that a worker did not train.
+        carried: What was handed over.
+        handover: live or restart.
+    """
+
+    phase: int
+    before: str
+    after: str
+    cause: str
+    epoch: int
+    samples: int
+    pause_s: float
+    carried: list[str]
+    handover: str = "live"
+
+
 class ServerRestored(Event):
     """A lost server serves again."""
 
@@ -246,6 +272,7 @@ AnyEvent = (
     | Evaluation
     | Checkpoint
     | Resumed
+    | Switched
     | ServerRestored
     | Served
     | Clock

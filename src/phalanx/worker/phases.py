@@ -229,8 +229,8 @@ class SwitchingWorker:
             snapshot = self._write_snapshot(position, state)
         own = msgspec.structs.replace(
             position,
-            epoch_loss_sum=tally.epoch_loss_sum,
-            epoch_correct=tally.epoch_correct,
+            epoch_loss_sum=tally.epoch_loss_sum if position.epoch_samples else 0.0,
+            epoch_correct=tally.epoch_correct if position.epoch_samples else 0,
         )
         self._station.control.send(PhaseOver(position=msgspec.json.encode(own), snapshot=snapshot))
 

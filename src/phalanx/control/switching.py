@@ -1,0 +1,284 @@
+"""Coordinating a run of several phases: one strategy's coordinator after another's.
+
+Between two phases there is one moment of commitment. A lockstep phase is left when all workers have
+said where they stand; until then a loss ends the run, as in any lockstep phase, and from then on
+the rules of the phase with servers hold. A phase with servers is left when all updates are made,
+looked at, and handed to the workers; from then on the lockstep rules hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from typing_extensions import override
+
+from phalanx.control.boundaries import boundary
+from phalanx.control.coordinator import Coordinator, Desk, Process
+from phalanx.control.policy import ProcessFacts, Verdict, diagnose
+from phalanx.control.serving import ServingCoordinator
+from phalanx.control.synchronous import SynchronousCoordinator
+from phalanx.records import events
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
+from phalanx.spec.switch import SwitchSpec
+from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
+from phalanx.wire.phases import Begin, Begun, Idle, Limit, Window
+from phalanx.wire.serving import Finish, Looked, Measured, Saved
+
+CARRIED = [
+    "parameters",
+    "optimiser state",
+    "batch-norm statistics",
+    "schedule position",
+    "sample position",
+]
+
+
+class SwitchCoordinator(Coordinator):
+    """For `switch`.
+
+    Args:
+        job: What is to be done.
+        desk: Who acts.
+        position: Where to begin.
+        resumed: Whether that is taken from a checkpoint.
+    """
+
+    def __init__(
+        self, job: JobSpec, desk: Desk, position: Position, *, resumed: bool = False
+    ) -> None:
+        assert isinstance(job.strategy, SwitchSpec)
+        self._job = job
+        self._switch = job.strategy
+        self._desk = desk
+        self._position = position
+        self._phase = position.phase
+        self._shares: tuple[float, ...] = ()
+        self._checkpoint = "newest" if resumed else ""
+        self._snapshot = ""
+        self._statistics = b""
+        self._num_samples = 0
+        self._idle: set[str] = set()
+        self._inner: SynchronousCoordinator | ServingCoordinator | None = None
+        self._retired: ServingCoordinator | None = None
+        self._over: dict[str, PhaseOver] = {}
+        self._begun: dict[str, float] = {}
+        self._announced: events.Switched | None = None
+        self._group = 0
+        self._members: dict[str, int] = {}
+        self._made = time.monotonic()
+        self._startup_s: float | None = None
+        self.times: dict[str, WorkTimes] = {}
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        strategies = [phase.strategy for phase in self._switch.resolved]
+        if self._switch.straggler is not None:
+            strategies.append(self._switch.straggler.loosen_to)
+        serving = [one for one in strategies if isinstance(one, ParameterServerSpec)]
+        servers = max((one.servers for one in serving if one.servers != "colocated"), default=0)
+        return [
+            *(Process("server", rank) for rank in range(servers)),
+            *(Process("worker", rank) for rank in range(self._job.workers)),
+            *([Process("evaluator", 0)] if serving else []),
+        ]
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        match message:
+            case Idle():
+                self._take_idle(process, message)
+            case Begun():
+                self._take_begun(process, message)
+            case PhaseOver():
+                self._phase_over(process, message)
+            case Window():
+                pass
+            case Looked() | Measured() | Saved() if self._retired is not None:
+                self._retired.take(process, message)
+            case Done():
+                self._take_done(process, message)
+            case _:
+                assert self._inner is not None, f"{process} said {message} before any phase"
+                self._inner.take(process, message)
+        self._go_on()
+
+    @override
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handing_over:
+            return self._inner.judge(processes)
+        lockstep = self._inner
+        if not isinstance(lockstep, SynchronousCoordinator):
+            lockstep = SynchronousCoordinator(self._job, self._desk)
+        workers = [facts for facts in processes if facts.process.startswith("worker-")]
+        verdict = lockstep.judge(workers)
+        if verdict.trouble is not None:
+            return verdict
+        others = [facts for facts in processes if not facts.process.startswith("worker-")]
+        if verdict.finished:
+            return Verdict(finished=all(facts.exit_code is not None for facts in others))
+        found = (diagnose(facts, self._job.deadlines) for facts in others if not facts.done)
+        return Verdict(replace=tuple(trouble for _, trouble in filter(None, found)))
+
+    @override
+    def left(self, process: str) -> None:
+        self._idle.discard(process)
+        if isinstance(self._inner, ServingCoordinator):
+            self._inner.left(process)
+
+    @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        return ()
+
+    @override
+    def outcome(self) -> Outcome:
+        assert self._inner is not None
+        outcome = self._inner.outcome()
+        serving = self._inner if isinstance(self._inner, ServingCoordinator) else self._retired
+        if serving is not None:
+            self.serving = serving.serving or serving.summary()
+        self.times = self._inner.times
+        return msgspec.structs.replace(outcome, startup_s=self._startup_s or 0.0)
+
+    def _take_idle(self, process: str, message: Idle) -> None:
+        self._idle.add(process)
+        self._num_samples = message.num_samples
+        if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handing_over:
+            # Its predecessor was lost in this phase.
+            self._send_begin(process, newcomer=True)
+
+    def _take_done(self, process: str, message: Done) -> None:
+        assert self._inner is not None
+        if process.startswith("worker-") or isinstance(self._inner, ServingCoordinator):
+            self._inner.take(process, message)
+        workers = [f"worker-{rank}" for rank in range(self._job.workers)]
+        if process == workers[0]:
+            self._dismiss_idle()
+
+    def _dismiss_idle(self) -> None:
+        """The job is over: whoever waits for another phase need not."""
+        for process in self._idle:
+            self._desk.send(process, Finish())
+        self._idle.clear()
+
+    def _take_begun(self, process: str, message: Begun) -> None:
+        self._begun[process] = message.pause_s
+        if self._startup_s is None:
+            self._startup_s = time.monotonic() - self._made
+        if self._announced is not None and len(self._begun) == self._job.workers:
+            self._announced.pause_s = max(self._begun.values())
+            self._desk.record(self._announced)
+            self._announced = None
+
+    def _phase_over(self, process: str, message: PhaseOver) -> None:
+        self._over[process] = message
+        self._idle.add(process)
+        if isinstance(self._inner, ServingCoordinator):
+            self._inner.take(process, Done(server=message.server))
+            if self._inner.is_finishing:
+                self._dismiss_idle()
+
+    def _go_on(self) -> None:
+        """Begin the first phase once all are there, and the next one when one is over."""
+        if self._inner is None:
+            if self._num_idle == len(self.processes()):
+                self._begin(self._phase)
+            return
+        workers = [f"worker-{rank}" for rank in range(self._job.workers)]
+        if not all(worker in self._over for worker in workers):
+            return
+        if isinstance(self._inner, SynchronousCoordinator):
+            self._take_positions([self._over[worker] for worker in workers])
+        else:
+            self._retired = self._inner
+            self._statistics = self._inner.statistics
+            self._position = self._inner.position
+        self._next()
+
+    @property
+    def _num_idle(self) -> int:
+        return len(self._idle)
+
+    def _take_positions(self, reports: Sequence[PhaseOver]) -> None:
+        """Put the chief's position and the sums of all workers together."""
+        positions = [msgspec.json.decode(one.position, type=Position) for one in reports]
+        self._position = positions[0]
+        self._position.epoch_loss_sum = sum(one.epoch_loss_sum for one in positions)
+        self._position.epoch_correct = sum(one.epoch_correct for one in positions)
+        self._statistics = b""
+        self._snapshot = reports[0].snapshot
+
+    def _next(self) -> None:
+        before = strategy_of(self._job, self._phase).name
+        self._phase += 1
+        phase = self._switch.resolved[self._phase]
+        self._announced = events.Switched(
+            phase=self._phase,
+            before=before,
+            after=phase.strategy.name,
+            cause=_cause(phase.at, phase.epoch, phase.lr_drop),
+            epoch=self._position.epoch,
+            samples=self._position.samples,
+            pause_s=0.0,
+            carried=list(CARRIED),
+        )
+        self._begin(self._phase)
+
+    def _begin(self, phase: int) -> None:
+        """Let all processes take up a phase."""
+        self._over.clear()
+        self._begun.clear()
+        self._position.phase = phase
+        self._members = {
+            process.name: self._desk.identity(process.name).incarnation
+            for process in self.processes()
+        }
+        job = phase_job(self._job, phase, self._shares)
+        if isinstance(job.strategy, ParameterServerSpec):
+            self._inner = ServingCoordinator(
+                job, self._desk, self._position, limit=self._limit(), incarnations=self._members
+            )
+        else:
+            self._inner = SynchronousCoordinator(job, self._desk)
+        for process in self._inner.processes():
+            self._send_begin(process.name)
+
+    def _send_begin(self, process: str, *, newcomer: bool = False) -> None:
+        strategy = strategy_of(self._job, self._phase)
+        checkpoint = self._checkpoint
+        serving = isinstance(strategy, ParameterServerSpec)
+        if serving and not checkpoint and (newcomer or process.startswith("server-")):
+            checkpoint = self._snapshot
+        self._idle.discard(process)
+        self._desk.send(
+            process,
+            Begin(
+                phase=self._phase,
+                position=msgspec.json.encode(self._position),
+                stop=self._limit(),
+                group=self._group,
+                checkpoint=checkpoint,
+                newcomer=newcomer,
+                statistics=self._statistics,
+                shares=self._shares,
+            ),
+        )
+
+    def _limit(self) -> Limit | None:
+        """Where the present phase ends by plan."""
+        phases = self._switch.resolved
+        if self._phase == LOOSENED or self._phase + 1 >= len(phases):
+            return None
+        return boundary(phases[self._phase + 1], self._job, num_samples=self._num_samples)
+
+
+def _cause(at: float | str | None, epoch: float | None, lr_drop: int | None) -> str:
+    if at is not None:
+        return f"{at:.0%} of the samples" if isinstance(at, float) else str(at)
+    if epoch is not None:
+        return f"epoch {epoch:g}"
+    return f"decay {lr_drop} of the learning rate"
