@@ -20,6 +20,9 @@ from phalanx.records.manifest import describe, keep_manifest, read_manifest, wri
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
+from phalanx.report.document import Document
+from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
+from phalanx.report.scope import Options, Preference
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.study_file import StudyFile, study_from_mapping
@@ -135,6 +138,43 @@ def resume_study(
     """
     cores = sorted(os.sched_getaffinity(0))
     return StudyRunner(study, cores=cores, observers=observers, retry_failed=retry_failed).run()
+
+
+def make_report(
+    sources: Sequence[Path],
+    *,
+    page: Path | None = None,
+    markdown: Path | None = None,
+    csv: Path | None = None,
+    tolerance: float | None = None,
+    prefer: Preference | None = None,
+    target: tuple[str, float] | None = None,
+    baseline: str | None = None,
+) -> Document:
+    """Compare studies and runs; made again from the same records, it has the same bytes.
+
+    Args:
+        sources: Study directories, run directories, or directories that hold run directories.
+        page: Where one self-contained HTML file is written.
+        markdown: Where the same is written as Markdown.
+        csv: The directory in which every table is written as CSV.
+        tolerance: Loss of accuracy, as a share of 1, that counts as none.
+        prefer: What the recommendation saves.
+        target: Measure and value, for the time that it takes to get there.
+        baseline: What the others are held against, such as `single`.
+
+    Returns:
+        The report as data; `advice` holds the recommendation.
+    """
+    options = Options(tolerance=tolerance, prefer=prefer, target=target, baseline=baseline)
+    document = make_document(sources, options)
+    if page is not None:
+        write_page(document, page)
+    if markdown is not None:
+        write_markdown(document, markdown)
+    if csv is not None:
+        write_sheets(document, csv)
+    return document
 
 
 def _carry_out(request: RunRequest, observers: Sequence[Observer]) -> Summary:

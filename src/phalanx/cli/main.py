@@ -15,7 +15,20 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from phalanx._version import __version__
-from phalanx.cli import blame, data, demo, doctor, export, profile, runs, scale, study, trace, train
+from phalanx.cli import (
+    blame,
+    data,
+    demo,
+    doctor,
+    export,
+    profile,
+    report,
+    runs,
+    scale,
+    study,
+    trace,
+    train,
+)
 from phalanx.errors import ExitCode, PhalanxError
 
 app = typer.Typer(
@@ -38,6 +51,7 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("profile", epilog=profile.EXAMPLES)(profile.profile)
 app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("report", epilog=report.EXAMPLES)(report.report)
 app.add_typer(study.app, name="study")
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")

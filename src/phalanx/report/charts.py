@@ -19,6 +19,7 @@ Rows = list[dict[str, Any]]
 MAX_POINTS = 300
 """Per line."""
 GREY = "#767676"
+_BAR_PIXELS = 34
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 CONFIG: Spec = {
@@ -36,7 +37,18 @@ CONFIG: Spec = {
         "titleFontSize": 12,
         "titleFontWeight": "normal",
     },
-    "axisY": {"domain": False, "ticks": False, "titleAnchor": "end", "tickCount": 5},
+    # The title of an upright axis stands above it: nobody reads with the head on one side.
+    "axisY": {
+        "domain": False,
+        "ticks": False,
+        "tickCount": 5,
+        "titleAlign": "left",
+        "titleAnchor": "end",
+        "titleAngle": 0,
+        "titleBaseline": "bottom",
+        "titleX": 0,
+        "titleY": -8,
+    },
     "axisX": {"grid": False, "tickCount": 6},
     "line": {"strokeWidth": 2},
     "bar": {"binSpacing": 1},
@@ -117,7 +129,7 @@ def lines(rows: Rows, styles: Mapping[str, Style], x: Spec, y: Spec, *, band: bo
                 },
             }
         )
-    return _view(rows, 240, layer=layers)
+    return _view(rows, 200, layer=layers)
 
 
 def scatter(
@@ -127,7 +139,7 @@ def scatter(
     colour, shape = by_series(styles, "color"), by_series(styles, "shape")
     return _view(
         None,
-        320,
+        300,
         layer=[
             {
                 "data": {"values": front},
@@ -167,7 +179,7 @@ def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], tit
     bars = list(dict.fromkeys(row["bar"] for row in rows))
     return _view(
         rows,
-        {"step": 34},
+        _BAR_PIXELS * len(bars),
         mark={"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.66}},
         encoding={
             "y": bar_axis(bars),
@@ -193,7 +205,7 @@ def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec
     whiskers = [row for row in rows if row.get("low") is not None]
     return _view(
         rows,
-        {"step": 34},
+        _BAR_PIXELS * len(bars),
         layer=[
             {
                 "mark": {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.55}},
@@ -222,7 +234,7 @@ def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: st
     bins = list(dict.fromkeys(row["bin"] for row in sorted(rows, key=lambda row: row["rank"])))
     return _view(
         rows,
-        220,
+        180,
         mark={"type": "bar", "tooltip": {"content": "data"}},
         encoding={
             "x": {
@@ -240,15 +252,15 @@ def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: st
 
 
 def bar_axis(bars: Sequence[str]) -> Spec:
-    """Labels of bars; each part after a point or comma goes on a line of its own."""
+    """Labels of bars, in two lines: the strategy, and the rest."""
     return {
         "field": "bar",
         "type": "nominal",
         "sort": list(bars),
         "title": None,
         "axis": {
-            "labelExpr": "split(replace(datum.label, ' · ', '\\n'), '\\n')",
-            "labelLimit": 170,
+            "labelExpr": "split(replace(datum.label, regexp(', | · '), '\\n'), '\\n')",
+            "labelLimit": 150,
             "labelLineHeight": 12,
             "domain": False,
             "ticks": False,
@@ -257,6 +269,7 @@ def bar_axis(bars: Sequence[str]) -> Spec:
     }
 
 
-def _view(rows: Rows | None, height: int | Spec, **parts: Any) -> Spec:
+def _view(rows: Rows | None, height: int, **parts: Any) -> Spec:
     data = {} if rows is None else {"data": {"values": rows}}
-    return {"width": "container", "height": height, **data, **parts}
+    size = {"width": "container", "height": height}
+    return {**size, "autosize": {"type": "fit-x", "contains": "padding"}, **data, **parts}

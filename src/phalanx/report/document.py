@@ -101,6 +101,8 @@ class Document(msgspec.Struct, kw_only=True):
 
     title: str
     subtitle: str
+    advice: list[str]
+    """The recommendation, task by task."""
     sections: list[Section]
 
     def tables(self) -> list[Table]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from phalanx.errors import StoreError
 from phalanx.report.document import Document
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
+from phalanx.report.markdown import to_markdown
 from phalanx.report.pairs import pair_cells
 from phalanx.report.parts.contrasts import head_to_head, same_result
 from phalanx.report.parts.learning import learning
 from phalanx.report.parts.ledger import doubts, every_run
 from phalanx.report.parts.machines import machines
 from phalanx.report.parts.notes import notes
-from phalanx.report.parts.overview import in_short, what_was_run
+from phalanx.report.parts.overview import advice_lines, in_short, what_was_run
 from phalanx.report.parts.published import published
 from phalanx.report.parts.results import results
 from phalanx.report.parts.scaling import scaling
@@ -26,6 +28,8 @@ from phalanx.report.parts.times import where_time_went
 from phalanx.report.parts.tradeoff import time_to_accuracy, tradeoff
 from phalanx.report.recommend import recommend
 from phalanx.report.scope import Options, Scope, open_scope
+from phalanx.report.sheets import to_sheets
+from phalanx.store.atomic import write_atomically
 
 
 def make_document(sources: Sequence[Path], options: Options | None = None) -> Document:
@@ -34,14 +38,14 @@ def make_document(sources: Sequence[Path], options: Options | None = None) -> Do
     Raises:
         SpecError: There is nothing to report, or an option fits none of it.
     """
-    return write_document(open_scope(read_material(sources), options or Options()))
+    return compose(open_scope(read_material(sources), options or Options()))
 
 
-def write_document(scope: Scope) -> Document:
+def compose(scope: Scope) -> Document:
     """All chapters that the runs give material for."""
-    pairs = pair_cells(scope)
+    pairs, advice = pair_cells(scope), recommend(scope)
     chapters = [
-        in_short(scope, recommend(scope)),
+        in_short(scope, advice),
         what_was_run(scope),
         results(scope),
         same_result(scope, pairs),
@@ -60,8 +64,36 @@ def write_document(scope: Scope) -> Document:
     return Document(
         title=_title(scope.material),
         subtitle=_subtitle(scope),
+        advice=advice_lines(advice),
         sections=[chapter for chapter in chapters if chapter is not None],
     )
+
+
+def write_page(document: Document, path: Path) -> None:
+    """Write the report as one HTML file."""
+    # Templates and the drawing library take a second to load; Markdown and CSV need neither.
+    from phalanx.report.page import to_page
+
+    _write(path, to_page(document))
+
+
+def write_markdown(document: Document, path: Path) -> None:
+    """Write the report as Markdown."""
+    _write(path, to_markdown(document))
+
+
+def write_sheets(document: Document, folder: Path) -> None:
+    """Write every table as CSV."""
+    for name, content in to_sheets(document).items():
+        _write(folder / name, content)
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", path=str(path)) from error
+    write_atomically(path, content.encode())
 
 
 def _title(material: Material) -> str:

@@ -134,6 +134,7 @@ def contrast(
         means=(m1, m2),
         covariance=(v1, 0.0, v2),
         freedom=(freedom, _satterthwaite(v1, n1, scale * v2, n2)),
+        positive=min(*first, *second) > 0,
         confidence=confidence,
     )
 
@@ -154,6 +155,7 @@ def contrast_pairs(
         means=(m1, m2),
         covariance=(variance(first) / n, v12, variance(second) / n),
         freedom=(n - 1, n - 1),
+        positive=min(*first, *second) > 0,
         confidence=confidence,
     )
 
@@ -206,9 +208,13 @@ def _tested(
     means: tuple[float, float],
     covariance: tuple[float, float, float],
     freedom: tuple[float, float],
+    positive: bool,
     confidence: float,
 ) -> Contrast:
-    """A contrast from means, the (co)variances of the means, and two degrees of freedom."""
+    """A contrast from means, the (co)variances of the means, and two degrees of freedom.
+
+    What is positive has a positive ratio: an interval that reaches below zero is cut there.
+    """
     m1, m2 = means
     v11, v12, v22 = covariance
     difference = m1 - m2
@@ -228,7 +234,7 @@ def _tested(
         high=difference + half,
         p_value=p_value,
         ratio=m1 / m2 if m2 else None,
-        ratio_low=bounds[0] if bounds else None,
+        ratio_low=_above_zero(bounds[0], positive) if bounds else None,
         ratio_high=bounds[1] if bounds else None,
         confidence=confidence,
     )
@@ -250,6 +256,10 @@ def _fieller(
         return None
     root = math.sqrt(max(0.0, b**2 - a * c))
     return (b - root) / a, (b + root) / a
+
+
+def _above_zero(bound: float, positive: bool) -> float:
+    return max(0.0, bound) if positive else bound
 
 
 def _satterthwaite(v1: float, n1: int, v2: float, n2: int) -> float:

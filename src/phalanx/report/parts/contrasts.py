@@ -40,18 +40,18 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
     digits = shared_digits(measure, [gate.tolerance for gate in gates])
     columns = [
         *_pair_columns(scope),
+        Column("verdict", "verdict", is_text=True),
         Column("difference", f"{measure.title}, first {chr(0x2212)} second", _points(measure)),
         Column("interval", f"{100 * gates[0].level:g} % interval"),
         Column("pairs_or_runs", "runs", is_text=True),
-        Column("verdict", "verdict", is_text=True),
     ]
     rows = [
         [
             *_pair_values(pair, scope),
+            text(_VERDICTS[gate.verdict], "doubt" if gate.verdict == "different" else ""),
             signed(gate.difference, digits, scale=measure.scale),
             span(gate.low, gate.high, digits, scale=measure.scale, sign="+"),
             text(_counts(gate)),
-            text(_VERDICTS[gate.verdict], "doubt" if gate.verdict == "different" else ""),
         ]
         for pair in pairs
         if (gate := pair.gate) is not None
@@ -80,8 +80,8 @@ def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
     intro = (
         "Differences are first minus second, ratios first over second: a ratio below 1 means that "
         "the first takes less time. Runs are paired by seed where both cells have the same seeds "
-        "(paired t test), else Welch's test; p-values are adjusted for all pairs (Holm). "
-        "Ratios are of the means, with Fieller's interval."
+        "(paired t test), else Welch's test; p-values are adjusted for all pairs (Holm), "
+        "intervals are those of each pair alone. Ratios are of the means, with Fieller's interval."
     )
     blocks: list[Block] = [Text(lines=[intro])]
     if scope.quality is not None:
@@ -100,21 +100,21 @@ def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
 def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure) -> Table:
     columns = [
         *_pair_columns(scope),
+        Column("verdict", "verdict", is_text=True),
         Column("difference", "difference", _points(measure)),
         Column("interval", "95 % interval"),
         Column("p_holm", "p"),
         Column("test", "test", is_text=True),
-        Column("verdict", "verdict", is_text=True),
     ]
     digits = measure.digits or 4
     rows = [
         [
             *_pair_values(pair, scope),
+            text(_verdict(found, pair.quality_p, "higher", "lower")),
             signed(found.difference if found else None, digits, scale=measure.scale),
             _span(found, digits, measure.scale),
             Value(p_text(pair.quality_p), pair.quality_p),
             text(_TESTS[found.method] if found else ""),
-            text(_verdict(found, pair.quality_p, "higher", "lower")),
         ]
         for pair in pairs
         for found in [pair.quality]
@@ -132,12 +132,12 @@ def _time_table(pairs: Sequence[Pair], scope: Scope) -> Table:
     digits = shared_digits(measure, [pair.time.difference for pair in pairs if pair.time])
     columns = [
         *_pair_columns(scope),
+        Column("verdict", "verdict", is_text=True),
         Column("difference_s", "difference", "s"),
         Column("interval", "95 % interval", "s"),
         Column("ratio", "ratio"),
         Column("ratio_interval", "95 % interval"),
         Column("p_holm", "p"),
-        Column("verdict", "verdict", is_text=True),
     ]
     rows = []
     for pair in pairs:
@@ -150,19 +150,19 @@ def _time_table(pairs: Sequence[Pair], scope: Scope) -> Table:
                 span(None, None, 0),
                 Value(NOTHING),
             ]
-            rows.append([*_pair_values(pair, scope), *empty, text("not compared", "weak")])
+            rows.append([*_pair_values(pair, scope), text("not compared", "weak"), *empty])
             continue
         provisional = pair.gate is not None and not pair.gate.is_open
         verdict = _verdict(found, pair.time_p, "slower", "faster")
         rows.append(
             [
                 *_pair_values(pair, scope),
+                text(f"{verdict} *" if provisional else verdict, "weak" if provisional else ""),
                 signed(found.difference, digits),
                 _span(found, digits, 1.0),
                 Value(f"{found.ratio:.2f}" if found.ratio is not None else NOTHING, found.ratio),
                 span(found.ratio_low, found.ratio_high, 2),
                 Value(p_text(pair.time_p), pair.time_p),
-                text(f"{verdict} *" if provisional else verdict, "weak" if provisional else ""),
             ]
         )
     caption = "Differences in training time. * Provisional: that both reach the same is not shown."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.cells import Cell
-from phalanx.report.charts import MAX_POINTS, Rows, Spec, axis, lines, shorten
+from phalanx.report.charts import MAX_POINTS, Rows, axis, lines, shorten
 from phalanx.report.curves import CurvePoint, curve_of, spread
 from phalanx.report.document import (
     Block,
@@ -22,6 +22,8 @@ from phalanx.report.measures import MEASURES, Measure
 from phalanx.report.scope import Scope
 
 _TABLE_EPOCHS = 8
+_MAX_LINES = 4
+_MAX_BATCHES = 4
 
 
 def learning(scope: Scope) -> Section | None:
@@ -41,25 +43,46 @@ def _first_measured(cells: Sequence[Cell], keys: Sequence[str]) -> Measure | Non
 
 
 def _figure(id: str, task: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> Figure:
-    styles = {cell.label: scope.styles[cell.id] for cell in cells}
-    epochs = {"axis": {"tickMinStep": 1, "format": "d"}}
-    title = f"{quality.title}, {quality.unit}" if quality.unit else quality.title
-    loss = MEASURES["train_loss"]
-    panels = []
-    for measure, x, heading in (
-        (quality, axis("epoch", "epoch", **epochs), "by epoch"),
-        (quality, axis("seconds", "training time, s", scale={"zero": True}), "by second"),
-        (loss, axis("epoch", "epoch", **epochs), "loss by epoch"),
-    ):
-        rows = _rows(cells, measure)
-        spec: Spec = lines(rows, styles, x, axis("value", _title(measure)), band=True)
-        panels.append(Panel(title=f"{measure.title} {heading.removeprefix('loss ')}", spec=spec))
+    panels = [
+        panel for heading, own in _groups(cells) for panel in _panels(heading, own, quality, scope)
+    ]
     caption = (
-        f"{task}: {title} and training loss at the end of every epoch. Lines are means over seeds, "
-        "bands reach from the lowest run to the highest; in the chart by second a point lies at "
-        "the mean training time of its epoch's end."
+        f"{task}: {quality.title} and training loss at the end of every epoch. Lines are means "
+        "over seeds, bands reach from the lowest run to the highest; in charts by training time a "
+        "point lies at the mean training time of its epoch's end."
     )
     return Figure(id=id, caption=caption, panels=panels, legend=scope.swatches(cells))
+
+
+def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
+    """By batch where all lines in one chart would hide each other, else all together."""
+    batches = list(dict.fromkeys(cell.batch for cell in cells))
+    methods = {cell.method for cell in cells}
+    if len(cells) <= _MAX_LINES or len(methods) == 1 or not 2 <= len(batches) <= _MAX_BATCHES:
+        return [("", list(cells))]
+    return [(f"Batch {one}: ", [cell for cell in cells if cell.batch == one]) for one in batches]
+
+
+def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> list[Panel]:
+    styles = {cell.label: scope.styles[cell.id] for cell in cells}
+    epochs = axis("epoch", "epoch", axis={"tickMinStep": 1, "format": "d"})
+    seconds = axis("seconds", "training time, s", scale={"zero": True})
+    charts = (
+        (quality, epochs, f"{quality.title} by epoch"),
+        (quality, seconds, f"{quality.title} by training time"),
+        (MEASURES["train_loss"], epochs, "training loss by epoch"),
+    )
+    return [
+        Panel(
+            title=_capital(f"{heading}{title}"),
+            spec=lines(_rows(cells, measure), styles, x, axis("value", _title(measure)), band=True),
+        )
+        for measure, x, title in charts
+    ]
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _title(measure: Measure) -> str:

@@ -30,10 +30,17 @@ _HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "
 
 def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
     """The recommendation, and what it rests on."""
-    several = len(advice) > 1
-    lines = [f"{one.task}: {one.sentence}" if several else one.sentence for one in advice]
-    blocks: list[Block] = [Text(lines=lines, kind="lead"), Text(lines=[_extent(scope)])]
+    blocks: list[Block] = [
+        Text(lines=advice_lines(advice), kind="lead"),
+        Text(lines=[_extent(scope)]),
+    ]
     return Section(id="in-short", title="In short", blocks=blocks)
+
+
+def advice_lines(advice: Sequence[Advice]) -> list[str]:
+    """One sentence or a few per task, which is named where there are several."""
+    several = len(advice) > 1
+    return [f"{one.task}: {one.sentence}" if several else one.sentence for one in advice]
 
 
 def what_was_run(scope: Scope) -> Section:

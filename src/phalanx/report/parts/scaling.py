@@ -99,7 +99,8 @@ def _figure(id: str, task: str, found: Sequence[Speedup], scope: Scope) -> Figur
     spec = bars_with_range(rows, styles, "speed-up, times the samples/s of one worker")
     caption = (
         f"{task}: speed relative to one worker. The dashed line is one worker's speed, the upright "
-        "tick what the compute threads would give without any loss; thin lines are 95 % intervals."
+        "tick what the compute threads would give without any loss; thin lines are 95 % intervals, "
+        "cut off at the edge of the chart."
     )
     legend = [
         Swatch(label="one worker's speed", colour="#767676", dash=(3, 3)),
@@ -130,4 +131,8 @@ def _table(id: str, task: str, found: Sequence[Speedup]) -> Table:
         ]
         for one in found
     ]
-    return Table(id=id, caption=f"{task}: speed-up and efficiency.", columns=columns, rows=rows)
+    caption = (
+        f"{task}: speed-up and efficiency. There is no interval where the runs scatter so much "
+        "that none has an end, or where there is one run only."
+    )
+    return Table(id=id, caption=caption, columns=columns, rows=rows)

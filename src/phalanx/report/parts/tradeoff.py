@@ -93,7 +93,7 @@ def _figure(
     )
     caption = (
         f"{task}: {quality.title} against training time. Large points are means, small ones single "
-        "runs; the dashed line is the Pareto front: left of it and above it there is nothing."
+        "runs; the dashed line is the Pareto front: no mean lies to the left of it and above."
     )
     legend = [
         *scope.swatches(shown, points=True),

@@ -1,0 +1,118 @@
+"""`phalanx report`: one page, Markdown and tables about studies and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx report runs/study-digits
+
+phalanx report runs -o all.html --markdown all.md --csv tables
+
+phalanx report runs --baseline single --tolerance 0.01 --prefer energy
+
+phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97
+"""
+
+
+def report(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STUDY_OR_RUNS...",
+            help="Study directories, run directories, directories of runs, or names of runs.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page that is written.")
+    ] = Path("report.html"),
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as Markdown as well.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write every table as CSV as well.")
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            help="Loss of accuracy that counts as none, such as 0.005 \\[default: the study's].",
+        ),
+    ] = None,
+    prefer: Annotated[
+        Literal["time", "cost", "energy"] | None,
+        typer.Option(help="What the recommendation saves \\[default: the study's, else time]."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="MEASURE=VALUE", help="Time to what, such as test_accuracy=0.97."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What others are held against, such as single."),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
+    ] = False,
+) -> None:
+    """Compare studies and runs in one page: statistics, charts and a recommendation."""
+    from phalanx.api import make_report
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.settings import runs_root
+
+    document = make_report(
+        _paths(sources, runs_root(runs)),
+        page=output,
+        markdown=markdown,
+        csv=csv,
+        tolerance=tolerance,
+        prefer=prefer,
+        target=_target(target),
+        baseline=baseline,
+    )
+    if quiet:
+        return
+    console = open_console()
+    for sentence in document.advice:
+        console.print(sentence, markup=False)
+        console.print()
+    written = [output, *([markdown] if markdown else []), *([csv] if csv else [])]
+    console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
+
+
+def _paths(sources: Sequence[str], root: Path) -> list[Path]:
+    """Directories as they are; anything else is the name of a run."""
+    from phalanx.records.rundir import find_run
+
+    return [
+        Path(source) if Path(source).is_dir() else find_run(root, source).path for source in sources
+    ]
+
+
+def _target(text: str | None) -> tuple[str, float] | None:
+    from phalanx.errors import SpecError
+
+    if text is None:
+        return None
+    name, _, value = text.partition("=")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        raise SpecError(
+            f"--target {text}: a target is MEASURE=VALUE, such as test_accuracy=0.97"
+        ) from None
