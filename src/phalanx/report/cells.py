@@ -8,6 +8,8 @@ other setting). A study's axes give the labels; without a study they are made fr
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,9 +134,11 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
     return ordered
 
 
-def _order(cell: Cell) -> tuple[str, bool, str, int, str]:
-    """By task, what runs on one worker first, then method and batch."""
-    return cell.task, cell.strategy != "single", cell.method, cell.global_batch, cell.batch
+def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:
+    """By task, what runs on one worker first, then method (2 before 16) and batch."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", cell.method)
+    natural = [(float(part), "") if part[:1].isdigit() else (math.inf, part) for part in parts]
+    return cell.task, cell.strategy != "single", natural, cell.global_batch
 
 
 def _cell_of(run: RunRecord, flat: Settings, differing: Sequence[str]) -> Cell:

@@ -1,0 +1,53 @@
+"""Learning curves and the time to a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.report.cells import Cell, group_runs
+from phalanx.report.curves import curve_of, spread, time_to
+from phalanx.report.facts import read_material
+from support.records import Outcome, write_run
+
+JOB = {"name": "tiny", "model": "mlp", "data": "digits", "workers": 2, "strategy": "allreduce"}
+
+
+def cell_of(root: Path, *outcomes: Outcome) -> Cell:
+    for seed, outcome in enumerate(outcomes, start=1):
+        write_run(root, f"run-{seed}", {**JOB, "seed": seed}, outcome)
+    (cell,) = group_runs(read_material([root]))
+    return cell
+
+
+def test_points_are_means_and_ranges_at_epoch_ends(tmp_path: Path) -> None:
+    cell = cell_of(
+        tmp_path,
+        Outcome(accuracy=0.9, train_s=10.0, epochs=2),
+        Outcome(accuracy=0.6, train_s=20.0, epochs=2),
+    )
+    first, last = curve_of(cell, "val_accuracy")
+    # After epoch 1 of 2 the made-up accuracy is two thirds of the last.
+    assert (first.epoch, first.train_s, first.num_runs) == (1, pytest.approx(7.5), 2)
+    assert (first.mean, first.low, first.high) == pytest.approx((0.5, 0.4, 0.6))
+    assert (last.epoch, last.mean) == (2, pytest.approx(0.75))
+
+
+def test_long_curves_keep_their_ends(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, Outcome(epochs=500))
+    points = curve_of(cell, "train_loss", max_points=300)
+    assert len(points) == 300
+    assert (points[0].epoch, points[-1].epoch) == (1, 500)
+    assert spread([1, 2, 3], 5) == [1, 2, 3]
+
+
+def test_a_target_is_reached_at_an_epoch_end(tmp_path: Path) -> None:
+    (run,) = cell_of(tmp_path, Outcome(accuracy=0.9, train_s=10.0, epochs=2)).runs
+    assert time_to(run, "val_accuracy", 0.6) == pytest.approx(5.0)
+    assert time_to(run, "val_accuracy", 0.61) == pytest.approx(10.0)
+    assert time_to(run, "val_accuracy", 0.91) is None
+    assert time_to(run, "val_loss", 0.6) == pytest.approx(10.0)
+    # The test set is measured once, at the end.
+    assert time_to(run, "test_accuracy", 0.5) == pytest.approx(10.0)
+    assert time_to(run, "test_accuracy", 0.95) is None
