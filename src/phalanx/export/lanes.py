@@ -47,46 +47,48 @@ class OverlappedSteps:
 
     A step is recorded when its push is answered. If that was awaited after computing the next step,
     the record carries the time that the next one's batch took to come; if nothing was computed in
-    between, it carries none. So a step can be laid out once the next one is known.
+    between, it carries none. So a step can be laid out once the next one is known. What is yielded
+    comes in the order of time: parts of two steps take turns.
     """
 
     def __init__(self) -> None:
         self._open: Step | None = None
-        self._placed: list[Span] = []
-        self._computed_s: float | None = None  # end of the open step's own computation
+        self._computed_s: float | None = None  # end of the open step's computation, if laid out
 
-    def add(self, step: Step) -> Iterator[tuple[Step, list[Span]]]:
-        """Take the next step; yields the one before it."""
-        yield from self.finish(step)
-        before = self._open
-        self._placed, self._computed_s = [], None
-        if before is not None and before.input_s > 0:
-            self._computed_s = before.mono_s - before.exchange_s
-            self._placed = _computation(step, self._computed_s, before.input_s)
-        self._open = step
+    def add(self, following: Step) -> Iterator[tuple[Step, list[Span]]]:
+        """Take the next step; yields what is known by now."""
+        done, computed_s = self._open, None
+        if done is not None:
+            yield from self._begin(done, following)
+            if done.input_s > 0:
+                computed_s = done.mono_s - done.exchange_s
+                yield following, _computation(following, computed_s, done.input_s)
+            yield done, self._answer(done)
+        self._open, self._computed_s = following, computed_s
 
-    def finish(self, following: Step | None = None) -> Iterator[tuple[Step, list[Span]]]:
-        """Yield the last step."""
+    def finish(self) -> Iterator[tuple[Step, list[Span]]]:
+        """Yield what is left of the last step."""
         if self._open is not None:
-            yield _answer(self._open, self._placed, self._computed_s, following=following)
+            yield from self._begin(self._open, None)
+            yield self._open, self._answer(self._open)
 
+    def _begin(self, step: Step, following: Step | None) -> Iterator[tuple[Step, list[Span]]]:
+        """The computation of the first step after a pause, which came before all else."""
+        if self._computed_s is None:
+            later_s = step.input_s
+            if step.input_s > 0 and following is not None:
+                later_s += following.forward_s + following.backward_s
+            self._computed_s = step.mono_s - step.exchange_s - later_s
+            yield step, _computation(step, self._computed_s, 0.0)
 
-def _answer(
-    step: Step, placed: list[Span], computed_s: float | None, *, following: Step | None
-) -> tuple[Step, list[Span]]:
-    """A step's spans: its computation, and the wait for the answer to its push."""
-    wait_s = step.wait_s or 0.0
-    end_s, begin_s = step.mono_s, step.mono_s - step.exchange_s
-    if computed_s is None:
-        # The first after a pause: the next one's batch and computation came after it.
-        later_s = step.input_s
-        if step.input_s > 0 and following is not None:
-            later_s += following.forward_s + following.backward_s
-        computed_s = begin_s - later_s
-        placed = _computation(step, computed_s, 0.0)
-    parts = [("waiting", wait_s), ("exchange", step.exchange_s - wait_s)]
-    exchange = _backwards(end_s, parts)
-    return step, [*placed, *exchange, *_behind(step, begin_s, begin_s - computed_s)]
+    def _answer(self, step: Step) -> list[Span]:
+        """The wait for the answer to a push, and the push that went on before it."""
+        assert self._computed_s is not None
+        wait_s = step.wait_s or 0.0
+        begin_s = step.mono_s - step.exchange_s
+        parts = [("waiting", wait_s), ("exchange", step.exchange_s - wait_s)]
+        behind = _behind(step, begin_s, begin_s - self._computed_s)
+        return [*_backwards(step.mono_s, parts), *behind]
 
 
 def _computation(step: Step, end_s: float, input_s: float) -> list[Span]:
