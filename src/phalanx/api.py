@@ -1,6 +1,7 @@
 """The façade: what the command line, notebooks and programs call.
 
-Everything here takes specs and paths and returns records; nothing imports a framework.
+Everything here takes specs and paths and returns records; nothing imports a framework. What only
+studies and reports need is imported when they run: every trial starts a process that only trains.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
@@ -20,14 +22,14 @@ from phalanx.records.manifest import describe, keep_manifest, read_manifest, wri
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
-from phalanx.report.document import Document
-from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
-from phalanx.report.scope import Options, Preference
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.study_file import StudyFile, study_from_mapping
-from phalanx.study.plan import PUBLISHED, plan_study, published_path
-from phalanx.study.runner import StudyObserver, StudyOutcome, StudyRunner, check_plan
+
+if TYPE_CHECKING:
+    from phalanx.report.document import Document
+    from phalanx.report.scope import Preference
+    from phalanx.spec.study_file import StudyFile
+    from phalanx.study.runner import StudyObserver, StudyOutcome
 
 DEFAULT_RUNS = Path("runs")
 DEFAULT_DATA = Path.home() / ".cache" / "phalanx" / "data"
@@ -115,6 +117,10 @@ def run_study(
     Returns:
         Every trial, finished or failed; a failed one raises nothing.
     """
+    from phalanx.spec.study_file import study_from_mapping
+    from phalanx.study.plan import PUBLISHED, plan_study, published_path
+    from phalanx.study.runner import check_plan
+
     if isinstance(study, dict):
         study = study_from_mapping(study)
     manifest = plan_study(study, data_root=data_root, cache_root=cache_root)
@@ -136,6 +142,8 @@ def resume_study(
         observers: Who follows the study while it goes.
         retry_failed: Run trials that have failed once more.
     """
+    from phalanx.study.runner import StudyRunner
+
     cores = sorted(os.sched_getaffinity(0))
     return StudyRunner(study, cores=cores, observers=observers, retry_failed=retry_failed).run()
 
@@ -166,6 +174,9 @@ def make_report(
     Returns:
         The report as data; `advice` holds the recommendation.
     """
+    from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
+    from phalanx.report.scope import Options
+
     options = Options(tolerance=tolerance, prefer=prefer, target=target, baseline=baseline)
     document = make_document(sources, options)
     if page is not None:

@@ -49,6 +49,6 @@ def test_own_network(folder: Path) -> None:
     assert "finished after 5 epochs" in run(command, folder)
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").rglob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.name)
 def test_recipes_are_valid_jobs(recipe: Path) -> None:
     assert load_job(recipe).epochs > 0

@@ -1,0 +1,81 @@
+"""The recipes of published studies: every cell is a job, and the figures beside them fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.records.study import StudyManifest
+from phalanx.spec.published import PublishedSpec, load_published
+from phalanx.spec.study_file import load_study
+from phalanx.study.plan import plan_study
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+
+def plan(name: str) -> StudyManifest:
+    return plan_study(load_study(RECIPES / name), data_root=Path(), cache_root=Path())
+
+
+def figures(name: str) -> PublishedSpec:
+    return load_published(RECIPES / name / "published.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_cells"),
+    [
+        ("ps-vs-mirrored/full.yaml", 12),
+        ("ps-vs-mirrored/small.yaml", 12),
+        ("batch-sweep/full.yaml", 9),
+        ("batch-sweep/small.yaml", 9),
+    ],
+)
+def test_every_cell_is_a_job(name: str, num_cells: int) -> None:
+    assert len(plan(name).cells) == num_cells
+
+
+def test_roles_are_as_published() -> None:
+    jobs = {cell.settings["roles"]: cell.job for cell in plan("ps-vs-mirrored/full.yaml").cells}
+    assert (jobs["PS"]["workers"], jobs["PS"]["strategy"]["servers"]) == (6, 2)
+    assert (jobs["MW"]["workers"], jobs["MW"]["strategy"]["name"]) == (9, "allreduce")
+    assert {job["epochs"] for job in jobs.values()} == {25}
+
+
+@pytest.mark.parametrize("name", ["ps-vs-mirrored", "batch-sweep"])
+def test_published_figures_are_of_cells_of_the_full_study(name: str) -> None:
+    manifest = plan(f"{name}/full.yaml")
+    published = figures(name)
+    settings = [row.settings for table in published.tables for row in table.rows]
+    settings += [curve.settings for curve in published.curves]
+    for wanted in settings:
+        assert any(wanted.items() <= cell.settings.items() for cell in manifest.cells), wanted
+    covered = published.tables[0].rows
+    assert all(
+        any(row.settings.items() <= cell.settings.items() for row in covered)
+        for cell in manifest.cells
+    )
+
+
+def test_the_impossible_accuracy_is_marked() -> None:
+    (slip,) = figures("ps-vs-mirrored").corrections
+    assert (slip.value, slip.printed) == (None, 1.0015)
+    assert slip.note
+
+
+def test_corrected_ratios_follow_from_the_printed_times() -> None:
+    published = figures("batch-sweep")
+    by_title = {table.title: table for table in published.tables}
+    tensorflow = by_title["Operator times of one epoch, TensorFlow"].rows
+    spark = by_title["Operator times of one epoch, Spark with Horovod"].rows
+    for row, tf, other in zip(
+        by_title["All-reduce in the operator tables"].rows, tensorflow, spark, strict=True
+    ):
+        assert row.settings == tf.settings == other.settings
+        ours, theirs = other.values["spark_AllReduce"].value, tf.values["tf_AllReduce"].value
+        assert ours is not None
+        assert theirs is not None
+        ratio = row.values["ratio_allreduce"]
+        assert ratio.value == pytest.approx(ours / theirs, abs=0.005)
+        if isinstance(ratio.printed, float):
+            assert ratio.printed == pytest.approx(theirs / ours, abs=0.01), "it was turned round"
