@@ -9,6 +9,7 @@ looked at, and handed to the workers; from then on the lockstep rules hold.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,9 @@ from typing_extensions import override
 
 from phalanx.control.boundaries import boundary
 from phalanx.control.coordinator import Coordinator, Desk, Process
+from phalanx.control.looking import EVALUATOR
 from phalanx.control.policy import ProcessFacts, Verdict, diagnose
+from phalanx.control.reacting import Move, Reactor
 from phalanx.control.serving import ServingCoordinator
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.records import events
@@ -24,10 +27,18 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
-from phalanx.wire.phases import Begin, Begun, Idle, Limit, Window
-from phalanx.wire.serving import Finish, Looked, Measured, Saved
+from phalanx.wire.phases import Begin, Begun, Idle, Limit, Turn, Window
+from phalanx.wire.serving import Finish, Looked, Measured, Saved, WorkDone
+
+_WORDS = {
+    "next": "switch to the next phase",
+    "rollback": "undo the switch",
+    "reshare": "change the shares of the batch",
+    "loosen": "go to a looser strategy",
+    "return": "go back to the strategy of the phase",
+}
 
 CARRIED = [
     "parameters",
@@ -56,7 +67,9 @@ class SwitchCoordinator(Coordinator):
         self._switch = job.strategy
         self._desk = desk
         self._position = position
-        self._phase = position.phase
+        self._phase = self._home = position.phase
+        self._move: Move | None = None
+        self._saved_position: Position | None = None
         self._shares: tuple[float, ...] = ()
         self._checkpoint = "newest" if resumed else ""
         self._snapshot = ""
@@ -65,6 +78,7 @@ class SwitchCoordinator(Coordinator):
         self._idle: set[str] = set()
         self._inner: SynchronousCoordinator | ServingCoordinator | None = None
         self._retired: ServingCoordinator | None = None
+        self._looked_at: deque[ServingCoordinator] = deque()
         self._over: dict[str, PhaseOver] = {}
         self._begun: dict[str, float] = {}
         self._announced: events.Switched | None = None
@@ -96,20 +110,26 @@ class SwitchCoordinator(Coordinator):
                 self._take_begun(process, message)
             case PhaseOver():
                 self._phase_over(process, message)
-            case Window():
-                pass
-            case Looked() | Measured() | Saved() if self._retired is not None:
-                self._retired.take(process, message)
+            case Window() if isinstance(self._inner, SynchronousCoordinator):
+                self._make(self._reactor.take_window(message))
+            case Looked() | Measured() | Saved():
+                # The evaluator may still be writing what the phase before asked it to.
+                if self._looked_at:
+                    self._looked_at[0].take(process, message)
             case Done():
                 self._take_done(process, message)
             case _:
                 assert self._inner is not None, f"{process} said {message} before any phase"
                 self._inner.take(process, message)
+                if isinstance(message, WorkDone):
+                    self._make(self._reactor.take_work(message))
         self._go_on()
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
         if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handing_over:
+            if self._phase == LOOSENED:
+                self._make(self._reactor.compare_workers())
             return self._inner.judge(processes)
         lockstep = self._inner
         if not isinstance(lockstep, SynchronousCoordinator):
@@ -127,6 +147,8 @@ class SwitchCoordinator(Coordinator):
     @override
     def left(self, process: str) -> None:
         self._idle.discard(process)
+        if process == EVALUATOR:
+            self._looked_at.clear()
         if isinstance(self._inner, ServingCoordinator):
             self._inner.left(process)
 
@@ -171,12 +193,15 @@ class SwitchCoordinator(Coordinator):
             self._startup_s = time.monotonic() - self._made
         if self._announced is not None and len(self._begun) == self._job.workers:
             self._announced.pause_s = max(self._begun.values())
+            self._reactor.note_pause(self._announced.pause_s)
             self._desk.record(self._announced)
             self._announced = None
 
     def _phase_over(self, process: str, message: PhaseOver) -> None:
         self._over[process] = message
         self._idle.add(process)
+        if process == EVALUATOR and self._looked_at:
+            self._looked_at.popleft()
         if isinstance(self._inner, ServingCoordinator):
             self._inner.take(process, Done(server=message.server))
             if self._inner.is_finishing:
@@ -185,7 +210,8 @@ class SwitchCoordinator(Coordinator):
     def _go_on(self) -> None:
         """Begin the first phase once all are there, and the next one when one is over."""
         if self._inner is None:
-            if self._num_idle == len(self.processes()):
+            if len(self._idle) == len(self.processes()):
+                self._reactor = Reactor(self._job, self._desk, num_samples=self._num_samples)
                 self._begin(self._phase)
             return
         workers = [f"worker-{rank}" for rank in range(self._job.workers)]
@@ -199,9 +225,16 @@ class SwitchCoordinator(Coordinator):
             self._position = self._inner.position
         self._next()
 
-    @property
-    def _num_idle(self) -> int:
-        return len(self._idle)
+    def _make(self, move: Move | None) -> None:
+        """Have the present phase left, unless it is being left already."""
+        if move is None or self._move is not None or self._inner is None:
+            return
+        self._move = move
+        self._desk.record(events.Decision(what=_WORDS[move.what], reason=move.cause))
+        if isinstance(self._inner, ServingCoordinator):
+            self._inner.turn()
+        else:
+            self._desk.send("worker-0", Turn(stay=move.what == "reshare"))
 
     def _take_positions(self, reports: Sequence[PhaseOver]) -> None:
         """Put the chief's position and the sums of all workers together."""
@@ -213,14 +246,37 @@ class SwitchCoordinator(Coordinator):
         self._snapshot = reports[0].snapshot
 
     def _next(self) -> None:
-        before = strategy_of(self._job, self._phase).name
-        self._phase += 1
-        phase = self._switch.resolved[self._phase]
+        before, was_loose = strategy_of(self._job, self._phase).name, self._phase == LOOSENED
+        move, self._move = self._move, None
+        if move is not None and self._is_at_boundary():
+            # What was planned for this very moment comes first.
+            move = None
+        self._checkpoint = ""
+        match move:
+            case None | Move(what="next"):
+                self._saved_position = msgspec.structs.replace(self._position)
+                self._home += 1
+                self._phase = self._home
+            case Move(what="rollback"):
+                assert self._saved_position is not None
+                self._position = msgspec.structs.replace(self._saved_position)
+                self._checkpoint = self._snapshot
+                self._home -= 1
+                self._phase = self._home
+            case Move(what="loosen"):
+                self._phase = LOOSENED
+            case Move(what="return") | Move(what="reshare"):
+                self._phase = self._home
+        if move is not None and move.what in ("reshare", "return"):
+            self._shares = move.shares
+        elif was_loose:
+            self._shares = ()
+        moment = self._switch.resolved[self._home]
         self._announced = events.Switched(
             phase=self._phase,
             before=before,
-            after=phase.strategy.name,
-            cause=_cause(phase.at, phase.epoch, phase.lr_drop),
+            after=strategy_of(self._job, self._phase).name,
+            cause=move.cause if move else _cause(moment.at, moment.epoch, moment.lr_drop),
             epoch=self._position.epoch,
             samples=self._position.samples,
             pause_s=0.0,
@@ -232,7 +288,7 @@ class SwitchCoordinator(Coordinator):
         """Let all processes take up a phase."""
         self._over.clear()
         self._begun.clear()
-        self._position.phase = phase
+        self._position.phase = self._home
         self._members = {
             process.name: self._desk.identity(process.name).incarnation
             for process in self.processes()
@@ -242,7 +298,10 @@ class SwitchCoordinator(Coordinator):
             self._inner = ServingCoordinator(
                 job, self._desk, self._position, limit=self._limit(), incarnations=self._members
             )
+            automatic = phase > 0 and self._switch.resolved[phase].at == "auto"
+            self._reactor.enter_serving(self._position, automatic=automatic)
         else:
+            self._reactor.enter_lockstep(self._automatic_next())
             self._inner = SynchronousCoordinator(job, self._desk)
         for process in self._inner.processes():
             self._send_begin(process.name)
@@ -254,6 +313,8 @@ class SwitchCoordinator(Coordinator):
         if serving and not checkpoint and (newcomer or process.startswith("server-")):
             checkpoint = self._snapshot
         self._idle.discard(process)
+        if process == EVALUATOR and isinstance(self._inner, ServingCoordinator):
+            self._looked_at.append(self._inner)
         self._desk.send(
             process,
             Begin(
@@ -271,9 +332,20 @@ class SwitchCoordinator(Coordinator):
     def _limit(self) -> Limit | None:
         """Where the present phase ends by plan."""
         phases = self._switch.resolved
-        if self._phase == LOOSENED or self._phase + 1 >= len(phases):
+        if self._home + 1 >= len(phases):
             return None
-        return boundary(phases[self._phase + 1], self._job, num_samples=self._num_samples)
+        return boundary(phases[self._home + 1], self._job, num_samples=self._num_samples)
+
+    def _is_at_boundary(self) -> bool:
+        limit = self._limit()
+        step = -(-self._position.epoch_samples // self._job.global_batch)
+        here = (self._position.epoch, step)
+        return limit is not None and here >= (limit.epoch, limit.step)
+
+    def _automatic_next(self) -> PhaseStrategy | None:
+        """The strategy that an automatic switch leads to, if one is planned."""
+        following = self._switch.resolved[self._home + 1 : self._home + 2]
+        return following[0].strategy if following and following[0].at == "auto" else None
 
 
 def _cause(at: float | str | None, epoch: float | None, lr_drop: int | None) -> str:

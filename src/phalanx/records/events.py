@@ -139,6 +139,17 @@ class Switched(Event):
     handover: str = "live"
 
 
+class Considered(Event):
+    """Whether to switch now: what one window of a lockstep phase said."""
+
+    samples: int
+    rel_lr: float
+    noise_batches: float
+    gain: float
+    saved_s: float
+    closed: list[str]
+
+
 class ServerRestored(Event):
     """A lost server serves again."""
 
@@ -273,6 +284,7 @@ AnyEvent = (
     | Checkpoint
     | Resumed
     | Switched
+    | Considered
     | ServerRestored
     | Served
     | Clock

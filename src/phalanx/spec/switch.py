@@ -90,6 +90,8 @@ class StragglerSpec(Spec):
 
     slow: Annotated[float, Field(gt=1)] = 1.3
     """A worker counts as slow above this many times the median time per sample."""
+    window_s: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds over which workers are compared; shorter ones see every hiccup."""
     windows: PositiveInt = 3
     """Windows in a row before anything is done, and before it is undone."""
     reshare: bool = True
@@ -144,6 +146,14 @@ class SwitchSpec(_Moment):
             if not phase.is_given:
                 raise fault(
                     f"phase {number} does not say when it begins",
+                    "; give it at, epoch or lr_drop",
+                    at=("phases",),
+                )
+            before = self.phases[number - 2].strategy
+            if phase.at == "auto" and not isinstance(before, AllreduceSpec):
+                raise fault(
+                    f"phase {number} begins by itself, which needs the gradients of an allreduce "
+                    f"phase before it, not of {before.name}",
                     "; give it at, epoch or lr_drop",
                     at=("phases",),
                 )

@@ -67,13 +67,12 @@ def run_switching_helper(station: Station) -> Done:
     control = station.control
     num_samples = station.open_data().train.num_samples
     control.send(Idle(num_samples=num_samples))
-    done = Done()
     while True:
         station.tally.activity = "waiting for a phase"
         # Waits until the next phase or the end of this process: the lifelines see to that.
         order = control.inbox.get()
         if isinstance(order, Finish):
-            return done
+            return Done()
         if not isinstance(order, Begin):
             continue  # of the phase before, and too late
         phase = phase_station(station, order)
