@@ -104,7 +104,7 @@ Numbers are written without quotes; `64` is a number, `"64"` is text and is refu
 
 def reference_page() -> str:
     """The whole page as Markdown."""
-    parts = [_HEAD, *_table(JobSpec)]
+    parts = [_HEAD, *settings_table(JobSpec)]
     for key, field in shape.keys(JobSpec).items():
         specs = shape.spec_classes(field.annotation)
         if specs:
@@ -122,14 +122,15 @@ def _section(key: str, field: FieldInfo, specs: Sequence[type[Spec]]) -> Iterato
             title = f"`{names[0]}`" if names else f"`{_wording(shape.keys(spec)['name'])}`"
             yield f"\n### {title}\n"
         yield f"{_text(spec.__doc__ or '')}\n"
-        yield from _table(spec)
+        yield from settings_table(spec)
         for inner_key, inner in shape.keys(spec).items():
             for part in shape.spec_classes(inner.annotation):
                 yield f"\n`{key}.{inner_key}`: {_text(part.__doc__ or '')}\n"
-                yield from _table(part)
+                yield from settings_table(part)
 
 
-def _table(spec: type[Spec]) -> Iterator[str]:
+def settings_table(spec: type[Spec]) -> Iterator[str]:
+    """The settings of a spec as lines of a Markdown table."""
     rows = [(key, field) for key, field in shape.keys(spec).items() if not _is_fixed(spec, key)]
     if not rows:
         yield "It has no settings."
