@@ -44,6 +44,7 @@ class EpochProfiler:
         self._run = run
         self._process = process
         self._window: _Window | None = None
+        self._own: set[int] = set()
 
     def prepare(self) -> None:
         """Start and stop the profiler once, before training: its first start takes seconds."""
@@ -73,8 +74,11 @@ class EpochProfiler:
         window.pause()
         former = read_profile(self._run, self._process)
         epochs = {one.epoch: one for one in former.epochs} if former is not None else {}
-        # A gate within an epoch, such as a checkpoint, makes several windows of it.
-        epochs[window.epoch] = window.result(epochs.get(window.epoch))
+        # A gate within an epoch, such as a checkpoint, makes several windows of it. What an earlier
+        # process measured is replaced: a resumed run repeats the epoch.
+        earlier = epochs.get(window.epoch) if window.epoch in self._own else None
+        epochs[window.epoch] = window.result(earlier)
+        self._own.add(window.epoch)
         write_profile(
             self._run,
             ProcessProfile(
