@@ -46,6 +46,11 @@ class Cell(msgspec.Struct, kw_only=True):
         return f"{self.method} · {self.batch}"
 
     @property
+    def phrase(self) -> str:
+        """The same as part of a sentence."""
+        return f"{self.method} with batch {self.batch}"
+
+    @property
     def finished(self) -> list[RunRecord]:
         """The runs whose figures count."""
         return [run for run in self.runs if run.is_finished]
@@ -172,7 +177,7 @@ def _method_label(flat: Settings, differing: Sequence[str]) -> str:
     strategy = str(flat["strategy.name"])
     if "strategy.consistency" in flat:
         strategy += f" {flat['strategy.consistency']}"
-    parts = [strategy]
+    parts = []
     if "workers" in differing:
         parts.append(count_noun(int(str(flat["workers"])), "worker"))
     shown = ("strategy.name", "strategy.consistency", "workers")
@@ -181,7 +186,7 @@ def _method_label(flat: Settings, differing: Sequence[str]) -> str:
         for key in differing
         if key not in shown and not key.startswith((*_TASK_KEYS, *_BATCH_KEYS))
     ]
-    return ", ".join(parts)
+    return f"{strategy} ({', '.join(parts)})" if parts else strategy
 
 
 def _planned(material: Material) -> list[Cell]:

@@ -20,6 +20,10 @@ MAX_POINTS = 300
 """Per line."""
 GREY = "#767676"
 _BAR_PIXELS = 34
+_TWO_LINES = (
+    "split(indexof(datum.label, ' (') < 0 ? replace(datum.label, ' · ', '\\n')"
+    " : replace(datum.label, ' (', '\\n('), '\\n')"
+)
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 CONFIG: Spec = {
@@ -202,31 +206,31 @@ def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec
     # Whiskers of few runs can reach far: the axis ends where the bars and ideals do.
     top = max([row["amount"] for row in rows] + [row["ideal"] for row in rows] + [1.0]) * 1.25
     x = axis("amount", title, scale={"zero": True, "domainMax": shorten(top), "clamp": True})
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.55}},
+            "encoding": {"y": y, "x": x, "color": by_series(styles, "color")},
+        },
+        {
+            "mark": {"type": "tick", "thickness": 2, "color": "#333333", "size": 24},
+            "encoding": {"y": y, "x": {**x, "field": "ideal"}},
+        },
+        {
+            "data": {"values": [{"one": 1}]},
+            "mark": {"type": "rule", "strokeDash": [3, 3], "color": GREY},
+            "encoding": {"x": {**x, "field": "one"}},
+        },
+    ]
     whiskers = [row for row in rows if row.get("low") is not None]
-    return _view(
-        rows,
-        _BAR_PIXELS * len(bars),
-        layer=[
-            {
-                "mark": {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.55}},
-                "encoding": {"y": y, "x": x, "color": by_series(styles, "color")},
-            },
+    if whiskers:
+        layers.append(
             {
                 "data": {"values": whiskers},
                 "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#333333"},
                 "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "tick", "thickness": 2, "color": "#333333", "size": 24},
-                "encoding": {"y": y, "x": {**x, "field": "ideal"}},
-            },
-            {
-                "data": {"values": [{"one": 1}]},
-                "mark": {"type": "rule", "strokeDash": [3, 3], "color": GREY},
-                "encoding": {"x": {**x, "field": "one"}},
-            },
-        ],
-    )
+            }
+        )
+    return _view(rows, _BAR_PIXELS * len(bars), layer=layers)
 
 
 def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: str) -> Spec:
@@ -259,7 +263,7 @@ def bar_axis(bars: Sequence[str]) -> Spec:
         "sort": list(bars),
         "title": None,
         "axis": {
-            "labelExpr": "split(replace(datum.label, regexp(', | · '), '\\n'), '\\n')",
+            "labelExpr": _TWO_LINES,
             "labelLimit": 150,
             "labelLineHeight": 12,
             "domain": False,

@@ -86,7 +86,7 @@ def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     if cost is not None:
         price = f", {cost:.4g} {scope.settings.currency}"
     text = (
-        f"Use {chosen.method} with batch {chosen.batch}: of the cells within "
+        f"Use {chosen.phrase}: of the cells within "
         f"{_tolerance(scope.settings, quality)} of the best {quality.title} it needs the least "
         f"{saved.title}, {_figure(found, saved)}{price}"
     )
@@ -94,7 +94,7 @@ def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
         return f"{text}, and its {quality.title} is the best as well."
     contrast = contrast_cells(chosen, best, saved.key)
     assert contrast is not None
-    return f"{text}, {_times(contrast)} that of the most accurate, {best.label}."
+    return f"{text}, {_times(contrast)} that of the most accurate, {best.phrase}."
 
 
 def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
@@ -138,7 +138,7 @@ def _doubts(chosen: Cell, rivals: Sequence[Cell], num_usable: int, scope: Scope)
 def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:
     contrast = contrast_cells(chosen, cell, saved.key)
     tested = contrast is not None and contrast.p_value is not None
-    return f"{cell.label} (p = {p_text(contrast.p_value)})" if contrast and tested else cell.label
+    return f"{cell.phrase} (p = {p_text(contrast.p_value)})" if contrast and tested else cell.phrase
 
 
 def _is_level(chosen: Cell, cell: Cell, saved: Measure) -> bool:

@@ -1,12 +1,12 @@
 """What a machine or process used during a run, in few enough points to be drawn; pure.
 
-Series are thinned by averaging stretches of equal length, never by leaving points out, so a chart
-and the mean beside it agree. Memory keeps the highest value of each stretch.
+Series are thinned by averaging over stretches of time, so a chart and the mean beside it agree;
+memory keeps the highest value of each stretch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 import msgspec
@@ -15,6 +15,10 @@ from phalanx.records.usage import ResourceUse, UsePoint
 
 MAX_POINTS = 120
 """Per line: more than a chart of this width can show."""
+# The system counts processor time in hundredths of a second: what is shorter shows their edges.
+_SHORTEST_S = 0.25
+
+_Timed = tuple[float, UsePoint]
 
 
 class UseSeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,22 +77,49 @@ def thin(use: ResourceUse, *, is_machine: bool, max_points: int = MAX_POINTS) ->
 
 
 def _thinned(points: Sequence[UsePoint], max_points: int) -> UseSeries:
-    size = max(1, -(-len(points) // max_points))
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    parts = list(_stretches(points, max_points))
     return UseSeries(
-        t_s=[part[-1].t_s for part in parts],
-        cpu_cores=[fmean(point.cpu_cores for point in part) for part in parts],
-        memory_bytes=[max(point.memory_bytes for point in part) for part in parts],
+        t_s=[part[-1][1].t_s for part in parts],
+        cpu_cores=[_mean(part, lambda point: point.cpu_cores) for part in parts],
+        memory_bytes=[max(point.memory_bytes for _, point in part) for part in parts],
         received_bytes_per_s=[
-            fmean(sum(point.received_bytes_per_s.values()) for point in part) for part in parts
+            _mean(part, lambda point: sum(point.received_bytes_per_s.values())) for part in parts
         ],
         sent_bytes_per_s=[
-            fmean(sum(point.sent_bytes_per_s.values()) for point in part) for part in parts
+            _mean(part, lambda point: sum(point.sent_bytes_per_s.values())) for part in parts
         ],
-        watts=[_mean_of([point.watts for point in part]) for part in parts],
+        watts=[
+            None
+            if any(point.watts is None for _, point in part)
+            else _mean(part, lambda point: point.watts or 0.0)
+            for part in parts
+        ],
     )
 
 
-def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _stretches(points: Sequence[UsePoint], max_points: int) -> Iterator[list[_Timed]]:
+    """Points with their durations, put together until each group is long enough."""
+    if not points:
+        return
+    least_s = max(points[-1].t_s / max_points, _SHORTEST_S)
+    before_s, group_s = 0.0, 0.0
+    group: list[_Timed] = []
+    for point in points:
+        duration_s = max(0.0, point.t_s - before_s)
+        before_s = point.t_s
+        group.append((duration_s, point))
+        group_s += duration_s
+        if group_s >= least_s:
+            yield group
+            group, group_s = [], 0.0
+    # What is left over at the end is too short to tell anything, unless it is all there is.
+    if group and before_s < least_s:
+        yield group
+
+
+def _mean(part: Sequence[_Timed], value: Callable[[UsePoint], float]) -> float:
+    """Mean over time: an interval counts by its length."""
+    total_s = sum(duration_s for duration_s, _ in part)
+    if total_s == 0:
+        return fmean(value(point) for _, point in part)
+    return sum(duration_s * value(point) for duration_s, point in part) / total_s

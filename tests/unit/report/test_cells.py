@@ -19,9 +19,9 @@ def test_runs_that_differ_in_seed_and_name_only_make_a_cell(tmp_path: Path) -> N
     write_run(tmp_path, "d", {**JOB, "strategy": "single", "workers": 1})
     cells = group_runs(read_material([tmp_path]))
     assert [(cell.label, [run.seed for run in cell.runs]) for cell in cells] == [
-        ("single, 1 worker · 128", [1]),
-        ("allreduce, 2 workers · 32", [1]),
-        ("allreduce, 2 workers · 128", [1, 2]),
+        ("single (1 worker) · 128", [1]),
+        ("allreduce (2 workers) · 32", [1]),
+        ("allreduce (2 workers) · 128", [1, 2]),
     ]
     assert {cell.task for cell in cells} == {"mlp on digits"}
 
@@ -32,9 +32,9 @@ def test_a_setting_without_a_name_of_its_own_is_named_in_the_label(tmp_path: Pat
     write_run(tmp_path, "c", {**JOB, "optimizer": {"name": "sgd", "lr": 0.5}})
     labels = [cell.method for cell in group_runs(read_material([tmp_path]))]
     assert labels == [
-        "allreduce, optimizer.lr 0.5",
-        "local_sgd, optimizer.lr 0.05, every 4",
-        "local_sgd, optimizer.lr 0.05, every 16",
+        "allreduce (optimizer.lr 0.5)",
+        "local_sgd (optimizer.lr 0.05, every 4)",
+        "local_sgd (optimizer.lr 0.05, every 16)",
     ]
 
 

@@ -50,9 +50,10 @@ def test_the_quickest_within_the_tolerance_wins(tmp_path: Path) -> None:
     assert advice.best.strategy == "single"
     assert advice.alternatives == []
     assert advice.sentence.startswith(
-        "Use allreduce, 2 workers with batch 128: of the cells within 0.5 points of the best test "
+        "Use allreduce (2 workers) with batch 128: of the cells within 0.5 points of the best test "
         "accuracy it needs the least training time, 11.1 ± 0.5 s (n = 3), 0.55 (0.54 to 0.57) "
-        "times that of the most accurate, single, 1 worker · 128. It reaches 96.80 ± 0.25 % (n = 3)"
+        "times that of the most accurate, single (1 worker) with batch 128. "
+        "It reaches 96.80 ± 0.25 % (n = 3)"
     )
     assert "not distinguishable" not in advice.sentence
 
@@ -87,7 +88,7 @@ def test_what_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
     )
     advice = advice_of(scope)
     assert advice.alternatives == ["local_sgd · 128"]
-    assert "not distinguishable at 95 % from local_sgd · 128 (p = 0." in advice.sentence
+    assert "not distinguishable at 95 % from local_sgd with batch 128 (p = 0." in advice.sentence
 
 
 def test_single_runs_admit_that_they_are_single(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def _cells_table(scope: Scope) -> Table:
         Column("workers", "workers"),
         Column("threads", "threads each"),
         Column("parameters", "parameters"),
+        Column("updates", "updates"),
         Column("finished", "finished runs"),
         Column("failed", "not finished"),
     ]
@@ -109,6 +110,7 @@ def _cells_table(scope: Scope) -> Table:
                 number(cell.workers, 0),
                 number(first.threads if first else None, 0),
                 number(first.parameters if first else None, 0),
+                number(first.updates if first else None, 0),
                 number(len(cell.finished), 0),
                 number(cell.num_failed, 0, mark="doubt" if cell.num_failed else ""),
             ]

@@ -24,10 +24,9 @@ _SHOWN = (
     "val_accuracy",
     "train_s",
     "samples_per_s",
-    "elapsed_s",
-    "updates",
-    "bytes_sent",
     "energy_j",
+    "bytes_sent",
+    "elapsed_s",
 )
 
 
@@ -53,14 +52,12 @@ def estimate_columns(measure: Measure) -> list[Column]:
     ]
 
 
-def estimate_values(
-    found: Sequence[Estimate | None], measure: Measure, *, mark_best: bool = True
-) -> list[list[Value]]:
+def estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[list[Value]]:
     """The two columns' values, row by row, all with the same number of decimals."""
     means = [one.mean if one is not None else None for one in found]
     digits = shared_digits(measure, means)
     known = [mean for mean in means if mean is not None]
-    best = (max if measure.high_is_good else min)(known) if len(known) > 1 and mark_best else None
+    best = (max if measure.high_is_good else min)(known) if len(known) > 1 else None
     return [
         [
             number(
@@ -86,8 +83,7 @@ def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
     rows = [[text(c.method), text(c.batch), number(len(c.finished), 0)] for c in cells]
     for measure in shown:
         found = [estimate_cell(cell, measure.key) for cell in cells]
-        mark = measure.key not in ("updates",)
-        for row, values in zip(rows, estimate_values(found, measure, mark_best=mark), strict=True):
+        for row, values in zip(rows, estimate_values(found, measure), strict=True):
             row += values
     if scope.settings.price_per_hour is not None:
         columns.append(Column("cost_mean", "cost", scope.settings.currency))
