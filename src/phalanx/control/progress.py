@@ -72,11 +72,7 @@ class SpeedMeter:
 def combine(
     workers: Sequence[Progress], *, epochs: int, elapsed_s: float, rate: float
 ) -> RunProgress:
-    """Put the running totals of all workers together.
-
-    Waiting cannot be seen by one worker alone: the one that arrives last at an exchange only
-    communicates, and what the others spend beyond that is waiting for it.
-    """
+    """Put the running totals of all workers together."""
     lead = max(workers, key=lambda one: (one.epoch, one.step))
     current = [one for one in workers if one.epoch == lead.epoch]
     done = sum(one.epoch_samples for one in current)
@@ -103,13 +99,15 @@ def combine(
 
 
 def _time_shares(workers: Sequence[Progress]) -> dict[str, float]:
-    exchange = [one.exchange_s for one in workers]
-    shared = min(exchange)
+    # What nobody has compared yet: whoever arrives last at an exchange only communicates, and what
+    # the others spend beyond that is waiting for it.
+    shared = min(one.open_exchange_s for one in workers)
+    wait_s = sum(one.wait_s + one.open_exchange_s - shared for one in workers)
     seconds = {
         "input": sum(one.input_s for one in workers),
         "compute": sum(one.compute_s + one.apply_s for one in workers),
-        "communication": shared * len(workers),
-        "waiting": sum(exchange) - shared * len(workers),
+        "communication": sum(one.exchange_s for one in workers) - wait_s,
+        "waiting": wait_s,
     }
     total = sum(seconds.values())
     return {name: spent / total for name, spent in seconds.items()} if total > 0 else {}

@@ -30,6 +30,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     exchange_s: float = 0.0
     apply_s: float = 0.0
     wait_s: float = 0.0
+    open_exchange_s: float = 0.0
+    """The part of `exchange_s` of which nobody knows yet how much was waiting."""
     sent_bytes: int = 0
     version: int = 0
 

@@ -97,5 +97,6 @@ class Tally:
             apply_s=self.apply_s,
             wait_s=self.wait_s,
             sent_bytes=self.sent_bytes,
+            open_exchange_s=sum(self.exchanges),
             version=self.version,
         )
