@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from phalanx.control.coordinator import Coordinator
 from phalanx.records.log import read_logs
 from phalanx.records.rundir import RunDir
-from phalanx.records.summary import ServingSummary, Summary
+from phalanx.records.summary import ServingSummary, Summary, SwitchSummary
 from phalanx.records.usage import KINDS, totals
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -71,6 +71,17 @@ def summarise(
         attempts=attempts,
         parameters_sha256=outcome.parameters_sha256,
         serving=coordinator.serving,
+        switches=[
+            SwitchSummary(
+                before=one.before,
+                after=one.after,
+                cause=one.cause,
+                epoch=one.epoch,
+                samples=one.samples,
+                pause_s=one.pause_s,
+            )
+            for one in coordinator.switches
+        ],
         cpu_s=resources.cpu_s,
         memory_peak_bytes=resources.memory_peak_bytes,
         energy_j=resources.energy_j,

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from phalanx.control.collect import summarise
 from phalanx.control.coordinator import Coordinator, Identity
@@ -111,13 +112,31 @@ class Controller:
     def _supervise(self, server: ControlServer, log: EventLog, caught: CaughtSignals) -> Summary:
         started = time.monotonic()
         self._server, self._log = server, log
-        self._roster = roster = Roster(self._request, server, self._launcher)
         coordinator = self._make_coordinator()
+        with self._sampler(log):
+            self._carry_out(coordinator, caught, started)
+            while coordinator.successor is not None:
+                coordinator = coordinator.successor
+                self._request = replace(self._request, resume=self._request.run.checkpoints)
+                self._carry_out(coordinator, caught, started)
+        log.record(Finished(rank=-1, state="finished"))
+        return summarise(
+            self._request.run,
+            self._request.job,
+            coordinator,
+            threads=self._roster.worker_threads,
+            elapsed_s=time.monotonic() - started,
+            attempts=self._request.attempt,
+        )
+
+    def _carry_out(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
+        """Start a coordinator's processes, follow them to their end, and leave none behind."""
+        server, log = self._server, self._log
+        self._roster = roster = Roster(self._request, server, self._launcher)
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
         try:
-            with self._sampler(log):
-                self._watch(coordinator, caught, started)
+            self._watch(coordinator, caught, started)
         except BaseException as error:
             # The disk that broke the run may refuse this as well; the processes end all the same.
             with contextlib.suppress(StoreError):
@@ -128,15 +147,6 @@ class Controller:
             roster.stop(0.0 if caught.times > 1 else grace_s)
             raise
         roster.stop(grace_s)
-        log.record(Finished(rank=-1, state="finished"))
-        return summarise(
-            self._request.run,
-            self._request.job,
-            coordinator,
-            threads=roster.worker_threads,
-            elapsed_s=time.monotonic() - started,
-            attempts=self._request.attempt,
-        )
 
     def _make_coordinator(self) -> Coordinator:
         request = self._request

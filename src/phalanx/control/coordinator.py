@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.control.policy import ProcessFacts, Verdict
-from phalanx.records.events import Event
+from phalanx.records.events import Event, Switched
 from phalanx.records.summary import ServingSummary
 from phalanx.wire.messages import (
     EpochReport,
@@ -70,10 +70,14 @@ class Coordinator(ABC):
     Attributes:
         times: What each finished worker spent its time on, by process.
         serving: What the servers saw, in a run that has some; asked once it has finished.
+        switches: Changes of strategy so far.
+        successor: Who takes the run over with new processes, once those of this one have left.
     """
 
     times: dict[str, WorkTimes]
     serving: ServingSummary | None = None
+    switches: Sequence[Switched] = ()
+    successor: Coordinator | None = None
 
     @abstractmethod
     def processes(self) -> Sequence[Process]:

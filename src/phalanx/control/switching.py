@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from typing_extensions import override
@@ -57,10 +57,17 @@ class SwitchCoordinator(Coordinator):
         desk: Who acts.
         position: Where to begin.
         resumed: Whether that is taken from a checkpoint.
+        group: Number of the first group of workers.
     """
 
     def __init__(
-        self, job: JobSpec, desk: Desk, position: Position, *, resumed: bool = False
+        self,
+        job: JobSpec,
+        desk: Desk,
+        position: Position,
+        *,
+        resumed: bool = False,
+        group: int = 0,
     ) -> None:
         assert isinstance(job.strategy, SwitchSpec)
         self._job = job
@@ -82,11 +89,14 @@ class SwitchCoordinator(Coordinator):
         self._over: dict[str, PhaseOver] = {}
         self._begun: dict[str, float] = {}
         self._announced: events.Switched | None = None
-        self._group = 0
+        self._group = group
         self._members: dict[str, int] = {}
         self._made = time.monotonic()
         self._startup_s: float | None = None
+        self._left_at: float | None = None
         self.times: dict[str, WorkTimes] = {}
+        self._earlier_times: dict[str, WorkTimes] = {}
+        self.switches: list[events.Switched] = []
 
     @override
     def processes(self) -> Sequence[Process]:
@@ -163,7 +173,7 @@ class SwitchCoordinator(Coordinator):
         serving = self._inner if isinstance(self._inner, ServingCoordinator) else self._retired
         if serving is not None:
             self.serving = serving.serving or serving.summary()
-        self.times = self._inner.times
+        self.times = add_times(self._earlier_times, self._inner.times)
         return msgspec.structs.replace(outcome, startup_s=self._startup_s or 0.0)
 
     def _take_idle(self, process: str, message: Idle) -> None:
@@ -177,8 +187,13 @@ class SwitchCoordinator(Coordinator):
         assert self._inner is not None
         if process.startswith("worker-") or isinstance(self._inner, ServingCoordinator):
             self._inner.take(process, message)
-        workers = [f"worker-{rank}" for rank in range(self._job.workers)]
-        if process == workers[0]:
+        if self.successor is not None:
+            # All workers go on as they are with the run's totals.
+            assert isinstance(self.successor, SwitchCoordinator)
+            if message.times is not None:
+                own = {process: message.times}
+                self.successor._earlier_times |= add_times(self._earlier_times, own)
+        elif process == "worker-0":
             self._dismiss_idle()
 
     def _dismiss_idle(self) -> None:
@@ -192,9 +207,15 @@ class SwitchCoordinator(Coordinator):
         if self._startup_s is None:
             self._startup_s = time.monotonic() - self._made
         if self._announced is not None and len(self._begun) == self._job.workers:
-            self._announced.pause_s = max(self._begun.values())
+            self._announced.pause_s = (
+                max(self._begun.values())
+                if self._left_at is None
+                else time.monotonic() - self._left_at
+            )
+            self._left_at = None
             self._reactor.note_pause(self._announced.pause_s)
             self._desk.record(self._announced)
+            self.switches.append(self._announced)
             self._announced = None
 
     def _phase_over(self, process: str, message: PhaseOver) -> None:
@@ -215,7 +236,11 @@ class SwitchCoordinator(Coordinator):
                 self._begin(self._phase)
             return
         workers = [f"worker-{rank}" for rank in range(self._job.workers)]
-        if not all(worker in self._over for worker in workers):
+        awaited = list(workers)
+        if self._switch.handover == "restart" and isinstance(self._inner, ServingCoordinator):
+            # New processes begin from what the evaluator is still writing.
+            awaited.append(EVALUATOR)
+        if self.successor is not None or not all(one in self._over for one in awaited):
             return
         if isinstance(self._inner, SynchronousCoordinator):
             self._take_positions([self._over[worker] for worker in workers])
@@ -281,8 +306,27 @@ class SwitchCoordinator(Coordinator):
             samples=self._position.samples,
             pause_s=0.0,
             carried=list(CARRIED),
+            handover=self._switch.handover,
         )
-        self._begin(self._phase)
+        if self._switch.handover == "restart":
+            self._pass_on()
+        else:
+            self._begin(self._phase)
+
+    def _pass_on(self) -> None:
+        """Have new processes take over from the checkpoint at the boundary."""
+        self._position.phase = self._home
+        successor = SwitchCoordinator(
+            self._job, self._desk, self._position, resumed=True, group=self._group + 1
+        )
+        successor._announced, self._announced = self._announced, None
+        successor._left_at = time.monotonic()
+        successor._made, successor._startup_s = self._made, self._startup_s
+        successor.switches = self.switches
+        successor._retired = self._retired
+        self.successor = successor
+        for process in self.processes():
+            self._desk.send(process.name, Finish())
 
     def _begin(self, phase: int) -> None:
         """Let all processes take up a phase."""
@@ -326,6 +370,7 @@ class SwitchCoordinator(Coordinator):
                 newcomer=newcomer,
                 statistics=self._statistics,
                 shares=self._shares,
+                ramp=self._announced is not None,
             ),
         )
 
@@ -346,6 +391,20 @@ class SwitchCoordinator(Coordinator):
         """The strategy that an automatic switch leads to, if one is planned."""
         following = self._switch.resolved[self._home + 1 : self._home + 2]
         return following[0].strategy if following and following[0].at == "auto" else None
+
+
+def add_times(
+    first: Mapping[str, WorkTimes], second: Mapping[str, WorkTimes]
+) -> dict[str, WorkTimes]:
+    """What workers spent in two parts of a run; those of the first part only are left out."""
+    added = {}
+    for process, own in second.items():
+        before = first.get(process)
+        fields = WorkTimes.__struct_fields__
+        if before is not None:
+            own = WorkTimes(**{key: getattr(before, key) + getattr(own, key) for key in fields})
+        added[process] = own
+    return added
 
 
 def _cause(at: float | str | None, epoch: float | None, lr_drop: int | None) -> str:

@@ -26,6 +26,17 @@ class ServingSummary(msgspec.Struct, kw_only=True):
     processes_replaced: int
 
 
+class SwitchSummary(msgspec.Struct, kw_only=True):
+    """One change of strategy in the middle of a run."""
+
+    before: str
+    after: str
+    cause: str
+    epoch: int
+    samples: int
+    pause_s: float
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """The result of one run."""
 
@@ -67,6 +78,7 @@ class Summary(msgspec.Struct, kw_only=True):
     parameters_sha256: str
     cause: str | None = None
     serving: ServingSummary | None = None
+    switches: list[SwitchSummary] = msgspec.field(default_factory=list)
     overlapped_s: float = 0.0
     cpu_s: float | None = None
     memory_peak_bytes: int | None = None

@@ -78,6 +78,7 @@ class Begin(_Message, frozen=True, kw_only=True):
         share_state: The chief gives its optimiser state to everybody, as somebody has none.
         statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
         shares: Relative share of the global batch per worker; empty: as the job says.
+        ramp: Let the learning rate climb, as the phase follows another.
     """
 
     phase: int
@@ -89,6 +90,7 @@ class Begin(_Message, frozen=True, kw_only=True):
     share_state: bool = False
     statistics: bytes = b""
     shares: tuple[float, ...] = ()
+    ramp: bool = False
 
 
 class Turn(_Message, frozen=True):

@@ -90,9 +90,7 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
 def _note_clock(reading: ClockReading, spec: WorkerSpec, log: EventLog) -> None:
     # On a full disk whoever trains learns of it; the heartbeat must go on.
     with contextlib.suppress(StoreError):
-        log.record(
-            Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt)
-        )
+        log.record(Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt))
 
 
 def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: EventLog) -> int:

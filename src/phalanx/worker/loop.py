@@ -372,17 +372,8 @@ class TrainLoop:
         )
 
     def times(self) -> WorkTimes:
-        """Where this worker's time went, once `run` is over."""
-        tally = self._tally
-        return WorkTimes(
-            sent_bytes=tally.sent_before + self._collective.sent_bytes,
-            input_s=tally.input_s,
-            compute_s=tally.compute_s,
-            communication_s=tally.exchange_s - tally.wait_s,
-            wait_s=tally.wait_s,
-            apply_s=tally.apply_s,
-            overlapped_s=tally.overlapped_s,
-        )
+        """Where this worker's time went, once the job is over."""
+        return self._tally.times(sent_bytes=self._collective.sent_bytes)
 
     def _outcome(self, test: Measures | None, *, precision: str, startup_s: float) -> Outcome:
         position = self._position

@@ -94,22 +94,23 @@ def phase_station(station: Station, order: Begin) -> Station:
 def entry_of(station: Station, order: Begin) -> Entry:
     """How a process comes into a phase with servers."""
     position = msgspec.json.decode(order.position, type=Position)
-    if order.checkpoint == "newest":
-        assert station.spec.resume is not None
-        return Entry(restoring=order.newcomer, checkpoint=Path(station.spec.resume))
     strategy = strategy_of(station.job, order.phase)
     assert isinstance(strategy, ParameterServerSpec)
-    follows = position.samples > 0
+    ramp = None
+    if order.ramp and not strategy.synchronous:
+        ramp = handover.ramp_into(station.job, position)
+    if order.checkpoint == "newest":
+        assert station.spec.resume is not None
+        resume = Path(station.spec.resume)
+        return Entry(restoring=order.newcomer, checkpoint=resume, ramp=ramp)
     checkpoint = Path(order.checkpoint) if order.checkpoint else None
     if checkpoint is not None and not _appears(checkpoint):
         checkpoint = None
     return Entry(
-        position=position if follows else None,
+        position=position if position.samples > 0 else None,
         restoring=order.newcomer,
         checkpoint=checkpoint,
-        ramp=handover.ramp_into(station.job, position)
-        if follows and not strategy.synchronous
-        else None,
+        ramp=ramp,
     )
 
 
@@ -168,7 +169,8 @@ class SwitchingWorker:
             # Waits until the next phase or the end of this process: the lifelines see to that.
             order = control.inbox.get()
             if isinstance(order, Finish):
-                return Done()
+                # Other processes go on with the run.
+                return Done(times=self._station.tally.times(sent_bytes=0))
             if not isinstance(order, Begin):
                 continue  # of the phase before, and too late
             serving = isinstance(strategy_of(self._station.job, order.phase), ParameterServerSpec)
@@ -226,6 +228,8 @@ class SwitchingWorker:
         snapshot = ""
         if not stays and self._station.spec.rank == 0:
             snapshot = self._write_snapshot(position, state)
+            if self._switch.handover == "restart":
+                self._await_snapshot()
         own = msgspec.structs.replace(
             position,
             epoch_loss_sum=tally.epoch_loss_sum if position.epoch_samples else 0.0,
@@ -235,7 +239,7 @@ class SwitchingWorker:
 
     def _next_is_same(self, order: Begin) -> bool:
         """Whether the workers go on with the same strategy, each from its own replica."""
-        if not isinstance(self._strategy, Allreduce):
+        if not isinstance(self._strategy, Allreduce) or self._switch.handover == "restart":
             return False
         if self._council is not None and self._council.has_turned:
             return self._council.stays
@@ -264,7 +268,6 @@ class SwitchingWorker:
                 handover.take_slice(replica, own, bounds)
             colocated = phase.serving.servers == "colocated"
             self._served = _Served(worker.layout, colocated=colocated)
-            tally.sent_bytes = max(tally.sent_bytes, tally.sent_before)
             phase.control.send(PhaseOver(server=worker.finish().server))
         return None
 

@@ -23,7 +23,7 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.shards import Layout
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.messages import Done, FromCoordinator, WorkTimes
+from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.phases import HandedOver, HandOver
 from phalanx.wire.serving import (
     Completed,
@@ -213,22 +213,11 @@ class ServedWorker:
 
     def finish(self) -> Done:
         """Last words; a worker that came too late to take part has not sent anything."""
-        tally = self._station.tally
         self._station.profiler.leave()
         self._rest()
         server = self._host.finish() if self._host is not None else None
-        return Done(
-            times=WorkTimes(
-                sent_bytes=tally.sent_before + (self._client.sent_bytes if self._client else 0),
-                input_s=tally.input_s,
-                compute_s=tally.compute_s,
-                communication_s=tally.exchange_s - tally.wait_s,
-                wait_s=tally.wait_s,
-                apply_s=tally.apply_s,
-                overlapped_s=tally.overlapped_s,
-            ),
-            server=server,
-        )
+        sent_bytes = self._client.sent_bytes if self._client is not None else 0
+        return Done(times=self._station.tally.times(sent_bytes=sent_bytes), server=server)
 
     def _go_on(self) -> None:
         """There is work, maybe the first since the last gate."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from phalanx.wire.messages import Progress
+from phalanx.wire.messages import Progress, WorkTimes
 
 if TYPE_CHECKING:
     from phalanx.strategy.base import StepFacts
@@ -78,6 +78,22 @@ class Tally:
         self.wait_s += wait_s or 0.0
         if wait_s is None:
             self.exchanges.append(duration_s)
+
+    def times(self, *, sent_bytes: int) -> WorkTimes:
+        """Where this worker's time went, in all phases.
+
+        Args:
+            sent_bytes: By the transport of the present phase.
+        """
+        return WorkTimes(
+            sent_bytes=self.sent_before + sent_bytes,
+            input_s=self.input_s,
+            compute_s=self.compute_s,
+            communication_s=self.exchange_s - self.wait_s,
+            wait_s=self.wait_s,
+            apply_s=self.apply_s,
+            overlapped_s=self.overlapped_s,
+        )
 
     def progress(self) -> Progress:
         """What the next heartbeat says."""
