@@ -20,6 +20,7 @@ MAX_POINTS = 300
 """Per line."""
 GREY = "#767676"
 _BAR_PIXELS = 34
+_MAX_MARKED = 30
 _TWO_LINES = (
     "split(indexof(datum.label, ' (') < 0 ? replace(datum.label, ' · ', '\\n')"
     " : replace(datum.label, ' (', '\\n('), '\\n')"
@@ -94,8 +95,16 @@ def by_series(styles: Mapping[str, Style], channel: str) -> Spec:
     }
 
 
-def lines(rows: Rows, styles: Mapping[str, Style], x: Spec, y: Spec, *, band: bool = False) -> Spec:
-    """One line per series; with a band from `low` to `high` around it."""
+def lines(
+    rows: Rows,
+    styles: Mapping[str, Style],
+    x: Spec,
+    y: Spec,
+    *,
+    band: bool = False,
+    points: bool = True,
+) -> Spec:
+    """One line per series; with a band from `low` to `high` around it, and points if they fit."""
     layers: list[Spec] = []
     if band:
         layers.append(
@@ -121,7 +130,7 @@ def lines(rows: Rows, styles: Mapping[str, Style], x: Spec, y: Spec, *, band: bo
         }
     )
     counts = [sum(row["series"] == series for row in rows) for series in styles]
-    if max(counts, default=0) <= 30:
+    if points and max(counts, default=0) <= _MAX_MARKED:
         layers.append(
             {
                 "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
@@ -266,6 +275,8 @@ def bar_axis(bars: Sequence[str]) -> Spec:
             "labelExpr": _TWO_LINES,
             "labelLimit": 150,
             "labelLineHeight": 12,
+            # The first of two lines is centred; half a line up, both are.
+            "labelOffset": -6,
             "domain": False,
             "ticks": False,
             "labelOverlap": False,

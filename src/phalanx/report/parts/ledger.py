@@ -11,6 +11,7 @@ from phalanx.report.document import (
     Text,
     Value,
     number,
+    plain,
     text,
 )
 from phalanx.report.facts import RunRecord
@@ -86,7 +87,8 @@ def _outliers(scope: Scope) -> list[Block]:
             measure = MEASURES[key]
             for name in sorted(outliers_of(cell, key)):
                 run = next(run for run in cell.runs if run.name == name)
-                shown = number(value_of(run, key), measure.digits or 3, scale=measure.scale).text
+                value = value_of(run, key)
+                shown = plain(value, shared_digits(measure, [value]), scale=measure.scale)
                 unit = f" {measure.unit}" if measure.unit else ""
                 lines.append(
                     f"{_full_label(cell, scope)}, seed {run.seed} ({name}): {measure.title} of "

@@ -90,7 +90,7 @@ def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
     panels = [
         Panel(
             title=title,
-            spec=lines(rows, _only(tints, rows), x, axis("value", y, **from_zero)),
+            spec=lines(rows, _only(tints, rows), x, axis("value", y, **from_zero), points=False),
         )
         for title, y, rows, tints in charts
         if rows

@@ -1,0 +1,143 @@
+"""The page of a report in a real browser: drawn, quiet, alone, and no wider than the screen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from phalanx.api import make_report
+from support.made_up_study import write_made_up_study
+
+REQUIRED = os.environ.get("PHALANX_TEST_BROWSER") == "required"  # noqa: TID251 (a test's switch)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+WIDTHS = (1280, 390)
+LIMIT_MS = 100_000
+# A chart is drawn when it has marks: bars, lines, areas, points or rules.
+MARKS = "g.mark-rect path, g.mark-line path, g.mark-area path, g.mark-symbol path, g.mark-rule line"
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    page = folder / "report.html"
+    make_report([write_made_up_study(folder / "study").path], page=page)
+    return page
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        assert not REQUIRED, f"PHALANX_TEST_BROWSER=required, but none of {NAMES} is on the path"
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
+    arguments = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_chart_is_drawn_and_nothing_else_happens(
+    browser: Browser, page_file: Path, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    said: list[str] = []
+    asked: list[str] = []
+
+    def hear(message: ConsoleMessage) -> None:
+        said.append(f"{message.type}: {message.text}")
+
+    page.on("console", hear)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    _open(page, page_file)
+
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    charts = page.query_selector_all(".chart")
+    assert len(charts) >= 30
+    for chart in charts:
+        number = chart.get_attribute("data-chart")
+        box = chart.bounding_box()
+        assert box is not None, number
+        assert box["height"] > 80, number
+        assert box["width"] <= width, number
+        sizes = chart.eval_on_selector_all(
+            MARKS, "marks => marks.map(m => m.getBBox()).map(b => Math.max(b.width, b.height))"
+        )
+        assert any(size > 1 for size in sizes), f"chart {number} has no marks"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    _nothing_sticks_out(page, width)
+
+
+def _open(page: Page, file: Path) -> None:
+    page.goto(file.as_uri(), timeout=LIMIT_MS)
+    page.wait_for_selector("html[data-charts=drawn]", timeout=LIMIT_MS, state="attached")
+
+
+def _nothing_sticks_out(page: Page, width: int) -> None:
+    """Text and charts end inside the screen; only tables may be wider, in a box that scrolls."""
+    wide = page.eval_on_selector_all(
+        "h1, h2, p, li, figcaption, .chart svg, .legend",
+        "(all, width) => all.filter(e => e.getBoundingClientRect().right > width + 1)"
+        ".map(e => e.textContent.slice(0, 60))",
+        width,
+    )
+    assert wide == []
+
+
+def test_texts_of_a_chart_do_not_overlap(browser: Browser, page_file: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    _open(page, page_file)
+    clashes = page.evaluate(
+        """() => Array.from(document.querySelectorAll('.chart')).flatMap((chart) => {
+          const texts = Array.from(chart.querySelectorAll('text'))
+            .filter((t) => t.textContent.trim() && getComputedStyle(t).opacity !== '0'
+                    && getComputedStyle(t).display !== 'none')
+            .map((t) => [t.textContent, t.getBoundingClientRect()]);
+          const found = [];
+          texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
+            // A pixel or two of touching boxes is the font's own leading.
+            const across = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+            const down = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+            if (across > 2 && down > 4) found.push(`${chart.dataset.chart}: ${a} / ${b}`);
+          }));
+          return found;
+        })"""
+    )
+    assert clashes == []
+
+
+def test_without_scripts_the_tables_remain(browser: Browser, page_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(page_file.as_uri(), timeout=LIMIT_MS)
+    assert page.locator("noscript p").is_visible()
+    assert page.locator("table").count() >= 20
+    assert page.locator("table").first.is_visible()
+    context.close()
+
+
+def test_charts_follow_the_width_of_the_window(browser: Browser, page_file: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    _open(page, page_file)
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_function(
+        "Array.from(document.querySelectorAll('.chart svg')).every("
+        "e => e.getBoundingClientRect().right <= 391)",
+        timeout=LIMIT_MS,
+    )
