@@ -48,10 +48,19 @@ def test_the_share_never_exceeds_one() -> None:
 
 
 def test_waiting_is_what_exceeds_the_quickest_exchange() -> None:
-    slow = Progress(compute_s=6.0, apply_s=1.0, exchange_s=1.0)
-    fast = Progress(compute_s=3.0, apply_s=1.0, exchange_s=3.0, input_s=1.0)
+    slow = Progress(compute_s=6.0, apply_s=1.0, exchange_s=1.0, open_exchange_s=1.0)
+    fast = Progress(compute_s=3.0, apply_s=1.0, exchange_s=3.0, open_exchange_s=3.0, input_s=1.0)
     shares = combine([slow, fast], epochs=1, elapsed_s=1.0, rate=1.0).time_shares
     assert shares == pytest.approx(
         {"input": 1 / 16, "compute": 11 / 16, "communication": 2 / 16, "waiting": 2 / 16}
     )
     assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_waiting_that_workers_know_of_is_not_compared() -> None:
+    often = Progress(compute_s=6.0, exchange_s=3.0, wait_s=1.0)
+    seldom = Progress(compute_s=6.0, exchange_s=1.0, wait_s=0.0)
+    shares = combine([often, seldom], epochs=1, elapsed_s=1.0, rate=1.0).time_shares
+    assert shares == pytest.approx(
+        {"input": 0.0, "compute": 12 / 16, "communication": 3 / 16, "waiting": 1 / 16}
+    )
