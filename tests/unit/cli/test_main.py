@@ -64,7 +64,7 @@ def test_every_command_has_examples(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["tran"], "did you mean 'train'?"),
+        (["trin"], "did you mean 'train'?"),
         (["train", "--wrkers", "3"], "--workers"),
         (["train", "--workers", "many"], "--workers"),
         (["train"], "there is no job to train"),

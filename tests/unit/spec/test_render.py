@@ -106,6 +106,16 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
         mapping.pop("batch", None)
     if mapping.get("evaluate") == "never":
         mapping.pop("early_stop", None)
+    if isinstance(mapping.get("profile"), dict):
+        mapping["profile"]["epochs"] = "1"
+    observe = mapping.get("observe", {})
+    if observe.get("watts_idle") is None or observe.get("watts_full") is None:
+        observe.pop("watts_idle", None)
+        observe.pop("watts_full", None)
+        if observe.get("energy") == "model":
+            observe["energy"] = "off"
+    else:
+        observe["watts_full"] = observe["watts_idle"] + 1
     if mapping.get("strategy", {}).get("name") == "parameter_server":
         make_serving_consistent(mapping)
     return mapping
