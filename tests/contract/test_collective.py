@@ -35,6 +35,14 @@ class TestCollective:
 
         assert run_ranks(size, body)[-1] == [float(i * size) for i in range(20)]
 
+    def test_an_exchange_is_done_once_it_has_been_waited_for(self, size: int) -> None:
+        def body(group: Collective) -> bool:
+            pending = group.start_all_reduce(torch.zeros(1000))
+            pending.wait()
+            return pending.is_done()
+
+        assert run_ranks(size, body) == [True] * size
+
     def test_broadcast_from_any_rank(self, size: int) -> None:
         def body(group: Collective) -> float:
             tensor = torch.tensor([float(group.rank)])

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Finished, Served, Started, Step
+from phalanx.records.log import read_logs
+from phalanx.records.phases import worker_phases
 from phalanx.records.position import newest_position
 from phalanx.records.rundir import RunDir
+from phalanx.records.usage import process_uses
 from support.runs import LIMIT_S, Place, events_of, is_running
 from support.waiting import wait_until
 
@@ -79,6 +82,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Runs:
 def steps_of(run: RunDir, num_workers: int = 2) -> list[Step]:
     logs = (events_of(run, f"worker-{rank}") for rank in range(num_workers))
     return [event for log in logs for event in log if isinstance(event, Step)]
+
+
+def test_waiting_for_a_slow_worker_is_no_communication(runs: Runs) -> None:
+    job = job_with(served_by(consistency="bsp"), inject=[{"rank": 1, "slow": 6}])
+    runs.place.write_job(job | {"epochs": 2}, "slow.yaml")
+    summary = runs.place.summary("slow.yaml", "--set", "name=slow")
+    logs = read_logs(Path(summary["run_dir"]) / "events")
+    phases = worker_phases(logs)
+    fast, slow = phases["worker-0"], phases["worker-1"]
+    late_s = slow.forward_s + slow.backward_s - fast.forward_s - fast.backward_s
+    assert late_s > 0
+    # The fast one stood still for about as long as the slow one computed longer.
+    assert fast.wait_s > 0.6 * late_s
+    assert slow.wait_s < fast.wait_s / 2
+    assert fast.communication_s < fast.wait_s
+    for name in ("communication_s", "wait_s", "overlapped_s"):
+        mean = sum(getattr(one, name) for one in phases.values()) / 2
+        assert mean == pytest.approx(summary[name], abs=1e-6)
+    used = process_uses(logs)
+    assert set(used) == {"controller", "server-0", "worker-0", "worker-1", "evaluator-0"}
+    assert sum(one.cpu_s for one in used.values()) == pytest.approx(summary["cpu_s"])
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
