@@ -34,6 +34,7 @@ bench: $(STAMP) ## measure against plain PyTorch and the limits of memory and TC
 	@$(BIN)/python benchmarks/input.py
 	@$(BIN)/python benchmarks/sync.py
 	@$(BIN)/python benchmarks/paramserver.py
+	@$(BIN)/python benchmarks/report.py
 	@$(BIN)/python benchmarks/observe.py
 
 clean: ## remove .venv and caches

@@ -191,6 +191,8 @@ def _summary(run: RunDir, job: Mapping[str, Any], outcome: Outcome) -> Summary:
         attempts=1,
         parameters_sha256="0" * 64,
         serving=_serving() if served else None,
+        overlapped_s=0.1 * outcome.train_s if job["workers"] > 1 else 0.0,
+        energy_j=None if outcome.watts is None else outcome.watts * outcome.train_s,
     )
 
 

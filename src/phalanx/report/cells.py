@@ -152,7 +152,7 @@ def _cell_of(run: RunRecord, flat: Settings, differing: Sequence[str]) -> Cell:
     return Cell(
         id="",
         task=_task_label(flat, own),
-        method=_method_label(flat, own),
+        method=_method_label(run.job, flat, own),
         batch=str(global_batch),
         job=run.job,
         global_batch=global_batch,
@@ -173,20 +173,35 @@ def _task_label(flat: Settings, differing: Sequence[str]) -> str:
     return ", ".join([f"{flat['model.name']} on {flat['data.name']}", *extra])
 
 
-def _method_label(flat: Settings, differing: Sequence[str]) -> str:
-    strategy = str(flat["strategy.name"])
-    if "strategy.consistency" in flat:
-        strategy += f" {flat['strategy.consistency']}"
+def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[str]) -> str:
+    strategy = _strategy_label(job["strategy"])
     parts = []
     if "workers" in differing:
         parts.append(count_noun(int(str(flat["workers"])), "worker"))
-    shown = ("strategy.name", "strategy.consistency", "workers")
+    shown = ("strategy.name", "strategy.consistency", "strategy.phases", "workers")
     parts += [
         f"{key.removeprefix('strategy.')} {_text(flat[key])}"
         for key in differing
         if key not in shown and not key.startswith((*_TASK_KEYS, *_BATCH_KEYS))
     ]
     return f"{strategy} ({', '.join(parts)})" if parts else strategy
+
+
+def _strategy_label(strategy: Mapping[str, Any]) -> str:
+    """The name; of servers with their rule, of a switch with its phases and moments."""
+    name = str(strategy["name"])
+    if "consistency" in strategy:
+        return f"{name} {strategy['consistency']}"
+    phases = strategy.get("phases") or []
+    return " ".join([name, "from", *(_phase_label(phase) for phase in phases)]) if phases else name
+
+
+def _phase_label(phase: Mapping[str, Any]) -> str:
+    label = _strategy_label(phase["strategy"])
+    for moment, words in (("at", "at"), ("epoch", "at epoch"), ("lr_drop", "at decay")):
+        if phase.get(moment) is not None:
+            return f"{words} {phase[moment]} to {label}"
+    return label
 
 
 def _planned(material: Material) -> list[Cell]:

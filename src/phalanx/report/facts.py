@@ -41,7 +41,6 @@ class _StepTimes(msgspec.Struct):
 
     forward_s: float
     backward_s: float
-    overlapped_s: float = 0.0
 
 
 class StepSums(msgspec.Struct, kw_only=True):
@@ -50,8 +49,6 @@ class StepSums(msgspec.Struct, kw_only=True):
     steps: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
-    overlapped_s: float = 0.0
-    """Communication that went on behind the computation."""
 
 
 class ProcessRecord(msgspec.Struct, kw_only=True):
@@ -209,7 +206,6 @@ class _LogReader:
                 sums.steps += 1
                 sums.forward_s += times.forward_s
                 sums.backward_s += times.backward_s
-                sums.overlapped_s += times.overlapped_s
             elif line.startswith(_WANTED):
                 try:
                     self._take(self._events.decode(line), process)

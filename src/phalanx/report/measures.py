@@ -51,7 +51,7 @@ MEASURES = {
         Measure("cost", "cost"),
         Measure("energy_j", "energy", "J"),
         Measure("cpu_s", "processor time", "s"),
-        Measure("memory_peak_bytes", "peak memory", "MiB", _MIB, 0),
+        Measure("memory_peak_bytes", "peak memory of a process", "MiB", _MIB, 0),
         Measure("received_bytes", "received by machines", "MiB", _MIB),
     )
 }
@@ -63,18 +63,11 @@ def value_of(run: RunRecord, key: str) -> float | None:
     summary = run.summary
     if summary is None:
         return None
-    machines = [use for use in run.resources if use.is_machine]
-    processes = [use for use in run.resources if not use.is_machine]
     if key == "machine_s":
         return summary.elapsed_s * len(run.machines)
-    if key == "energy_j":
-        return _sum(use.energy_j for use in machines)
     if key == "received_bytes":
-        return _sum(use.received_bytes for use in machines)
-    if key == "cpu_s":
-        return _sum(use.cpu_s for use in processes)
-    if key == "memory_peak_bytes":
-        return _sum(use.memory_peak_bytes for use in processes)
+        received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
+        return float(sum(received)) if received else None
     value = getattr(summary, key, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -118,8 +111,3 @@ def shared_digits(measure: Measure, values: Iterable[float | None]) -> int:
         return measure.digits
     known = [abs(value * measure.scale) for value in values if value]
     return max(0, min(3, 2 - math.floor(math.log10(min(known))))) if known else 0
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(sum(known)) if known else None

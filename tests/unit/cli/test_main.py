@@ -54,7 +54,7 @@ def test_version() -> None:
     assert result.output == f"phalanx {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["train", "demo", "doctor", "runs list", "runs show"])
+@pytest.mark.parametrize("command", ["train", "demo", "doctor", "runs list", "runs show", "report"])
 def test_every_command_has_examples(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0

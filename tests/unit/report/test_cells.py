@@ -38,6 +38,13 @@ def test_a_setting_without_a_name_of_its_own_is_named_in_the_label(tmp_path: Pat
     ]
 
 
+def test_a_switch_is_called_by_its_phases(tmp_path: Path) -> None:
+    phases = [{"strategy": "allreduce"}, {"strategy": "local_sgd", "at": 0.25}]
+    write_run(tmp_path, "a", {**JOB, "strategy": {"name": "switch", "phases": phases}})
+    (cell,) = group_runs(read_material([tmp_path]))
+    assert cell.method == "switch from allreduce at 0.25 to local_sgd"
+
+
 def test_parts_of_one_kind_are_no_difference_beside_the_name() -> None:
     same, differing = differences(
         [

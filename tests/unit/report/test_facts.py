@@ -24,7 +24,6 @@ def test_a_run_gives_its_epochs_phases_and_resources(tmp_path: Path) -> None:
     assert sums.steps == 6
     assert sums.forward_s == pytest.approx(2.0)
     assert sums.backward_s == pytest.approx(4.0)
-    assert sums.overlapped_s == pytest.approx(1.0)
     machine, first, second = found.resources
     assert machine.is_machine
     assert machine.name == "hall-9"

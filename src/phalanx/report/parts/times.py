@@ -22,6 +22,7 @@ from phalanx.report.document import (
 from phalanx.report.facts import RunRecord
 from phalanx.report.measures import MEASURES, shared_digits
 from phalanx.report.parts.staleness import staleness_blocks
+from phalanx.report.parts.switches import switches_table
 from phalanx.report.scope import Scope
 
 PHASES = {
@@ -47,7 +48,7 @@ def phases_of(run: RunRecord) -> dict[str, float]:
     if summary is None or not workers:
         return {}
     backward = fmean(sums.backward_s for sums in workers)
-    hidden = min(backward, fmean(sums.overlapped_s for sums in workers))
+    hidden = min(backward, summary.overlapped_s)
     seconds = (
         summary.input_s,
         fmean(sums.forward_s for sums in workers),
@@ -73,8 +74,8 @@ def where_time_went(scope: Scope) -> Section | None:
         known = {cell.label: phases for cell in cells if (phases := mean_phases(cell))}
         if known:
             blocks += [_figure(f"phases-{index}", task, known), _table(index, task, known)]
-    stale = staleness_blocks(scope)
-    if not blocks and not stale:
+    more = [*staleness_blocks(scope), *switches_table(scope)]
+    if not blocks and not more:
         return None
     intro = (
         "Seconds of the mean worker in training steps. Communication that goes on behind backward "
@@ -84,7 +85,7 @@ def where_time_went(scope: Scope) -> Section | None:
     return Section(
         id="where-time-went",
         title="Where the time went",
-        blocks=[Text(lines=[intro]), *blocks, *stale],
+        blocks=[Text(lines=[intro]), *blocks, *more],
     )
 
 
