@@ -46,8 +46,8 @@ class OverlappedSteps:
     """Lays out steps that are computed while the push before them is on its way.
 
     A step is recorded when its push is answered. If that was awaited after computing the next step,
-    the record carries the time that the next one's batch took to come; if nothing was computed in
-    between, it carries none. So a step can be laid out once the next one is known. What is yielded
+    the record carries the time that the next one's batch took to come, and the step can be laid out
+    once the next one is known; if nothing was computed in between, it carries none. What is yielded
     comes in the order of time: parts of two steps take turns.
     """
 
@@ -60,17 +60,19 @@ class OverlappedSteps:
         done, computed_s = self._open, None
         if done is not None:
             yield from self._begin(done, following)
-            if done.input_s > 0:
-                computed_s = done.mono_s - done.exchange_s
-                yield following, _computation(following, computed_s, done.input_s)
+            computed_s = done.mono_s - done.exchange_s
+            yield following, _computation(following, computed_s, done.input_s)
             yield done, self._answer(done)
         self._open, self._computed_s = following, computed_s
+        if following.input_s == 0:
+            yield from self.finish()
 
     def finish(self) -> Iterator[tuple[Step, list[Span]]]:
         """Yield what is left of the last step."""
         if self._open is not None:
             yield from self._begin(self._open, None)
             yield self._open, self._answer(self._open)
+            self._open, self._computed_s = None, None
 
     def _begin(self, step: Step, following: Step | None) -> Iterator[tuple[Step, list[Span]]]:
         """The computation of the first step after a pause, which came before all else."""

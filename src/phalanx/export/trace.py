@@ -40,13 +40,15 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     size_bytes: int
 
 
-class _Met(msgspec.Struct, frozen=True):
-    """A start, a step or the end of an epoch, to be written in the order of all processes."""
+class _Part(msgspec.Struct, frozen=True):
+    """Something on the lane of a process's work, to be written in its turn."""
 
-    key: tuple[int, int, int]
-    """Attempt, epoch and step."""
+    key: tuple[int, ...]
+    """Attempt, epoch and step; what workers of a group did together has the same."""
     process: str
     event: Step | Standstill | Started
+    spans: list[Span] | None = None
+    """Where its phases lie, if that is known already."""
 
 
 def write_trace(run: RunDir, path: Path) -> TraceFacts:
@@ -83,37 +85,52 @@ class _Trace:
         self._narrators = {name: Narrator(self._sheet, name) for name in logs}
         ways = [self._read(name, path) for name, path in logs.items()]
         for _, group in groupby(heapq.merge(*ways, key=attrgetter("key")), key=attrgetter("key")):
-            met = list(group)
-            shortest_s = min(_exchange_s(one.event) for one in met)
-            for one in met:
-                wait_s = _exchange_s(one.event) - shortest_s
-                if isinstance(one.event, Step):
-                    self._step(one.process, one.key[0], one.event, wait_s)
-                else:
-                    self._narrators[one.process].stand(one.event, one.key[0], wait_s)
+            parts = list(group)
+            shortest_s = min(_exchange_s(one.event) for one in parts)
+            for one in parts:
+                self._write(one, shortest_s)
 
-    def _read(self, process: str, path: Path) -> Iterator[_Met]:
-        """Write what stands by itself; yield what must be compared with the other workers."""
-        narrator, served = self._narrators[process], OverlappedSteps()
+    def _write(self, part: _Part, shortest_s: float) -> None:
+        event, process, attempt = part.event, part.process, part.key[0]
+        wait_s = 0.0
+        if not isinstance(event, Started):
+            known = event.wait_s is not None
+            wait_s = event.wait_s or 0.0 if known else _exchange_s(event) - shortest_s
+        if not isinstance(event, Step):
+            self._narrators[process].stand(event, attempt, wait_s)
+        elif part.spans is not None:
+            self._spans(process, attempt, event, part.spans)
+        else:
+            self._step(process, attempt, event, wait_s)
+
+    def _read(self, process: str, path: Path) -> Iterator[_Part]:
+        """Write what stands by itself; yield what has to be compared, or written in its turn.
+
+        Keys never fall within a log. Steps with servers have no order among processes: they follow
+        what their own process did before.
+        """
+        narrator, overlapped = self._narrators[process], OverlappedSteps()
+        place, last, count = list(self._narrators).index(process), (1, -1, 0), 0
         for event in read_events(path):
             narrator.tell(event)
-            attempt = narrator.attempt
-            if isinstance(event, Started):
-                yield _Met((attempt, -1, 0), process, event)
-            elif not isinstance(event, Step | Standstill):
+            if not isinstance(event, Step | Standstill | Started):
                 continue
+            if isinstance(event, Started):
+                last = (narrator.attempt, -1, 0)
             elif event.wait_s is None:
                 step = event.step if isinstance(event, Step) else _AFTER_STEPS
-                yield _Met((attempt, event.epoch, step), process, event)
-            elif isinstance(event, Standstill):
-                narrator.stand(event, attempt, event.wait_s)
-            elif self._overlap:
-                for done, spans in served.add(event):
-                    self._spans(process, attempt, done, spans)
+                last = (narrator.attempt, event.epoch, step)
+                yield _Part((*last, -1, 0), process, event)
+                continue
+            count += 1
+            key = (*last, place, count)
+            if self._overlap and isinstance(event, Step):
+                for step_of, spans in overlapped.add(event):
+                    yield _Part(key, process, step_of, spans)
             else:
-                self._step(process, attempt, event, event.wait_s)
-        for done, spans in served.finish():
-            self._spans(process, narrator.attempt, done, spans)
+                yield _Part(key, process, event)
+        for step_of, spans in overlapped.finish():
+            yield _Part((*last, place, count + 1), process, step_of, spans)
 
     def _step(self, process: str, attempt: int, step: Step, wait_s: float) -> None:
         """A step as one span, with its phases inside."""

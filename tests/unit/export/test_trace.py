@@ -236,6 +236,8 @@ def test_overlapped_pushes_are_laid_out_one_by_one(tmp_path: Path) -> None:
     steps = [
         step(1, 12.0, input_s=0.5, exchange_s=0.5, wait_s=0.0, **compute),
         step(3, 13.0, input_s=0.0, exchange_s=1.0, wait_s=0.0, **compute),
+        Standstill(epoch=0, what="work", duration_s=0.5, wait_s=0.5, mono_s=13.5),
+        step(5, 15.0, input_s=0.0, exchange_s=0.25, wait_s=0.0, **compute),
     ]
     trace = trace_of(write_run(tmp_path, {"worker-0": [started(0, 10.0), *steps]}, job=job))
     forwards = [one[1:] for one in spans(trace, "worker-0") if one[0] == "forward"]
@@ -243,7 +245,12 @@ def test_overlapped_pushes_are_laid_out_one_by_one(tmp_path: Path) -> None:
     assert forwards == [
         (pytest.approx(1.0), pytest.approx(1.25)),
         (pytest.approx(2.0), pytest.approx(2.25)),
+        (pytest.approx(5.25), pytest.approx(5.5)),
     ]
+    # Nothing on the lane pushes another aside, in whatever order it was recorded.
+    names = [name for name, *_ in spans(trace, "worker-0")]
+    assert names[0] == "start-up"
+    assert (names.count("exchange"), names.count("waiting for work")) == (3, 1)
 
 
 def test_a_run_that_never_began_still_gives_a_trace(tmp_path: Path) -> None:
