@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.control.coordinator import Desk
 from phalanx.records import events
-from phalanx.records.improvement import note_validation
+from phalanx.records.improvement import may_stop, note_validation
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochReport
@@ -62,7 +62,7 @@ class Looking:
         """Whether training may go on: early stopping has to wait for what the look finds."""
         if self._reading:
             return False
-        return self.is_idle or self._job.early_stop is None
+        return self._of is None or not may_stop(self._job, self._of.epoch)
 
     @property
     def test_due(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
+from phalanx.spec.optimize import EarlyStopSpec
 
 Monitor = Literal["val_loss", "val_accuracy"]
 
@@ -26,6 +27,10 @@ def is_better(
 def note_validation(job: JobSpec, position: Position) -> bool:
     """Count epochs without improvement in `position`, and stop there when there are too many.
 
+    Args:
+        job: Says what stops a run early.
+        position: At the end of an epoch, which is counted already; takes what is found.
+
     Returns:
         Whether this is the best so far, and the job wants the best to be kept.
     """
@@ -36,10 +41,30 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     value = position.val_loss if monitor == "val_loss" else position.val_accuracy
     if value is None:
         return False
-    if is_better(monitor, value, position.best_value, min_delta=early.min_delta if early else 0.0):
+    improved = is_better(
+        monitor, value, position.best_value, min_delta=early.min_delta if early else 0.0
+    )
+    if improved:
         position.best_value = value
-        position.stale_epochs = 0
-        return job.checkpoint.best is not None
-    position.stale_epochs += 1
-    position.stopped_early = early is not None and position.stale_epochs >= early.patience
-    return False
+    position.stale_epochs = 0 if improved else position.stale_epochs + 1
+    position.stopped_early = early is not None and _stops(early, position, value)
+    return improved and job.checkpoint.best is not None
+
+
+def may_stop(job: JobSpec, epochs_done: int) -> bool:
+    """Whether what is measured after so many epochs can end the run."""
+    early = job.early_stop
+    if early is None:
+        return False
+    return early.patience is not None or (early.bar is not None and early.bar.epoch == epochs_done)
+
+
+def _stops(early: EarlyStopSpec, position: Position, value: float) -> bool:
+    if early.patience is not None and position.stale_epochs >= early.patience:
+        return True
+    bar = early.bar
+    if bar is None or bar.epoch != position.epoch:
+        return False
+    # A loss that is not a number is below no bar.
+    met = value <= bar.value if early.monitor == "val_loss" else value >= bar.value
+    return not met

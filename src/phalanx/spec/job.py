@@ -128,6 +128,8 @@ class JobSpec(Spec):
                 )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
+            raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         return self
 
     def _check_strategy(self, strategy: PhaseStrategy) -> None:

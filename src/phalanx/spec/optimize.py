@@ -171,12 +171,33 @@ class LossSpec(Spec):
 LossField = Annotated[LossSpec, BeforeValidator(name_only)]
 
 
+class BarSpec(Spec):
+    """What validation must have come to after a certain epoch."""
+
+    epoch: Annotated[int, Field(gt=0)]
+    """Measured after this many epochs."""
+    value: float
+    """A loss of at most, or an accuracy of at least this."""
+
+
 class EarlyStopSpec(Spec):
-    """End the run when validation stops improving."""
+    """End the run when validation stops improving, or has not come far enough."""
 
     monitor: Literal["val_loss", "val_accuracy"] = "val_loss"
     """What must improve."""
-    patience: Annotated[int, Field(gt=0)] = 3
-    """Epochs without improvement that are tolerated."""
+    patience: Annotated[int, Field(gt=0)] | None = 3
+    """Epochs without improvement that are tolerated; null: any number."""
     min_delta: NonNegative = 0.0
     """Improvements up to this size do not count."""
+    bar: BarSpec | None = None
+    """End after one epoch unless a value is reached then, for searches; null: no such bar."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> EarlyStopSpec:
+        if self.patience is None and self.bar is None:
+            raise fault(
+                "early_stop without patience needs a bar",
+                ", such as {epoch: 10, value: 0.5}",
+                at=("patience",),
+            )
+        return self

@@ -64,7 +64,7 @@ def _short_form_schema(annotation: shape.Annotation) -> dict[str, JsonValue]:
 def _lines(spec: Spec, comments: bool, indent: str) -> Iterator[str]:
     for key, field in shape.keys(type(spec)).items():
         value = getattr(spec, _attribute(spec, key))
-        text = f"{indent}{key}:" + ("" if isinstance(value, Spec) else f" {flow(value)}")
+        text = f"{indent}{key}:" + ("" if isinstance(value, Spec) else f" {flow(_plain(value))}")
         note = _comment(field.description or "", _WIDTH - len(text)) if comments else ""
         yield text + note
         if isinstance(value, Spec):
@@ -82,6 +82,13 @@ def _comment(description: str, room: int) -> str:
 
 def _ordered(value: object, dumped: JsonValue) -> JsonValue:
     return to_mapping(value) if isinstance(value, Spec) else dumped
+
+
+def _plain(value: object) -> object:
+    """Lists of settings with their entries as mappings; anything else as it is."""
+    if not isinstance(value, tuple):
+        return value
+    return [to_mapping(entry) if isinstance(entry, Spec) else entry for entry in value]
 
 
 def _keys(spec: Spec) -> list[str]:

@@ -247,8 +247,8 @@ class TrainLoop:
             validation = self._measure("validation")
             position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
         self._report_epoch()
-        improved = note_validation(self._job, position)
         position.epoch += 1
+        improved = note_validation(self._job, position)
         position.epoch_samples = 0
         every = self._job.checkpoint.every_epochs
         due = every is not None and (position.epoch % every == 0 or last)

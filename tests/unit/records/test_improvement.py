@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.records.improvement import Monitor, is_better
+from phalanx.records.improvement import Monitor, is_better, may_stop, note_validation
+from phalanx.records.position import Position
+from phalanx.spec.loader import job_from_mapping
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,38 @@ def test_better_means_beyond_the_best_by_more_than_the_least_difference(
     monitor: Monitor, value: float, best: float | None, min_delta: float, expected: bool
 ) -> None:
     assert is_better(monitor, value, best, min_delta=min_delta) is expected
+
+
+def after(epoch: int, accuracy: float, **early: object) -> Position:
+    """Where a run stands when an accuracy was measured after an epoch."""
+    job = job_from_mapping({"early_stop": {"monitor": "val_accuracy", **early}, "epochs": 9})
+    position = Position(epoch=epoch, val_accuracy=accuracy)
+    note_validation(job, position)
+    return position
+
+
+BAR = {"patience": None, "bar": {"epoch": 4, "value": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "accuracy", "stops"),
+    [(4, 0.49, True), (4, 0.5, False), (3, 0.1, False), (5, 0.1, False), (4, float("nan"), True)],
+)
+def test_a_bar_ends_the_run_after_its_epoch_alone(epoch: int, accuracy: float, stops: bool) -> None:
+    assert after(epoch, accuracy, **BAR).stopped_early is stops
+
+
+def test_the_bar_of_a_loss_lies_above() -> None:
+    job = job_from_mapping({"early_stop": {"bar": {"epoch": 1, "value": 0.5}}})
+    for loss, stops in [(0.4, False), (0.5, False), (0.6, True)]:
+        position = Position(epoch=1, val_loss=loss)
+        note_validation(job, position)
+        assert position.stopped_early is stops
+
+
+def test_training_waits_only_for_measures_that_can_end_it() -> None:
+    barred = job_from_mapping({"early_stop": BAR, "epochs": 9})
+    assert [epoch for epoch in range(1, 10) if may_stop(barred, epoch)] == [4]
+    patient = job_from_mapping({"early_stop": {}, "epochs": 9})
+    assert all(may_stop(patient, epoch) for epoch in range(1, 10))
+    assert not may_stop(job_from_mapping({}), 1)

@@ -140,7 +140,7 @@ WRONG_TYPES = [
      "optimizer must be a name such as sgd, or a mapping such as {name: sgd}, not 3"),
     ("model: [mlp]", "model must be a name, or a mapping with a name, not [mlp]"),
     ("early_stop: true",
-     "early_stop must be a mapping with monitor, patience or min_delta, or null, not true"),
+     "early_stop must be a mapping with monitor, patience, min_delta or bar, or null, not true"),
     ("name: 5", f"name must be {NAME}, not 5; put it in quotes"),
 ]  # fmt: skip
 

@@ -73,7 +73,10 @@ def settings_of(spec: type[Spec]) -> st.SearchStrategy[dict[str, object]]:
     special = {"DataSpec": data_names, "UserModelSpec": user_names, "JobSpec": job_names}
     if spec.__name__ in special:
         fields["name"] = special[spec.__name__]
-    required = {"name": fields.pop("name")} if "name" in fields else {}
+    needed = [
+        key for key, field in shape.keys(spec).items() if key == "name" or field.is_required()
+    ]
+    required = {key: fields.pop(key) for key in needed}
     return st.fixed_dictionaries(required, optional=fields)
 
 
@@ -104,8 +107,13 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     if mapping.get("strategy", {}).get("name") == "single":
         mapping["workers"] = 1
         mapping.pop("batch", None)
-    if mapping.get("evaluate") == "never":
+    if mapping.get("evaluate") in ("never", "end"):
         mapping.pop("early_stop", None)
+    early = mapping.get("early_stop")
+    if isinstance(early, dict) and early.get("bar") is None:
+        early.pop("patience", None)
+    for one in mapping.get("inject", ()):
+        one |= {"rank": 0, "begin": 0.25, "end": 0.5}
     if isinstance(mapping.get("profile"), dict):
         mapping["profile"]["epochs"] = "1"
     observe = mapping.get("observe", {})
@@ -118,7 +126,22 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
         observe["watts_full"] = observe["watts_idle"] + 1
     if mapping.get("strategy", {}).get("name") == "parameter_server":
         make_serving_consistent(mapping)
+    if mapping.get("strategy", {}).get("name") == "switch":
+        make_switch_consistent(mapping)
     return mapping
+
+
+def make_switch_consistent(mapping: dict[str, object]) -> None:
+    strategy = mapping["strategy"]
+    strategy.pop("epoch", None)
+    strategy.pop("lr_drop", None)
+    strategy.pop("straggler", None)
+    servers = {"name": "parameter_server", "servers": "colocated"}
+    if "phases" in strategy:
+        strategy.pop("at", None)
+        strategy["phases"] = [{"strategy": "allreduce"}, {"strategy": servers, "at": "auto"}]
+    mapping.get("optimizer", {}).pop("clip_norm", None)
+    mapping.get("data", {}).pop("shard", None)
 
 
 def make_serving_consistent(mapping: dict[str, object]) -> None:
