@@ -56,6 +56,14 @@ class Cell(msgspec.Struct, kw_only=True):
         return [run for run in self.runs if run.is_finished]
 
     @property
+    def typical(self) -> RunRecord | None:
+        """The finished run with the median training time; of two in the middle the quicker."""
+        ordered = sorted(
+            self.finished, key=lambda run: (run.summary.train_s if run.summary else 0.0, run.name)
+        )
+        return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+    @property
     def strategy(self) -> str:
         """The strategy's name in the job."""
         return str(self.job["strategy"]["name"])
@@ -119,8 +127,9 @@ def _lacking(key: str, flat: Sequence[Settings]) -> bool:
     """Whether a key is absent somewhere without a differing name that explains it."""
     if all(key in one for one in flat):
         return False
-    parent = key.rpartition(".")[0]
-    return len({str(one.get(f"{parent}.name")) for one in flat}) == 1
+    parts = key.split(".")
+    parents = [".".join(parts[:depth]) for depth in range(1, len(parts))]
+    return all(len({str(one.get(f"{parent}.name")) for one in flat}) == 1 for parent in parents)
 
 
 def _found(runs: Sequence[RunRecord]) -> list[Cell]:
@@ -174,7 +183,7 @@ def _task_label(flat: Settings, differing: Sequence[str]) -> str:
 
 
 def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[str]) -> str:
-    strategy = _strategy_label(job["strategy"])
+    strategy = strategy_label(job["strategy"])
     parts = []
     if "workers" in differing:
         parts.append(count_noun(int(str(flat["workers"])), "worker"))
@@ -187,7 +196,7 @@ def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[st
     return f"{strategy} ({', '.join(parts)})" if parts else strategy
 
 
-def _strategy_label(strategy: Mapping[str, Any]) -> str:
+def strategy_label(strategy: Mapping[str, Any]) -> str:
     """The name; of servers with their rule, of a switch with its phases and moments."""
     name = str(strategy["name"])
     if "consistency" in strategy:
@@ -197,7 +206,7 @@ def _strategy_label(strategy: Mapping[str, Any]) -> str:
 
 
 def _phase_label(phase: Mapping[str, Any]) -> str:
-    label = _strategy_label(phase["strategy"])
+    label = strategy_label(phase["strategy"])
     for moment, words in (("at", "at"), ("epoch", "at epoch"), ("lr_drop", "at decay")):
         if phase.get(moment) is not None:
             return f"{words} {phase[moment]} to {label}"

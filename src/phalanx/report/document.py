@@ -176,7 +176,7 @@ def pairs_table(
     return Table(
         id=id,
         caption=caption,
-        columns=[Column("name", "", is_text=True), Column("value", "", is_text=True)],
+        columns=[Column("name", "setting", is_text=True), Column("value", "value", is_text=True)],
         rows=[[text(name), text(value)] for name, value in items],
     )
 

@@ -24,12 +24,12 @@ from phalanx.report.parts.overview import advice_lines, in_short, what_was_run
 from phalanx.report.parts.published import published
 from phalanx.report.parts.results import results
 from phalanx.report.parts.scaling import scaling
+from phalanx.report.parts.stragglers import Blamed, blame_typical
 from phalanx.report.parts.times import where_time_went
 from phalanx.report.parts.tradeoff import time_to_accuracy, tradeoff
 from phalanx.report.recommend import recommend
 from phalanx.report.scope import Options, Scope, open_scope
 from phalanx.report.sheets import to_sheets
-from phalanx.store.atomic import write_atomically
 
 
 def make_document(sources: Sequence[Path], options: Options | None = None) -> Document:
@@ -38,10 +38,11 @@ def make_document(sources: Sequence[Path], options: Options | None = None) -> Do
     Raises:
         SpecError: There is nothing to report, or an option fits none of it.
     """
-    return compose(open_scope(read_material(sources), options or Options()))
+    scope = open_scope(read_material(sources), options or Options())
+    return compose(scope, blame_typical(scope))
 
 
-def compose(scope: Scope) -> Document:
+def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
     """All chapters that the runs give material for."""
     pairs, advice = pair_cells(scope), recommend(scope)
     chapters = [
@@ -54,7 +55,7 @@ def compose(scope: Scope) -> Document:
         tradeoff(scope),
         time_to_accuracy(scope),
         scaling(scope),
-        where_time_went(scope),
+        where_time_went(scope, blamed),
         machines(scope),
         published(scope),
         doubts(scope),
@@ -89,11 +90,12 @@ def write_sheets(document: Document, folder: Path) -> None:
 
 
 def _write(path: Path, content: str) -> None:
+    # Not through a temporary file: those are private, and a report is for showing around.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", path=str(path)) from error
-    write_atomically(path, content.encode())
 
 
 def _title(material: Material) -> str:

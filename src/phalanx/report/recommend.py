@@ -172,8 +172,9 @@ def _times(contrast: Contrast) -> str:
 
 
 def _tolerance(settings: RecommendSettings, quality: Measure) -> str:
-    unit = _points(quality)
-    return f"{settings.accuracy_loss * quality.scale:g}{unit}"
+    size = settings.accuracy_loss * quality.scale
+    unit = " point" if size == 1 and _points(quality) else _points(quality)
+    return f"{size:g}{unit}"
 
 
 def _points(quality: Measure) -> str:

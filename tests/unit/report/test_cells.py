@@ -53,6 +53,10 @@ def test_parts_of_one_kind_are_no_difference_beside_the_name() -> None:
         ]
     )
     assert differing == ["strategy.name"]
+    _, nested = differences(
+        [{"strategy": {"name": "switch", "auto": {"gain": 1}}}, {"strategy": {"name": "single"}}]
+    )
+    assert nested == ["strategy.name"]
     assert same == {"epochs": 3}
 
 

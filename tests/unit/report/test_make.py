@@ -213,6 +213,13 @@ def test_slips_of_the_published_figures_are_marked(document: Document) -> None:
     assert [value.text for value in table.rows[1]][4:8] == ["94.80", "± 0.25", "173.900", "16.2"]
 
 
+def test_the_strategy_is_written_out_with_what_was_set(tmp_path: Path) -> None:
+    servers = {"name": "parameter_server", "servers": 2, "lr_scaling": "none"}
+    write_run(tmp_path, "served", {**JOB, "workers": 2, "strategy": servers})
+    (row,) = csv.DictReader(io.StringIO(to_sheets(make_document([tmp_path]))["cells.csv"]))
+    assert row["strategy"] == "parameter_server async, servers 2, lr_scaling none"
+
+
 def test_options_are_heard(study: Path) -> None:
     asked = make_document([study], Options(target=("test_accuracy", 0.94), baseline="ONE"))
     text = to_markdown(asked)

@@ -49,19 +49,12 @@ def machines(scope: Scope) -> Section | None:
     blocks += [
         _figure(number_, cell, run, scope)
         for number_, cell in enumerate(watched[:MAX_CELLS], start=1)
-        for run in [_typical(cell)]
+        if (run := cell.typical) is not None and run.resources
     ]
     if len(watched) > MAX_CELLS:
         rest = count_noun(len(watched) - MAX_CELLS, "more cell")
         blocks.append(Text(lines=[f"The series of {rest} are not drawn; the table has all."]))
     return Section(id="machines", title="Machines and processes", blocks=blocks)
-
-
-def _typical(cell: Cell) -> RunRecord:
-    """The watched run with the median training time: the lower one of two."""
-    runs = [run for run in cell.finished if run.resources]
-    ordered = sorted(runs, key=lambda run: (run.summary.train_s if run.summary else 0, run.name))
-    return ordered[(len(ordered) - 1) // 2]
 
 
 def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from phalanx.report.cells import Cell, differences, flatten
+from phalanx.errors import SpecError
+from phalanx.report.cells import Cell, differences, flatten, strategy_label
 from phalanx.report.document import (
     NOTHING,
     Block,
@@ -23,6 +24,7 @@ from phalanx.report.facts import RunRecord
 from phalanx.report.format import count_noun, format_bytes
 from phalanx.report.recommend import Advice
 from phalanx.report.scope import Scope
+from phalanx.spec.loader import job_from_mapping
 
 # Nobody looks for these first, and they never explain a result.
 _HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory")
@@ -87,6 +89,7 @@ def _cells_table(scope: Scope) -> Table:
         Column("task", "task", is_text=True),
         Column("method", "method", is_text=True),
         Column("batch", "batch", is_text=True),
+        Column("strategy", "strategy", is_text=True),
         Column("global_batch", "global batch", "samples"),
         Column("worker_batch", "worker batch", "samples"),
         Column("workers", "workers"),
@@ -105,6 +108,7 @@ def _cells_table(scope: Scope) -> Table:
                 text(cell.task),
                 text(cell.method),
                 text(cell.batch),
+                text(_strategy(cell)),
                 number(cell.global_batch, 0),
                 number(share, 0 if share.is_integer() else 1),
                 number(cell.workers, 0),
@@ -117,6 +121,25 @@ def _cells_table(scope: Scope) -> Table:
         )
     caption = "The cells: runs in one cell differ in their seed only."
     return Table(id="cells", caption=caption, columns=columns, rows=rows)
+
+
+def _strategy(cell: Cell) -> str:
+    """The strategy with what was set on it; defaults go without saying."""
+    label = strategy_label(cell.job["strategy"])
+    try:
+        strategy = job_from_mapping(cell.job).strategy
+    except SpecError:
+        # Written by another version: its name has to do.
+        return label
+    usual = flatten(type(strategy)().model_dump(mode="json"))
+    own = flatten(strategy.model_dump(mode="json"))
+    said = ("name", "consistency", "phases")
+    set_ = [
+        f"{key} {_setting(value)}"
+        for key, value in own.items()
+        if key not in said and value != usual.get(key)
+    ]
+    return ", ".join([label, *set_])
 
 
 def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[Table]:

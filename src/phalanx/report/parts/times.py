@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from phalanx.report.cells import Cell
@@ -22,6 +22,7 @@ from phalanx.report.document import (
 from phalanx.report.facts import RunRecord
 from phalanx.report.measures import MEASURES, shared_digits
 from phalanx.report.parts.staleness import staleness_blocks
+from phalanx.report.parts.stragglers import Blamed, stragglers_table
 from phalanx.report.parts.switches import switches_table
 from phalanx.report.scope import Scope
 
@@ -67,13 +68,14 @@ def mean_phases(cell: Cell) -> dict[str, float]:
     return {name: fmean(one[name] for one in known) for name in PHASES} if known else {}
 
 
-def where_time_went(scope: Scope) -> Section | None:
-    """Phases for every task, then staleness where there were servers."""
+def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | None:
+    """Phases for every task, stragglers, staleness where there were servers, and switches."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         known = {cell.label: phases for cell in cells if (phases := mean_phases(cell))}
         if known:
             blocks += [_figure(f"phases-{index}", task, known), _table(index, task, known)]
+    blocks += stragglers_table(scope, blamed)
     more = [*staleness_blocks(scope), *switches_table(scope)]
     if not blocks and not more:
         return None
