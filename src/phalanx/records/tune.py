@@ -1,0 +1,60 @@
+"""What a search adds to the study directory that its runs lie in.
+
+    <study>/
+      tune.json    what is searched, and the job as it was given
+      job.yaml     the job with the share that was found, once the search is over
+
+Which share is tried next follows from these and the journal. Written by `study`, read by `cli`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.errors import SpecError, StoreError
+from phalanx.records.rundir import encode_pretty
+from phalanx.records.study import StudyDir
+from phalanx.store.atomic import write_atomically
+
+TUNE = "tune.json"
+FOUND_JOB = "job.yaml"
+
+
+class TuneManifest(msgspec.Struct, kw_only=True):
+    """What a search was started from."""
+
+    job: dict[str, Any]
+    """The settings that the job file gives, with what the command line changed."""
+    method: str
+    """binary or halving."""
+    runs: int
+    tolerance: float
+    max_settings: int
+    metric: str
+    """The accuracy that is compared."""
+
+
+def write_tune(study: StudyDir, tune: TuneManifest) -> None:
+    """Replace it in one stroke."""
+    write_atomically(study.path / TUNE, encode_pretty(tune))
+
+
+def read_tune(study: StudyDir) -> TuneManifest:
+    """What is searched in a study directory.
+
+    Raises:
+        SpecError: It is no search.
+        StoreError: It cannot be read.
+    """
+    path = study.path / TUNE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TuneManifest)
+    except FileNotFoundError:
+        raise SpecError(
+            f"{study.path} is no search: it has no {TUNE}; studies are resumed by "
+            f"`phalanx study resume {study.path}`"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
