@@ -19,12 +19,12 @@ from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.door import Peer
-from phalanx.paramserver.policy import Policy
-from phalanx.paramserver.rule import rule_for
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.shards import Layout
 from phalanx.paramserver.update import SliceUpdater, StepSize
+from phalanx.protocol.policy import Policy
+from phalanx.protocol.rule import rule_for
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.push_pull import PushPull

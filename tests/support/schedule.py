@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.paramserver.policy import Outcome, Policy, Release, Update
-from phalanx.paramserver.rule import Rule
+from phalanx.protocol.policy import Outcome, Policy, Release, Update
+from phalanx.protocol.rule import Rule
 
 
 @dataclass

@@ -1,5 +1,6 @@
-"""PARAMETERS THAT LIVE ELSEWHERE: policies (pure), shards, server, client, update.
+"""PARAMETERS THAT LIVE ELSEWHERE: shards, server, client, update.
 
 A server owns a contiguous slice of the flat parameters with its optimiser state; workers push
-gradients and get parameters back. `strategy.parameter_server` and the roles in `worker` call this.
+gradients and get parameters back. Who may do what, and when, is `protocol`'s business.
+`strategy.push_pull` and the roles in `worker` call this.
 """

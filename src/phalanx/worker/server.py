@@ -19,12 +19,12 @@ from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
 from phalanx.paramserver.client import max_frame_bytes
 from phalanx.paramserver.door import Peer, Role, digest_of
-from phalanx.paramserver.policy import Policy
-from phalanx.paramserver.rule import rule_for
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.shards import Layout
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
+from phalanx.protocol.policy import Policy
+from phalanx.protocol.rule import rule_for
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.paramserver.policy import Policy
-from phalanx.paramserver.rule import Rule, rule_for
+from phalanx.protocol.policy import Policy
+from phalanx.protocol.rule import Rule, rule_for
 from phalanx.spec.parameter_server import ParameterServerSpec
 from support.schedule import Cluster
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from phalanx.paramserver.credit import Pace, extra_steps
-from phalanx.paramserver.rule import Rule
+from phalanx.protocol.credit import Pace, extra_steps
+from phalanx.protocol.rule import Rule
 
 
 @dataclass(frozen=True)
