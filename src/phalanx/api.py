@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from phalanx.report.document import Document
     from phalanx.report.scope import Preference
     from phalanx.spec.study_file import StudyFile
+    from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver, StudyOutcome
+    from phalanx.study.search import Listener
+    from phalanx.study.search_plan import Request
 
 DEFAULT_RUNS = Path("runs")
 DEFAULT_DATA = Path.home() / ".cache" / "phalanx" / "data"
@@ -146,6 +149,57 @@ def resume_study(
 
     cores = sorted(os.sched_getaffinity(0))
     return StudyRunner(study, cores=cores, observers=observers, retry_failed=retry_failed).run()
+
+
+def tune_switch(
+    request: Request,
+    *,
+    to: Path,
+    observers: Sequence[StudyObserver] = (),
+    listen: Listener | None = None,
+) -> Findings:
+    """Search the share of a recurring job that has to be synchronous.
+
+    Args:
+        request: The job, and how to search.
+        to: The directory of the search, which is a study directory too.
+        observers: Who follows the runs.
+        listen: Told after every decision.
+
+    Returns:
+        What was found; `job.yaml` in the directory is the job with that share.
+    """
+    from phalanx.study.search import create_search
+
+    study = create_search(to, request, cores=sorted(os.sched_getaffinity(0)))
+    return resume_tune(study, observers=observers, listen=listen)
+
+
+def resume_tune(
+    study: StudyDir,
+    *,
+    observers: Sequence[StudyObserver] = (),
+    listen: Listener | None = None,
+    retry_failed: bool = False,
+) -> Findings:
+    """Go on with a search; what it has run already is not run again.
+
+    Args:
+        study: Its directory; nobody else may be running it now.
+        observers: Who follows the runs.
+        listen: Told after every decision.
+        retry_failed: Run what has failed once more.
+    """
+    from phalanx.study.search import SwitchSearch
+
+    search = SwitchSearch(
+        study,
+        cores=sorted(os.sched_getaffinity(0)),
+        observers=observers,
+        listen=listen or (lambda findings: None),
+        retry_failed=retry_failed,
+    )
+    return search.run()
 
 
 def make_report(

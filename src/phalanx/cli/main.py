@@ -28,6 +28,7 @@ from phalanx.cli import (
     study,
     trace,
     train,
+    tune,
 )
 from phalanx.errors import ExitCode, PhalanxError
 
@@ -53,6 +54,7 @@ app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.add_typer(study.app, name="study")
+app.add_typer(tune.app, name="tune")
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 app.add_typer(export.app, name="export")

@@ -133,7 +133,7 @@ def resume(
 
     directory = StudyDir.open(study)
     if any(option is not None for option in (repeats, parallel, budget)):
-        lanes = None if parallel is None else _lanes(parallel)
+        lanes = None if parallel is None else lanes_of(parallel)
         manifest = amend(directory.manifest(), repeats=repeats, parallel=lanes, budget=budget)
         directory.write_manifest(manifest)
 
@@ -164,7 +164,8 @@ def show(
         _show(open_console(), directory.path)
 
 
-def _lanes(text: str) -> int | str:
+def lanes_of(text: str) -> int | str:
+    """The number of lanes in an option, or `auto`."""
     if text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:

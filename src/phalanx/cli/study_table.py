@@ -183,7 +183,7 @@ def _gate_table(results: Sequence[GateResult], manifest: StudyManifest) -> Rende
 
 
 def _end_line(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial]) -> str:
-    least = len(manifest.cells) * manifest.repeats.min
+    least = sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
     line = f"{count_noun(len(trials), 'run')} of at least {least}: {study.path}"
     if len(trials) < least:
         line += f"; go on with `phalanx study resume {study.path}`"

@@ -32,6 +32,9 @@ _BAR_COLUMNS = 24
 class StudyView(StudyObserver, AbstractContextManager["StudyView"], Protocol):
     """An observer that holds a terminal while the study goes."""
 
+    def write(self, line: Text) -> None:
+        """One line of somebody else's among its own."""
+
 
 def choose_study_view(console: Console) -> StudyView:
     """The view that suits a console."""

@@ -37,6 +37,8 @@ class PlannedCell(msgspec.Struct, kw_only=True):
     """Axis to label."""
     job: dict[str, Any] = {}
     """The whole job, all defaults filled in; its seed is replaced in each trial."""
+    runs: int | None = None
+    """How often it is run, if not as often as the study says."""
 
 
 class PlannedRepeats(msgspec.Struct, kw_only=True):
@@ -107,6 +109,11 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     def cell(self, cell_id: str) -> PlannedCell:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.id == cell_id)
+
+    def repeats_of(self, cell_id: str) -> PlannedRepeats:
+        """How often a cell is run."""
+        runs = self.cell(cell_id).runs
+        return self.repeats if runs is None else PlannedRepeats(min=runs, max=runs)
 
 
 class Trial(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ Which share is tried next follows from these and the journal. Written by `study`
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,9 +37,20 @@ class TuneManifest(msgspec.Struct, kw_only=True):
     """The accuracy that is compared."""
 
 
-def write_tune(study: StudyDir, tune: TuneManifest) -> None:
-    """Replace it in one stroke."""
-    write_atomically(study.path / TUNE, encode_pretty(tune))
+def write_tune(path: Path, tune: TuneManifest) -> None:
+    """Write down what is searched, in a directory that need not be there yet.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot create {path}: {error.strerror}; choose another place with --to",
+            path=str(path),
+        ) from error
+    write_atomically(path / TUNE, encode_pretty(tune))
 
 
 def read_tune(study: StudyDir) -> TuneManifest:

@@ -37,7 +37,7 @@ def look_ahead(
     failed = sum(state.failed for state in standing.cells.values())
     expected, left_s, known = 0, 0.0, False
     for name, state in standing.cells.items():
-        total = max(expected_repeats(state, manifest.repeats), len(state.attempted))
+        total = max(expected_repeats(state, manifest.repeats_of(name)), len(state.attempted))
         expected += total
         each = trial_estimate_s(standing, name)
         if each is None:

@@ -82,6 +82,7 @@ class StudyRunner:
         cores: What its trials may use, divided into lanes.
         observers: Who follows it.
         retry_failed: Run trials that have failed once more.
+        resume_with: The command that goes on after an interruption.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class StudyRunner:
         cores: Sequence[int],
         observers: Sequence[StudyObserver] = (),
         retry_failed: bool = False,
+        resume_with: str = "phalanx study resume",
     ) -> None:
         self._study = study
+        self._resume_with = resume_with
         self._observers = observers
         self._manifest = study.manifest()
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
@@ -215,7 +218,7 @@ class StudyRunner:
         kind = Terminated if caught.number == signal.SIGTERM else Interrupted
         raise kind(
             f"the study was interrupted after {len(self._trials)} runs; those under way will be "
-            f"run again; go on with `phalanx study resume {self._study.path}`"
+            f"run again; go on with `{self._resume_with} {self._study.path}`"
         )
 
     def _end_running(self) -> None:

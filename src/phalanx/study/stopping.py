@@ -102,7 +102,7 @@ def next_trial(manifest: StudyManifest, standing: Standing) -> Planned | None:
     for order, cell in enumerate(manifest.cells):
         state = standing.cells[cell.id]
         repeat = _next_repeat(state)
-        if repeat < wanted_repeats(state, manifest.repeats):
+        if repeat < wanted_repeats(state, manifest.repeats_of(cell.id)):
             candidates.append((repeat, order, cell.id))
     for repeat, _, name in sorted(candidates):
         if _fits_budget(manifest, standing, name):

@@ -7,6 +7,7 @@ it writes in the end looks like the one that it was given.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from phalanx.errors import SpecError
 from phalanx.spec.flow import flow
@@ -71,11 +72,11 @@ def with_share(given: Mapped, share: float) -> dict[str, object]:
         return {**given, "strategy": _first(strategy, raw)}
     if not isinstance(strategy, SwitchSpec):
         return {**given, "strategy": _switch_of(strategy, raw, share)}
-    settings = dict(raw) if isinstance(raw, Mapping) else {"name": "switch"}
+    settings: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"name": "switch"}
     if not strategy.phases:
         short = {key: value for key, value in settings.items() if key not in _MOMENTS}
         return {**given, "strategy": {**short, "at": share}}
-    first, second = settings["phases"]  # type: ignore[misc]  # two mappings, by check_tunable
+    first, second = settings["phases"]
     second = {key: value for key, value in second.items() if key not in _MOMENTS}
     return {**given, "strategy": {**settings, "phases": [first, {**second, "at": share}]}}
 
@@ -131,7 +132,7 @@ def _check_for_bars(job: JobSpec) -> None:
             "method halving ends runs at bars of its own; leave early_stop out or use --method "
             "binary"
         )
-    if all(bar_epoch(job, share) is None for share in (0.0, 0.25)):
+    if bar_epoch(job, 0.0) is None:
         raise SpecError(
             f"method halving needs epochs after the first decay of the rate, but the job has only "
             f"{job.epochs}; use --method binary"

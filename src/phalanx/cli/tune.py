@@ -1,0 +1,188 @@
+"""`phalanx tune`: search a setting of a recurring job offline, go on with a search, show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from phalanx.cli.study import DirArgument, ParallelOption, QuietOption
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from phalanx.study.findings import Findings
+    from phalanx.study.runner import StudyObserver
+    from phalanx.study.search import Listener
+
+    Start = Callable[[Sequence[StudyObserver], Listener], Findings]
+
+app = typer.Typer(help="Search a setting of a job that recurs.", no_args_is_help=True)
+
+SWITCH_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx tune switch job.yaml
+
+phalanx tune switch job.yaml --method halving --tolerance 0.005
+
+phalanx tune switch job.yaml --runs 3 --seeds 7,8,9 --to results/share
+"""
+RESUME_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx tune resume runs/tune-job
+
+phalanx tune resume runs/tune-job --retry-failed
+"""
+SHOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx tune show runs/tune-job
+
+phalanx tune show runs/tune-job --json
+"""
+# Published for the binary search; halving is meant to be cheap.
+_DEFAULT_RUNS = {"binary": 5, "halving": 1}
+
+
+@app.command("switch", epilog=SWITCH_EXAMPLES)
+def switch(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file, in YAML.")],
+    method: Annotated[
+        Literal["binary", "halving"],
+        typer.Option(help="binary: as published; halving: one seed, laggards are ended early."),
+    ] = "binary",
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="R", min=1, help="Runs of a setting \\[default: 5 for binary, 1 for halving]."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="Loss of accuracy that counts as none.")
+    ] = 0.01,
+    max_settings: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10, help="Shares that are tried.")
+    ] = 5,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Seed of each run \\[default: the job's and on]."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the search lies \\[default: tune-NAME in runs]."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the job."),
+    ] = None,
+    parallel: ParallelOption = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the smallest synchronous share that keeps the accuracy; writes a job file with it.
+
+    The target is the accuracy of the synchronous job less --tolerance. All runs are kept as a
+    study, so `phalanx report` compares them.
+    """
+    from phalanx import api
+    from phalanx.cli.settings import cache_root, data_root, runs_root
+    from phalanx.cli.study import lanes_of
+    from phalanx.spec.loader import read_job, validate_job
+    from phalanx.study.search_plan import Request
+    from phalanx.study.tune import Aim
+
+    document = read_job(job)
+    spec = validate_job(document, settings or ())
+    assert isinstance(document.data, dict)
+    given = _seeds(seeds)
+    number = runs or (len(given) if given else _DEFAULT_RUNS[method])
+    request = Request(
+        job=document.data,
+        aim=Aim(method=method, runs=number, tolerance=tolerance, max_settings=max_settings),
+        seeds=given or tuple((spec.seed + repeat) % 2**32 for repeat in range(number)),
+        data_root=data_root(data),
+        cache_root=cache_root(),
+        parallel=1 if parallel is None else lanes_of(parallel),
+    )
+    place = to or runs_root() / f"tune-{spec.name}"
+
+    def start(observers: Sequence[StudyObserver], listen: Listener) -> Findings:
+        return api.tune_switch(request, to=place, observers=observers, listen=listen)
+
+    _carry_out(start, quiet=quiet)
+
+
+@app.command("resume", epilog=RESUME_EXAMPLES)
+def resume(
+    search: DirArgument,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", metavar="", help="Run what has failed once more."),
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on with a search that was interrupted."""
+    from phalanx import api
+    from phalanx.records.study import StudyDir
+
+    directory = StudyDir.open(search)
+
+    def start(observers: Sequence[StudyObserver], listen: Listener) -> Findings:
+        return api.resume_tune(
+            directory, observers=observers, listen=listen, retry_failed=retry_failed
+        )
+
+    _carry_out(start, quiet=quiet)
+
+
+@app.command("show", epilog=SHOW_EXAMPLES)
+def show(
+    search: DirArgument,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
+    ] = False,
+) -> None:
+    """Show what a search has tried, what it has cost, and when it will have paid."""
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.tune_table import render_search, search_facts
+    from phalanx.records.study import StudyDir
+    from phalanx.study.findings import look_at
+
+    findings = look_at(StudyDir.open(search))
+    if as_json:
+        from phalanx.cli.train import print_json
+
+        print_json(search_facts(findings))
+    else:
+        for part in render_search(findings):
+            open_console().print(part)
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) < 2**32 for part in parts):
+        raise SpecError(f"--seeds takes whole numbers with commas, such as 1,2,3, not {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _carry_out(start: Start, *, quiet: bool) -> None:
+    if quiet:
+        start([], lambda findings: None)
+        return
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.study_view import choose_study_view
+    from phalanx.cli.tune_table import describe_step, render_search
+
+    console = open_console()
+    with choose_study_view(console) as view:
+        findings = start([view], lambda found: view.write(describe_step(found)))
+    for part in render_search(findings):
+        console.print(part)
