@@ -88,13 +88,6 @@ def build_replica(
 
 
 def _bucket_bytes(strategy: StrategySpec) -> int | None:
-    # The gradient is cut once for all phases.
-    strategies = (
-        [phase.strategy for phase in strategy.resolved]
-        if isinstance(strategy, SwitchSpec)
-        else [strategy]
-    )
-    for one in strategies:
-        if isinstance(one, AllreduceSpec) and one.bucket_bytes != "auto":
-            return one.bucket_bytes
+    if isinstance(strategy, AllreduceSpec) and strategy.bucket_bytes != "auto":
+        return strategy.bucket_bytes
     return None
