@@ -21,7 +21,7 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.door import Peer
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.paramserver.update import SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import rule_for

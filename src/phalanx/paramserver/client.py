@@ -21,7 +21,7 @@ from phalanx.errors import PeerError
 from phalanx.paramserver.compression import Compression, Encoder, Received, payload_bytes
 from phalanx.paramserver.door import digest_of
 from phalanx.paramserver.link import Link, LinkSettings
-from phalanx.paramserver.shards import Layout, Segment
+from phalanx.protocol.shards import Layout, Segment
 from phalanx.wire.bulk import FRAME_SLACK_BYTES, HIGH_WATER, Flag, Header, Kind, Op
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.facts import ClientFacts

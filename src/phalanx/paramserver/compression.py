@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from phalanx.paramserver.shards import Layout, Segment
+from phalanx.protocol.shards import Layout, Segment
 from phalanx.wire.bulk import Kind
 
 Compression = Literal["none", "bf16", "int8"]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 
 Role = Literal["worker", "reader"]
 

@@ -19,7 +19,7 @@ from phalanx.paramserver.client import max_frame_bytes
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.door import digest_of
 from phalanx.paramserver.link import Link, LinkSettings
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.wire.bulk import HIGH_WATER, Header, Op
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair

@@ -19,7 +19,7 @@ from torch import Tensor
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shards import Segment
+from phalanx.protocol.shards import Segment
 from phalanx.protocol.policy import Update
 from phalanx.protocol.rule import Rule
 from phalanx.spec.optimize import OptimizerSpec

@@ -15,7 +15,7 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.reader import Reader
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator

@@ -26,7 +26,7 @@ from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.shard import Shard
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.switch import SwitchSpec

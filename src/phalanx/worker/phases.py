@@ -19,7 +19,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.lockstep import LockstepSpec

@@ -20,7 +20,7 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client, ClientSettings
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator

@@ -21,7 +21,7 @@ from phalanx.paramserver.client import max_frame_bytes
 from phalanx.paramserver.door import Peer, Role, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import rule_for

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from phalanx.errors import StoreError
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.records.rundir import RunDir
 from phalanx.store.atomic import write_atomically
 

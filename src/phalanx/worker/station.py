@@ -12,7 +12,7 @@ from pathlib import Path
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.engine.precision import PrecisionChoice
 from phalanx.observe.sampler import Sampler
-from phalanx.paramserver.shards import Layout, plan_shards
+from phalanx.protocol.shards import Layout, plan_shards
 from phalanx.records import events
 from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir

@@ -16,7 +16,7 @@ from phalanx.paramserver.client import Client
 from phalanx.paramserver.door import Peer
 from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.server import Server
-from phalanx.paramserver.shards import Layout
+from phalanx.protocol.shards import Layout
 from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
 from phalanx.wire.keys import KeyPair
 from support.paramserver import (

@@ -6,7 +6,7 @@ import torch
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shards import plan_shards
+from phalanx.protocol.shards import plan_shards
 from phalanx.paramserver.update import Contribution, DelayCompensation, SliceUpdater, StepSize
 from phalanx.protocol.policy import Member, Update
 from phalanx.protocol.rule import Rule

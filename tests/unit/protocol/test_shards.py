@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from phalanx.paramserver.shards import MAX_SEGMENT_BYTES, PARAMETER_BYTES, plan_shards
+from phalanx.protocol.shards import MAX_SEGMENT_BYTES, PARAMETER_BYTES, plan_shards
 
 sizes = st.integers(1, 60_000_000)
 servers = st.integers(1, 16)
