@@ -38,10 +38,10 @@ from phalanx.paramserver.client import Client, ClientSettings, max_frame_bytes
 from phalanx.paramserver.door import Peer, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
-from phalanx.protocol.shards import MAX_SEGMENT_BYTES, plan_shards
 from phalanx.paramserver.update import SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import rule_for
+from phalanx.protocol.shards import MAX_SEGMENT_BYTES, plan_shards
 from phalanx.spec.optimize import SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.deadline import Deadline

@@ -21,10 +21,10 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.door import Peer
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard
-from phalanx.protocol.shards import Layout
 from phalanx.paramserver.update import SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import rule_for
+from phalanx.protocol.shards import Layout
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.push_pull import PushPull

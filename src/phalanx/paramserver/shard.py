@@ -16,9 +16,9 @@ from torch import Tensor
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.facts import StalenessCounter
 from phalanx.paramserver.ledger import Ledger
-from phalanx.protocol.shards import Segment
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
 from phalanx.protocol.policy import Outcome, Policy, Update
+from phalanx.protocol.shards import Segment
 
 
 @dataclass(frozen=True, slots=True)

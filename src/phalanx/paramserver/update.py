@@ -19,9 +19,9 @@ from torch import Tensor
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.protocol.shards import Segment
 from phalanx.protocol.policy import Update
 from phalanx.protocol.rule import Rule
+from phalanx.protocol.shards import Segment
 from phalanx.spec.optimize import OptimizerSpec
 
 Rate = Callable[[int], float]

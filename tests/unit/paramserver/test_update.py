@@ -6,10 +6,10 @@ import torch
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.protocol.shards import plan_shards
 from phalanx.paramserver.update import Contribution, DelayCompensation, SliceUpdater, StepSize
 from phalanx.protocol.policy import Member, Update
 from phalanx.protocol.rule import Rule
+from phalanx.protocol.shards import plan_shards
 from phalanx.spec.optimize import AdamSpec, SgdSpec
 from phalanx.wire.bulk import Kind
 
