@@ -32,7 +32,7 @@ class Words:
     text: str
 
 
-def fault(message: str, hint: str = "", *, at: tuple[str, ...] = ()) -> PydanticCustomError:
+def fault(message: str, hint: str = "", *, at: tuple[str | int, ...] = ()) -> PydanticCustomError:
     """Build what a validator raises when several settings do not go together.
 
     Args:

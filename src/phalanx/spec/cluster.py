@@ -1,0 +1,103 @@
+"""An emulated cluster: hosts on one machine, each with its share of processor, memory and network.
+
+Plain data with its checks; `pool.emulate` makes the hosts, `cluster_file` reads the file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from phalanx.spec.base import ListOf, Spec, Words, fault
+from phalanx.spec.flow import quoted
+from phalanx.spec.machine import Gpu, GpuSpec, PositiveInt, Price
+from phalanx.spec.observe import Watts
+from phalanx.spec.quantity import BitsPerSecond, Bytes
+
+_MAX_HOSTS = 200
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+
+
+def _label(value: object) -> object:
+    if isinstance(value, str) and not _LABEL.fullmatch(value):
+        raise fault(
+            f"{quoted(value)} is no name of a host",
+            "; use up to 32 small letters, digits and '-'",
+        )
+    return value
+
+
+def _subnet(text: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError:
+        raise fault(f"{quoted(text)} is no IPv4 network", "; write 10.77.5.0/24") from None
+    if not network.is_private or network.prefixlen > 24:
+        raise fault(f"{quoted(text)} is not private or smaller than /24", "; write 10.77.5.0/24")
+    return text
+
+
+HostName = Annotated[str, BeforeValidator(_label), Words("a name of small letters and digits")]
+
+
+class HostSpec(Spec):
+    """One emulated host, and what its entry in the pool will say."""
+
+    name: HostName
+    """Its host name."""
+    cores: Annotated[float, Field(ge=0.05)] = 1.0
+    """Processor time that it gets, in cores; 0.5 is half of one."""
+    memory: Bytes | None = None
+    """Memory that it may use; null: no limit."""
+    link: BitsPerSecond | None = None
+    """Speed of its link in either direction; null: no limit."""
+    slots: PositiveInt = 1
+    """Goes into the pool: workers at the same time."""
+    gpu: Gpu = GpuSpec(count=0)
+    """Goes into the pool: what is claimed of graphics cards."""
+    price_per_hour: Price | None = None
+    """Goes into the pool."""
+    watts_idle: Watts | None = None
+    """Goes into the pool."""
+    watts_full: Watts | None = None
+    """Goes into the pool."""
+    energy_efficient: bool | None = None
+    """Goes into the pool."""
+    labels: ListOf[str] = ()
+    """Goes into the pool."""
+
+
+class ClusterSpec(Spec):
+    """Hosts that are emulated on this machine."""
+
+    cluster: HostName = "emulated"
+    """What the cluster is called."""
+    subnet: (
+        Annotated[str, AfterValidator(_subnet), Words("a private IPv4 network, /24 or larger")]
+        | None
+    ) = None
+    """Addresses of the hosts; null: the first of 10.77.0.0/24, 10.77.1.0/24, ... that is free."""
+    python: str | None = None
+    """The interpreter that the pool will name; null: the one that runs this command."""
+    hosts: ListOf[HostSpec]
+    """The hosts, in the order of their addresses."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> ClusterSpec:
+        if not 1 <= len(self.hosts) <= _MAX_HOSTS:
+            raise fault(
+                f"a cluster has 1 to {_MAX_HOSTS} hosts, not {len(self.hosts)}", at=("hosts",)
+            )
+        names: dict[str, int] = {}
+        for index, host in enumerate(self.hosts):
+            first = names.setdefault(host.name, index)
+            if first != index:
+                raise fault(
+                    f"hosts {first + 1} and {index + 1} have the same name '{host.name}'",
+                    "; give each a name of its own",
+                    at=("hosts", index, "name"),
+                )
+        return self

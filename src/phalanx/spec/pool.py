@@ -1,0 +1,97 @@
+"""The pool: the machines that somebody has, described once.
+
+Plain data with its checks; `pool_file` reads it from YAML or from the published blueprint.
+"""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from phalanx.spec.base import ListOf, Spec, fault
+from phalanx.spec.machine import MachineSpec, Port, PositiveInt, Price, UserName
+
+
+class DefaultsSpec(Spec):
+    """What holds for every machine that does not say otherwise."""
+
+    user: UserName | None = None
+    """Who logs in."""
+    port: Port | None = None
+    """Port of the ssh servers."""
+    key: str | None = None
+    """Path of the private key."""
+    agent: bool | None = None
+    """true: only keys of the ssh agent; false: never the agent."""
+    slots: PositiveInt = 1
+    """Workers that a machine takes at the same time."""
+    price_per_hour: Price | None = None
+    """What an hour of one machine costs."""
+    python: str = "python3"
+    """The interpreter that runs Phalanx there."""
+    workdir: str = "~/phalanx"
+    """Where code and results go there."""
+
+
+class PoolSpec(Spec):
+    """Machines, and how all of them are reached."""
+
+    pool: str = "pool"
+    """What the pool is called."""
+    ssh_config: str | None = None
+    """A file for ssh instead of your own `~/.ssh/config`; a relative path is seen from this
+    file."""
+    defaults: DefaultsSpec = DefaultsSpec()
+    """What holds for every machine that does not say otherwise."""
+    machines: ListOf[MachineSpec]
+    """The machines; their order is the order of ranks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lay_defaults(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        defaults, machines = data.get("defaults"), data.get("machines")
+        if not isinstance(defaults, dict) or not isinstance(machines, list):
+            return data
+        # Faults of the defaults are reported there, not once more for every machine.
+        known = {key: defaults[key] for key in DefaultsSpec.model_fields if key in defaults}
+        laid = [
+            {**_applying(known, one), **one} if isinstance(one, dict) else one for one in machines
+        ]
+        return {**data, "machines": laid}
+
+    @model_validator(mode="after")
+    def _distinct(self) -> PoolSpec:
+        if not self.machines:
+            raise fault(
+                "a pool needs at least one machine",
+                ", such as 'machines: [{host: 192.0.2.11}]'",
+                at=("machines",),
+            )
+        addresses: dict[tuple[str, int | None], int] = {}
+        names: dict[str, int] = {}
+        for index, machine in enumerate(self.machines):
+            address = (machine.host.lower(), machine.port)
+            first = addresses.setdefault(address, index)
+            if first != index:
+                raise fault(
+                    f"machines {first + 1} and {index + 1} have the same address '{machine.host}'",
+                    "; a machine stands in a pool once, with 'slots' for more workers",
+                    at=("machines", index, "host"),
+                )
+            first = names.setdefault(machine.title.lower(), index)
+            if first != index:
+                raise fault(
+                    f"machines {first + 1} and {index + 1} have the same name '{machine.title}'",
+                    "; give each a name of its own",
+                    at=("machines", index, "name"),
+                )
+        return self
+
+
+def _applying(defaults: dict[str, object], machine: dict[str, object]) -> dict[str, object]:
+    """The defaults without those that what the machine says makes meaningless."""
+    chosen = {"key", "agent"} & machine.keys()
+    return {
+        key: value for key, value in defaults.items() if not chosen or key not in ("key", "agent")
+    }

@@ -1,0 +1,82 @@
+"""Sizes and speeds as people write them: `8GB`, `512MiB`, `100Mbit/s`; plain numbers inside.
+
+Specs use the annotated types; filters of pools parse with the functions. `GB` is 10^9 bytes and
+`GiB` 2^30, as the standards have it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from phalanx.spec.base import Words, fault
+from phalanx.spec.flow import quoted
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/]*)")
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_BITS_PER_S = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes in `8GB`, `512 MiB` or `1000`; None if the text is no size."""
+    found = _NUMBER.fullmatch(text.strip())
+    factor = _BYTES.get(found.group(2).lower()) if found else None
+    return None if found is None or factor is None else round(float(found.group(1)) * factor)
+
+
+def parse_bits_per_s(text: str) -> int | None:
+    """Bits per second in `100Mbit/s` or `1 Gbit/s`; None if the text is no such speed."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    unit = found.group(2).lower().removesuffix("/s").removesuffix("ps")
+    factor = _BITS_PER_S.get(unit)
+    return None if factor is None else round(float(found.group(1)) * factor)
+
+
+def _as_bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    size = parse_bytes(value)
+    if size is None:
+        raise fault(f"{quoted(value)} is no size", "; write 8GB or 512MiB")
+    return size
+
+
+def _as_bits_per_s(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    speed = parse_bits_per_s(value)
+    if speed is None:
+        raise fault(f"{quoted(value)} is no speed of a link", "; write 100Mbit/s or 1Gbit/s")
+    return speed
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(_as_bytes),
+    Field(gt=0),
+    Words("a size above 0 such as 8GB or 512MiB, or a number of bytes"),
+]
+"""A size; files may give it with a unit, inside it is a number of bytes."""
+
+BitsPerSecond = Annotated[
+    int,
+    BeforeValidator(_as_bits_per_s),
+    Field(gt=0),
+    Words("a speed above 0 such as 100Mbit/s, or a number of bits per second"),
+]
+"""The speed of a link; files may give it with a unit, inside it is bits per second."""
