@@ -80,6 +80,16 @@ def axis(field: str, title: str, **extra: Any) -> Spec:
     }
 
 
+def epoch_axis(rows: Rows) -> Spec:
+    """Epochs of some rows: whole numbers from 1, at most seven of them named."""
+    last = max((int(row["epoch"]) for row in rows), default=1)
+    steps = (base * 10**power for power in range(7) for base in (1, 2, 5))
+    step = next(step for step in steps if last / step <= 6)
+    values = sorted({1, *range(step, last + 1, step)})
+    ticks = {"values": values, "format": "d"}
+    return axis("epoch", "epoch", scale={"zero": False, "nice": False}, axis=ticks)
+
+
 def by_series(styles: Mapping[str, Style], channel: str) -> Spec:
     """Colour, dash or shape by the series that a row belongs to."""
     ranges = {

@@ -233,7 +233,7 @@ def test_one_run_makes_a_report_without_guesses(tmp_path: Path) -> None:
         value.text for table in document.tables() for row in table.rows for value in row
     )
     assert [section.id for section in document.sections if section.id == "scaling"] == []
-    assert "rests on one run each" in to_markdown(document)
+    assert "1 cell rests on one run: no interval" in to_markdown(document)
     assert all(isinstance(figure, Figure) for figure in document.figures())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.cells import Cell
-from phalanx.report.charts import MAX_POINTS, Rows, axis, lines, shorten
+from phalanx.report.charts import MAX_POINTS, Rows, axis, epoch_axis, lines, shorten
 from phalanx.report.curves import CurvePoint, curve_of, spread
 from phalanx.report.document import (
     Block,
@@ -65,7 +65,8 @@ def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
 
 def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> list[Panel]:
     styles = {cell.label: scope.styles[cell.id] for cell in cells}
-    epochs = axis("epoch", "epoch", axis={"tickMinStep": 1, "format": "d"})
+    rows = {key: _rows(cells, MEASURES[key]) for key in (quality.key, "train_loss")}
+    epochs = epoch_axis(rows[quality.key])
     seconds = axis("seconds", "training time, s", scale={"zero": True})
     charts = (
         (quality, epochs, f"{quality.title} by epoch"),
@@ -75,7 +76,7 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
     return [
         Panel(
             title=_capital(f"{heading}{title}"),
-            spec=lines(_rows(cells, measure), styles, x, axis("value", _title(measure)), band=True),
+            spec=lines(rows[measure.key], styles, x, axis("value", _title(measure)), band=True),
         )
         for measure, x, title in charts
     ]

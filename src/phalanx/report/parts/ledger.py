@@ -138,13 +138,12 @@ def _few(scope: Scope) -> list[Block]:
     single = [cell for cell in scope.cells if len(cell.finished) == 1]
     if not single:
         return []
-    cells = count_noun(len(single), "cell")
-    verb = "rests" if len(single) == 1 else "rest"
-    return [
-        Text(
-            lines=[f"{cells} {verb} on one run each: no interval and no test can be given for it."]
-        )
-    ]
+    words = (
+        "1 cell rests on one run"
+        if len(single) == 1
+        else f"{len(single)} cells rest on one run each"
+    )
+    return [Text(lines=[f"{words}: no interval and no test can be given there."])]
 
 
 def _warnings(scope: Scope) -> list[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from phalanx.report.cells import Cell
-from phalanx.report.charts import Rows, axis, lines, shorten
+from phalanx.report.charts import Rows, axis, epoch_axis, lines, shorten
 from phalanx.report.curves import curve_of
 from phalanx.report.document import (
     MINUS,
@@ -41,9 +41,9 @@ def published(scope: Scope) -> Section | None:
     if study is None or path is None or study.published is None:
         return None
     source = load_published(path / study.published)
-    lines_ = [f"Source: {source.source}."]
+    lines_ = [f"Source: {_sentence(source.source)}"]
     if source.setup:
-        lines_.append(source.setup)
+        lines_.append(_sentence(source.setup))
     lines_.append(
         "Figures marked * were corrected, see Slips. Ours are of this study's machines and sizes: "
         "compare directions and orders, not seconds."
@@ -101,8 +101,13 @@ def _table(id: str, table: TableSpec, source: PublishedSpec, scope: Scope) -> Ta
         for line, values in zip(rows, _our_values(cells, ours), strict=True):
             line += values
     where = f" ({table.where})" if table.where else ""
-    note = f" {table.note}" if table.note else ""
+    note = f" {_sentence(table.note)}" if table.note else ""
     return Table(id=id, caption=f"{table.title}{where}.{note}", columns=columns, rows=rows)
+
+
+def _sentence(words: str) -> str:
+    """A note as a sentence: capital and full stop."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
 def _unit(spec: MeasureSpec) -> str:
@@ -144,11 +149,11 @@ def _our_values(cells: Sequence[Sequence[Cell]], measure: Measure) -> list[list[
 
 
 def _curves(source: PublishedSpec, scope: Scope) -> list[Block]:
-    """Published curves as dashed lines beside ours, one panel per task."""
+    """Published curves as dashed lines beside ours, one panel per task and batch."""
     panels = []
     titles: set[str] = set()
     legend: dict[str, Swatch] = {}
-    for task, cells in scope.tasks.items():
+    for (task, batch), cells in _by_task_and_batch(scope).items():
         rows: Rows = []
         styles: dict[str, Style] = {}
         for curve in source.curves:
@@ -160,14 +165,14 @@ def _curves(source: PublishedSpec, scope: Scope) -> list[Block]:
             style = scope.styles[cell.id]
             titles.add(measure.title)
             rows += _our_rows(cell, measure)
-            rows += _published_rows(cell.label, curve, measure.scale)
-            styles[cell.label] = Style(style.colour, (), style.shape)
-            styles[f"{cell.label}, published"] = Style(style.colour, (3, 3), style.shape)
-            legend[cell.label] = Swatch(label=cell.label, colour=style.colour)
+            rows += _published_rows(cell.method, curve, measure.scale)
+            styles[cell.method] = Style(style.colour, (), style.shape)
+            styles[f"{cell.method}, published"] = Style(style.colour, (3, 3), style.shape)
+            legend[cell.method] = Swatch(label=cell.method, colour=style.colour)
         if rows:
-            measured = f"{' and '.join(sorted(titles))}, %"
-            x = axis("epoch", "epoch", axis={"tickMinStep": 1, "format": "d"})
-            panels.append(Panel(title=task, spec=lines(rows, styles, x, axis("value", measured))))
+            y = axis("value", f"{' and '.join(sorted(titles))}, %")
+            spec_ = lines(rows, styles, epoch_axis(rows), y)
+            panels.append(Panel(title=f"{task}, batch {batch}", spec=spec_))
     if not panels:
         return []
     caption = (
@@ -178,9 +183,16 @@ def _curves(source: PublishedSpec, scope: Scope) -> list[Block]:
     return [Figure(id="published-curves", caption=caption, panels=panels, legend=swatches)]
 
 
+def _by_task_and_batch(scope: Scope) -> dict[tuple[str, str], list[Cell]]:
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in scope.cells:
+        groups.setdefault((cell.task, cell.batch), []).append(cell)
+    return groups
+
+
 def _our_rows(cell: Cell, measure: Measure) -> Rows:
     return [
-        {"series": cell.label, "epoch": p.epoch, "value": shorten(p.mean * measure.scale)}
+        {"series": cell.method, "epoch": p.epoch, "value": shorten(p.mean * measure.scale)}
         for p in curve_of(cell, measure.key, max_points=300)
     ]
 
