@@ -36,6 +36,7 @@ class Looking:
         self._number = 0
         self._part: str | None = None
         self._save = False
+        self._pin = False
         self._end_of_epoch = False
         self._of: Position | None = None
         self._reading = False
@@ -69,14 +70,26 @@ class Looking:
         """Whether the test part is still to be measured."""
         return self._job.evaluate != "never" and self.test is None
 
-    def begin(self, position: Position, *, end_of_epoch: bool, statistics: bytes) -> None:
-        """Look at the servers now if the job wants anything of this moment."""
+    def begin(
+        self, position: Position, *, end_of_epoch: bool, statistics: bytes, pin: bool = False
+    ) -> None:
+        """Look at the servers now if the job wants anything of this moment.
+
+        Args:
+            position: Where the run stands.
+            end_of_epoch: Whether an epoch is over.
+            statistics: Of the workers, for batch normalisation.
+            pin: Save it in any case, and keep it: another phase begins with it.
+        """
         job = self._job
         self._statistics = statistics
         last = position.epoch >= job.epochs
         validate = end_of_epoch and (job.evaluate == "epoch" or (job.evaluate == "end" and last))
         every = job.checkpoint.every_epochs
-        save = not end_of_epoch or last or (every is not None and position.epoch % every == 0)
+        save = (
+            pin or not end_of_epoch or last or (every is not None and position.epoch % every == 0)
+        )
+        self._pin = pin
         self._of = msgspec.structs.replace(position)
         self._end_of_epoch = end_of_epoch
         self._save = save
@@ -180,7 +193,8 @@ class Looking:
             self._report(of)
         # The last state of a run is always written down, however early it ends.
         if self._save or improved or of.stopped_early:
-            self._write(Save(look=0, position=msgspec.json.encode(of), best=improved))
+            position_then = msgspec.json.encode(of)
+            self._write(Save(look=0, position=position_then, best=improved, pin=self._pin))
         else:
             self._of = None
 

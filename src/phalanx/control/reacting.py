@@ -50,6 +50,7 @@ class Reactor:
         straggler = self._switch.straggler
         self._straggler = StragglerPolicy(straggler, num_workers=job.workers) if straggler else None
         self._moment: MomentPolicy | None = None
+        self._of_phase = -1
         self._canary: Canary | None = None
         self._loss = math.nan
         self._num_rollbacks = 0
@@ -58,17 +59,19 @@ class Reactor:
         self._computed_s = [0.0] * job.workers
         self._counted = [0] * job.workers
 
-    def enter_lockstep(self, after: PhaseStrategy | None) -> None:
-        """A lockstep phase begins.
+    def enter_lockstep(self, phase: int, after: PhaseStrategy | None) -> None:
+        """A lockstep phase begins, or goes on.
 
         Args:
+            phase: Its number.
             after: The strategy that an automatic switch leads to; None: none is planned.
         """
         self._canary = None
         self._forget_times()
+        is_new, self._of_phase = phase != self._of_phase, phase
         if after is None:
             self._moment = None
-        elif self._moment is None:
+        elif self._moment is None or is_new:
             self._moment = MomentPolicy(
                 self._switch.auto,
                 after=after,
@@ -78,11 +81,17 @@ class Reactor:
                 warmup=self._job.schedule.warmup,
             )
 
-    def enter_serving(self, position: Position, *, automatic: bool) -> None:
-        """A phase with servers begins; after an automatic switch its loss is watched."""
+    def enter_serving(self, position: Position, *, watched: bool) -> None:
+        """A phase with servers begins.
+
+        Args:
+            position: Where.
+            watched: Whether it was begun by itself, and can be undone.
+        """
         self._before = None
         self._canary = None
-        if automatic and self._num_rollbacks < self._switch.auto.max_rollbacks:
+        may_go_back = self._num_rollbacks < self._switch.auto.max_rollbacks
+        if watched and may_go_back and math.isfinite(self._loss):
             self._canary = Canary(
                 self._switch.auto,
                 baseline=self._loss,

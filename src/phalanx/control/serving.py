@@ -65,6 +65,8 @@ class ServingCoordinator(Coordinator):
         desk: Who acts.
         position: Where to begin.
         limit: Where to hand over to another strategy; None: the job ends with this one.
+        to_memory: Whether the next strategy goes on from what the workers hold; otherwise from
+            what is written down at the limit.
         incarnations: Of processes that were replaced before this strategy began.
     """
 
@@ -75,6 +77,7 @@ class ServingCoordinator(Coordinator):
         position: Position,
         *,
         limit: Limit | None = None,
+        to_memory: bool = True,
         incarnations: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         assert isinstance(job.strategy, ParameterServerSpec)
@@ -84,8 +87,14 @@ class ServingCoordinator(Coordinator):
         self._position = position
         self._begun_at = msgspec.structs.replace(position)
         self._limit = limit
+        self._to_memory = to_memory
         self._incarnations = incarnations
-        self._unread: set[int] | None = None  # workers that have not read the last state yet
+        self._connected: set[int] = set()  # workers that have a place at the servers
+        self._asked: set[int] = set()  # workers that were told to read the last state
+        self._read: set[int] = set()  # workers that have
+        self._discarding = False
+        self.is_unsaved = False
+        """Whether nobody has written down the state that was handed over."""
         self.is_handed_over = False
         """Whether the workers hold everything, and another strategy may begin."""
         self._crew = Crew(self._num_servers, desk)
@@ -132,28 +141,38 @@ class ServingCoordinator(Coordinator):
         return self._looking.is_idle
 
     @property
+    def saved(self) -> str:
+        """Name of the checkpoint that was written last."""
+        return self._looking.saved.path if self._looking.saved is not None else ""
+
+    @property
     def is_finishing(self) -> bool:
         """Whether the job is done and all are told to leave."""
         return self._finishing
 
-    @property
-    def is_handing_over(self) -> bool:
-        """Whether all updates are made, and the workers read the last state."""
-        return self._unread is not None
+    def turn(self, *, discard: bool = False) -> None:
+        """Hand over to another strategy as soon as the batches that are begun are done.
 
-    def turn(self) -> None:
-        """Hand over to another strategy as soon as the batches that are begun are done."""
-        if self._dispatcher is None or self._plan is None or self._unread is not None:
+        Args:
+            discard: What was learnt here is given up: neither measure nor save it.
+        """
+        if self.is_handed_over:
             return
-        position = self._position
-        step = position.epoch_samples // self._job.global_batch
-        if self._opened is not None:
+        self._discarding = discard
+        if self._opened is not None and self._plan is not None and self._dispatcher is not None:
             unit = self._plan.unit(self._dispatcher.shorten_gate())
-            self._limit = Limit(unit.epoch, unit.step)
+            self._bring_forward(Limit(unit.epoch, unit.step))
             self._close_gate_when_drained()
         else:
-            self._limit = Limit(position.epoch, step)
+            step = -(-self._position.epoch_samples // self._job.global_batch)
+            self._bring_forward(Limit(self._position.epoch, step))
             self._go_on()
+
+    def _bring_forward(self, limit: Limit) -> None:
+        """End earlier than planned; then it is never for another phase with servers."""
+        planned = self._limit
+        if planned is None or (limit.epoch, limit.step) < (planned.epoch, planned.step):
+            self._limit, self._to_memory = limit, True
 
     @property
     def _num_servers(self) -> int:
@@ -179,8 +198,11 @@ class ServingCoordinator(Coordinator):
                 self._peer_ready(process, message)
             case WantWork():
                 self._hungry[_rank(process)] = message.count
+                self._connected.add(_rank(process))
                 self._feed(_rank(process), statistics=self._mean_statistics)
                 self._joining.discard(_rank(process))
+                if _rank(process) in self._unpaused:
+                    self._desk.send(process, Pause(leave=self._held_back))
                 self._go_on()
             case WorkDone():
                 self._count(_rank(process), message)
@@ -246,6 +268,8 @@ class ServingCoordinator(Coordinator):
             self._hungry.pop(rank, None)
             self._given.pop(rank, None)
             self._statistics.pop(rank, None)
+            for group in (self._connected, self._asked, self._read):
+                group.discard(rank)
             if self._spec.servers == "colocated":
                 self._server_left(rank)
         else:
@@ -364,10 +388,12 @@ class ServingCoordinator(Coordinator):
         # In rounds nobody can run ahead, and one of each part makes a round one global batch.
         static = self._spec.dispatch == "static" or self._in_rounds
         self._dispatcher = Dispatcher(self._plan, static=static)
-        if self._is_over:
-            # Resumed at the end: only look at what there is.
+        if self._is_over or self._is_at_limit:
+            # Resumed at the end: only look at what there is, with what the workers know of it.
             self._pausing = True
-            self._flush_when_paused()
+            self._unpaused = set(range(self._job.workers))
+            for rank in self._connected:
+                self._desk.send(f"worker-{rank}", Pause(leave=self._held_back))
         else:
             self._open_gate()
 
@@ -488,7 +514,17 @@ class ServingCoordinator(Coordinator):
     def _flush_order(self) -> Flush:
         assert self._plan is not None
         step = -(-self._position.epoch_samples // self._job.global_batch)
-        return Flush(done_below=self._plan.first(self._position.epoch, step))
+        # Servers of their own hand the optimiser's state over through what they write.
+        write = not (self._is_handed_on_in_memory and self._spec.servers == "colocated")
+        return Flush(done_below=self._plan.first(self._position.epoch, step), write=write)
+
+    @property
+    def _is_handed_on_in_memory(self) -> bool:
+        """Whether the workers take everything from here, and nobody looks at it before."""
+        assert self._plan is not None
+        step = -(-self._position.epoch_samples // self._job.global_batch)
+        in_epoch = 0 < step < self._plan.num_steps
+        return self._discarding or (self._is_at_limit and self._to_memory and in_epoch)
 
     def _flushed(self, process: str, message: Flushed) -> None:
         self._versions[message.server] = message.version
@@ -512,13 +548,22 @@ class ServingCoordinator(Coordinator):
         position.updates = max(self._versions.values(), default=0)
         step = -(-position.epoch_samples // self._job.global_batch)
         end_of_epoch = step >= self._plan.num_steps
+        if self._is_handed_on_in_memory:
+            self.is_unsaved = not self._discarding
+            self._go_on()
+            return
         if end_of_epoch:
             position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
             position.train_accuracy = position.epoch_correct / max(1, position.epoch_samples)
             position.epoch += 1
             position.epoch_samples = position.epoch_correct = 0
             position.epoch_loss_sum = 0.0
-        self._looking.begin(position, end_of_epoch=end_of_epoch, statistics=self._mean_statistics)
+        self._looking.begin(
+            position,
+            end_of_epoch=end_of_epoch,
+            statistics=self._mean_statistics,
+            pin=self._is_at_limit and not self._to_memory and not self._is_over,
+        )
         self._go_on()
 
     def _go_on(self) -> None:
@@ -550,16 +595,25 @@ class ServingCoordinator(Coordinator):
         return (self._position.epoch, step) >= (self._limit.epoch, self._limit.step)
 
     def _hand_over(self) -> None:
-        """Have the workers read the last state, once it has been looked at."""
-        if self._unread is None and self._looking.has_measured:
-            self._unread = set(self._crew.workers)
-            for rank in self._unread:
+        """Have all workers read the last state, once it has been looked at.
+
+        A worker that was lost is waited for: the next strategy may need all of them.
+        """
+        looked = self._looking.has_measured if self._to_memory else self._looking.is_idle
+        if not looked or self.is_handed_over:
+            return
+        self._admit_late()
+        everybody = set(range(self._job.workers))
+        if self._connected >= everybody:
+            for rank in everybody - self._asked:
+                self._asked.add(rank)
                 self._desk.send(f"worker-{rank}", HandOver())
 
     def _handed_over(self, worker: int) -> None:
-        assert self._unread is not None
-        self._unread.discard(worker)
-        if not self._unread and not self.is_handed_over:
+        if worker not in self._asked:
+            return  # a predecessor of the one who is there now
+        self._read.add(worker)
+        if self._read >= set(range(self._job.workers)) and not self.is_handed_over:
             self.is_handed_over = True
             for process in {*self._crew.hosts, *self._crew.peers}:
                 self._desk.send(process, Finish())

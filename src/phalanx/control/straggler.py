@@ -70,7 +70,8 @@ class StragglerPolicy:
 
     def _answer(self, slowness: Sequence[float], worst: int, words: str) -> Reaction | None:
         spec = self._spec
-        if self._loose:
+        # Whatever is done must be possible to undo.
+        if self._loose or self._num_changes + 2 > spec.max_changes:
             return None
         wanted = _shares(slowness)
         differs = any(

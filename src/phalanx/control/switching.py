@@ -2,8 +2,8 @@
 
 Between two phases there is one moment of commitment. A lockstep phase is left when all workers have
 said where they stand; until then a loss ends the run, as in any lockstep phase, and from then on
-the rules of the phase with servers hold. A phase with servers is left when all updates are made,
-looked at, and handed to the workers; from then on the lockstep rules hold.
+the rules of the phase with servers hold. A phase with servers is left when all updates are made and
+all workers have read them; from then on the lockstep rules hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing_extensions import override
 from phalanx.control.boundaries import boundary
 from phalanx.control.coordinator import Coordinator, Desk, Process
 from phalanx.control.looking import EVALUATOR
-from phalanx.control.policy import ProcessFacts, Verdict, diagnose
+from phalanx.control.policy import ProcessFacts, Trouble, Verdict, diagnose
 from phalanx.control.reacting import Move, Reactor
 from phalanx.control.serving import ServingCoordinator
 from phalanx.control.synchronous import SynchronousCoordinator
@@ -29,7 +29,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
-from phalanx.wire.phases import Begin, Begun, Idle, Limit, Turn, Window
+from phalanx.wire.phases import CARRIED, Begin, Begun, Idle, Limit, Turn, Window
 from phalanx.wire.serving import Finish, Looked, Measured, Saved, WorkDone
 
 _WORDS = {
@@ -40,13 +40,8 @@ _WORDS = {
     "return": "go back to the strategy of the phase",
 }
 
-CARRIED = [
-    "parameters",
-    "optimiser state",
-    "batch-norm statistics",
-    "schedule position",
-    "sample position",
-]
+# Errors that a new start would only repeat.
+_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
 
 
 class SwitchCoordinator(Coordinator):
@@ -78,6 +73,7 @@ class SwitchCoordinator(Coordinator):
         self._move: Move | None = None
         self._saved_position: Position | None = None
         self._shares: tuple[float, ...] = ()
+        self._follows_servers = False
         self._checkpoint = "newest" if resumed else ""
         self._snapshot = ""
         self._statistics = b""
@@ -90,7 +86,12 @@ class SwitchCoordinator(Coordinator):
         self._begun: dict[str, float] = {}
         self._announced: events.Switched | None = None
         self._group = group
-        self._members: dict[str, int] = {}
+        self._grouped: dict[str, int] = {}  # incarnations of the workers in the group
+        self._missing: set[str] = set()  # processes that were lost, and are not back yet
+        self._num_lost = 0
+        self._is_ending = False
+        self._save_next = False
+        self._between = SynchronousCoordinator(job, desk)  # judges when no phase does
         self._made = time.monotonic()
         self._startup_s: float | None = None
         self._left_at: float | None = None
@@ -100,10 +101,7 @@ class SwitchCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        strategies = [phase.strategy for phase in self._switch.resolved]
-        if self._switch.straggler is not None:
-            strategies.append(self._switch.straggler.loosen_to)
-        serving = [one for one in strategies if isinstance(one, ParameterServerSpec)]
+        serving = self._serving_strategies
         servers = max((one.servers for one in serving if one.servers != "colocated"), default=0)
         return [
             *(Process("server", rank) for rank in range(servers)),
@@ -137,13 +135,13 @@ class SwitchCoordinator(Coordinator):
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
-        if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handing_over:
+        if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handed_over:
             if self._phase == LOOSENED:
                 self._make(self._reactor.compare_workers())
             return self._inner.judge(processes)
-        lockstep = self._inner
-        if not isinstance(lockstep, SynchronousCoordinator):
-            lockstep = SynchronousCoordinator(self._job, self._desk)
+        lockstep = self._between
+        if isinstance(self._inner, SynchronousCoordinator):
+            lockstep = self._inner
         workers = [facts for facts in processes if facts.process.startswith("worker-")]
         verdict = lockstep.judge(workers)
         if verdict.trouble is not None:
@@ -151,16 +149,50 @@ class SwitchCoordinator(Coordinator):
         others = [facts for facts in processes if not facts.process.startswith("worker-")]
         if verdict.finished:
             return Verdict(finished=all(facts.exit_code is not None for facts in others))
-        found = (diagnose(facts, self._job.deadlines) for facts in others if not facts.done)
-        return Verdict(replace=tuple(trouble for _, trouble in filter(None, found)))
+        return self._judge_helpers(others)
+
+    def _judge_helpers(self, helpers: Sequence[ProcessFacts]) -> Verdict:
+        """Servers and the evaluator have nothing to do in a lockstep phase, but will be needed."""
+        lost: list[Trouble] = []
+        for facts in helpers:
+            found = diagnose(facts, self._job.deadlines) if not facts.done else None
+            if found is None:
+                continue
+            if facts.error is not None and facts.error.kind in _HOPELESS:
+                return Verdict(trouble=found[1])
+            lost.append(found[1])
+        if lost and self._num_lost + len(lost) > self._max_failures:
+            return Verdict(trouble=lost[-1])
+        return Verdict(replace=tuple(lost))
+
+    @property
+    def _max_failures(self) -> int:
+        return max((one.max_failures for one in self._serving_strategies), default=0)
+
+    @property
+    def _serving_strategies(self) -> list[ParameterServerSpec]:
+        strategies = [phase.strategy for phase in self._switch.resolved]
+        if self._switch.straggler is not None:
+            strategies.append(self._switch.straggler.loosen_to)
+        return [one for one in strategies if isinstance(one, ParameterServerSpec)]
 
     @override
     def left(self, process: str) -> None:
         self._idle.discard(process)
+        self._missing.add(process)
+        self._num_lost += 1
         if process == EVALUATOR:
-            self._looked_at.clear()
+            self._forget_looks()
         if isinstance(self._inner, ServingCoordinator):
             self._inner.left(process)
+
+    def _forget_looks(self) -> None:
+        """The evaluator is gone, with whatever a phase before had asked it to write."""
+        for coordinator in self._looked_at:
+            if coordinator is not self._inner and not coordinator.has_looked:
+                message = "the state at the last switch was not saved: the evaluator was lost"
+                self._desk.record(events.Warned(message=message))
+        self._looked_at.clear()
 
     @override
     def resize(self, num_workers: int) -> Sequence[Process]:
@@ -177,10 +209,17 @@ class SwitchCoordinator(Coordinator):
         return msgspec.structs.replace(outcome, startup_s=self._startup_s or 0.0)
 
     def _take_idle(self, process: str, message: Idle) -> None:
+        self._missing.discard(process)
         self._idle.add(process)
         self._num_samples = message.num_samples
-        if isinstance(self._inner, ServingCoordinator) and not self._inner.is_handing_over:
-            # Its predecessor was lost in this phase.
+        if self._is_ending or self.successor is not None:
+            self._dismiss_idle()
+            return
+        inner = self._inner
+        if not isinstance(inner, ServingCoordinator) or inner.is_handed_over:
+            return
+        if process in (one.name for one in inner.processes()):
+            # Its predecessor was lost.
             self._send_begin(process, newcomer=True)
 
     def _take_done(self, process: str, message: Done) -> None:
@@ -194,6 +233,7 @@ class SwitchCoordinator(Coordinator):
                 own = {process: message.times}
                 self.successor._earlier_times |= add_times(self._earlier_times, own)
         elif process == "worker-0":
+            self._is_ending = True
             self._dismiss_idle()
 
     def _dismiss_idle(self) -> None:
@@ -223,10 +263,12 @@ class SwitchCoordinator(Coordinator):
         self._idle.add(process)
         if process == EVALUATOR and self._looked_at:
             self._looked_at.popleft()
-        if isinstance(self._inner, ServingCoordinator):
-            self._inner.take(process, Done(server=message.server))
-            if self._inner.is_finishing:
-                self._dismiss_idle()
+        serving = self._inner if isinstance(self._inner, ServingCoordinator) else self._retired
+        if serving is not None:
+            serving.take(process, Done(server=message.server))
+            self._is_ending |= serving is self._inner and serving.is_finishing
+        if self._is_ending:
+            self._dismiss_idle()
 
     def _go_on(self) -> None:
         """Begin the first phase once all are there, and the next one when one is over."""
@@ -237,18 +279,31 @@ class SwitchCoordinator(Coordinator):
             return
         workers = [f"worker-{rank}" for rank in range(self._job.workers)]
         awaited = list(workers)
-        if self._switch.handover == "restart" and isinstance(self._inner, ServingCoordinator):
-            # New processes begin from what the evaluator is still writing.
-            awaited.append(EVALUATOR)
+        if isinstance(self._inner, ServingCoordinator) and not self._goes_to_memory:
+            # The next phase begins from what the evaluator has written, maybe on the same servers.
+            awaited = [one.name for one in self._inner.processes() if one.name not in self._missing]
         if self.successor is not None or not all(one in self._over for one in awaited):
             return
+        self._save_next = False
         if isinstance(self._inner, SynchronousCoordinator):
             self._take_positions([self._over[worker] for worker in workers])
         else:
             self._retired = self._inner
             self._statistics = self._inner.statistics
             self._position = self._inner.position
+            self._save_next = self._inner.is_unsaved
+            if not self._goes_to_memory:
+                self._snapshot = self._inner.saved.replace("samples-", "switch-")
         self._next()
+
+    @property
+    def _goes_to_memory(self) -> bool:
+        """Whether the present phase with servers is followed by one that goes on from memory."""
+        if self._move is not None and not self._is_at_boundary():
+            return True
+        following = self._switch.resolved[self._home + 1 : self._home + 2]
+        serves = bool(following) and isinstance(following[0].strategy, ParameterServerSpec)
+        return self._switch.handover == "live" and not serves
 
     def _make(self, move: Move | None) -> None:
         """Have the present phase left, unless it is being left already."""
@@ -257,7 +312,7 @@ class SwitchCoordinator(Coordinator):
         self._move = move
         self._desk.record(events.Decision(what=_WORDS[move.what], reason=move.cause))
         if isinstance(self._inner, ServingCoordinator):
-            self._inner.turn()
+            self._inner.turn(discard=move.what == "rollback")
         else:
             self._desk.send("worker-0", Turn(stay=move.what == "reshare"))
 
@@ -272,8 +327,9 @@ class SwitchCoordinator(Coordinator):
 
     def _next(self) -> None:
         before, was_loose = strategy_of(self._job, self._phase).name, self._phase == LOOSENED
+        self._follows_servers = isinstance(self._inner, ServingCoordinator)
         move, self._move = self._move, None
-        if move is not None and self._is_at_boundary():
+        if move is not None and move.what != "rollback" and self._is_at_boundary():
             # What was planned for this very moment comes first.
             move = None
         self._checkpoint = ""
@@ -296,6 +352,7 @@ class SwitchCoordinator(Coordinator):
             self._shares = move.shares
         elif was_loose:
             self._shares = ()
+        self._position.phase_begin = self._position.samples
         moment = self._switch.resolved[self._home]
         self._announced = events.Switched(
             phase=self._phase,
@@ -333,28 +390,44 @@ class SwitchCoordinator(Coordinator):
         self._over.clear()
         self._begun.clear()
         self._position.phase = self._home
-        self._members = {
+        incarnations = {
             process.name: self._desk.identity(process.name).incarnation
             for process in self.processes()
         }
         job = phase_job(self._job, phase, self._shares)
         if isinstance(job.strategy, ParameterServerSpec):
             self._inner = ServingCoordinator(
-                job, self._desk, self._position, limit=self._limit(), incarnations=self._members
+                job,
+                self._desk,
+                self._position,
+                limit=self._limit(),
+                to_memory=self._goes_to_memory,
+                incarnations=incarnations,
             )
             automatic = phase > 0 and self._switch.resolved[phase].at == "auto"
-            self._reactor.enter_serving(self._position, automatic=automatic)
+            watched = automatic and self._saved_position is not None
+            self._reactor.enter_serving(self._position, watched=watched)
         else:
-            self._reactor.enter_lockstep(self._automatic_next())
+            self._regroup(incarnations)
+            self._reactor.enter_lockstep(self._home, self._automatic_next())
             self._inner = SynchronousCoordinator(job, self._desk)
         for process in self._inner.processes():
-            self._send_begin(process.name)
+            if process.name not in self._missing:
+                self._send_begin(process.name)
+
+    def _regroup(self, incarnations: Mapping[str, int]) -> None:
+        """A worker that was replaced is not in the group of before: have a new one formed."""
+        present = {name: one for name, one in incarnations.items() if name.startswith("worker-")}
+        if self._grouped and self._grouped != present:
+            self._group += 1
+        self._grouped = present
 
     def _send_begin(self, process: str, *, newcomer: bool = False) -> None:
         strategy = strategy_of(self._job, self._phase)
         checkpoint = self._checkpoint
         serving = isinstance(strategy, ParameterServerSpec)
-        if serving and not checkpoint and (newcomer or process.startswith("server-")):
+        from_file = newcomer or process.startswith("server-") or self._follows_servers
+        if serving and not checkpoint and from_file:
             checkpoint = self._snapshot
         self._idle.discard(process)
         if process == EVALUATOR and isinstance(self._inner, ServingCoordinator):
@@ -368,9 +441,9 @@ class SwitchCoordinator(Coordinator):
                 group=self._group,
                 checkpoint=checkpoint,
                 newcomer=newcomer,
+                save=self._save_next,
                 statistics=self._statistics,
                 shares=self._shares,
-                ramp=self._announced is not None,
             ),
         )
 

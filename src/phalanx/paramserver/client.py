@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import msgspec
 import torch
 import zmq
 from torch import Tensor
@@ -59,6 +60,7 @@ class ClientSettings:
             come, so that the copy held here is always of one version and can restore a server.
         version: Of the parameters that the buffer holds already.
         samples_seen: Behind them.
+        holds: Whether the buffer is what the servers begin with, so that they need not send it.
     """
 
     worker: int
@@ -70,6 +72,7 @@ class ClientSettings:
     whole: bool = False
     version: int = 0
     samples_seen: int = 0
+    holds: bool = False
 
 
 class Client:
@@ -124,6 +127,7 @@ class Client:
         self._leaving: set[int] = set()
         self._donations: list[tuple[int, Header, memoryview]] = []
         self._pulling = False
+        self._holds = settings.holds
         self._num_pushes = self._num_dropped = self._num_resent = 0
         self._wait_s = 0.0
 
@@ -180,7 +184,8 @@ class Client:
         self.clock = max(link.welcome.clock for link in self._links.values() if link.welcome)
         self._entered = True
         for link in self._links.values():
-            self._enter(link, self.clock)
+            self._enter(link, self.clock, holds=self._holds)
+        self._holds = False
         self.wait(deadline, on_idle)
 
     @property
@@ -439,6 +444,8 @@ class Client:
             self._unsent[index] = None
         elif header.op == Op.PARAMS and payload is not None:
             self._accept(header, payload)
+        elif header.op == Op.PARAMS and header.flags & Flag.HELD:
+            self._settle_segment(header)
 
     def _accept(self, header: Header, payload: memoryview) -> None:
         segment = self._layout.segments[header.segment]
@@ -453,6 +460,11 @@ class Client:
             for index, values in held.items():
                 values.write_to(self._slice(self._parameters, self._layout.segments[index]))
             held.clear()
+        self._settle_segment(header)
+
+    def _settle_segment(self, header: Header) -> None:
+        """What was asked of a segment is here."""
+        segment = self._layout.segments[header.segment]
         self._awaited.discard(segment.index)
         self._unsent.pop(segment.index, None)
         if not any(s.index in self._awaited for s in self._layout.of_server(segment.server)):
@@ -476,10 +488,15 @@ class Client:
     def _missing_nothing(self, index: int) -> bool:
         return not self._missing or self._missing[index] == 0
 
-    def _enter(self, link: Link, clock: int) -> None:
+    def _enter(self, link: Link, clock: int, *, holds: bool = False) -> None:
         first = self._layout.of_server(link.server)[0].index
         self._entered_s[link.server] = time.monotonic()
-        link.send(self._header(Op.ENTER, first, clock))
+        header = self._header(Op.ENTER, first, clock)
+        if holds:
+            header = msgspec.structs.replace(
+                header, flags=Flag.HELD, readver=self._versions[link.server]
+            )
+        link.send(header)
 
     def _rejoin(self, link: Link, *, known: bool | None = None) -> None:
         """A connection is new, or the server has forgotten this worker."""

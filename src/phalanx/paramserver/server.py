@@ -86,7 +86,10 @@ class Server:
         self._first = shard.segments[0].index
         self._present: dict[int, Peer] = {}
         self._pulls: dict[Peer, int] = {}
+        self._holds: dict[int, int] = {}  # versions that workers brought along
         self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
+        # What everybody begins with; a slice that was lost and loaded again is nobody's.
+        self._begins_with = -1 if settings.restoring else shard.policy.version
         parameters, parts = shard.updater.parameters, shard.updater.parts
         self._replies = Replies(parameters, parts, settings.pull_kind)
         self._exact = Replies(parameters, parts, Kind.F32)
@@ -246,7 +249,7 @@ class Server:
             self._pulls[peer] = header.clock
             self._answer_pulls()
         elif peer.role == "worker" and header.op == Op.ENTER:
-            self._enter(peer, header.clock)
+            self._enter(peer, header)
         elif peer.role == "worker":
             self._work(message)
         else:
@@ -273,6 +276,7 @@ class Server:
 
     def _push(self, index: int, message: Message) -> None:
         header, payload = message.header, message.payload
+        self._holds.pop(header.worker, None)
         try:
             gradient = (
                 Received(header.kind, payload, self._shard.segments[index].size)
@@ -294,8 +298,8 @@ class Server:
         )
         self._answer(self._shard.deliver(arrival, time.monotonic()))
 
-    def _enter(self, peer: Peer, clock: int) -> None:
-        now_s = time.monotonic()
+    def _enter(self, peer: Peer, header: Header) -> None:
+        now_s, clock = time.monotonic(), header.clock
         older = self._present.get(peer.rank)
         if older == peer:
             # Asked twice: the seat is taken already, only the answers may have been lost.
@@ -303,12 +307,16 @@ class Server:
                 self._answer(self._shard.ask(peer.rank, clock, index))
             return
         if older is not None:
+            self._holds.pop(peer.rank, None)
             self._answer(self._shard.leave(peer.rank, now_s))
         self._present[peer.rank] = peer
+        if header.flags & Flag.HELD:
+            self._holds[peer.rank] = header.readver
         self._answer(self._shard.enter(peer.rank, clock, now_s))
 
     def _forget(self, worker: int) -> None:
         self._present.pop(worker, None)
+        self._holds.pop(worker, None)
         self._answer(self._shard.leave(worker, time.monotonic()))
 
     def _load(self, message: Message) -> None:
@@ -337,7 +345,10 @@ class Server:
     def _answer(self, answers: list[Answer]) -> None:
         for answer in answers:
             peer = self._present.get(answer.worker)
-            if peer is not None:
+            held = self._holds.get(answer.worker)
+            if peer is not None and held == self._begins_with == self._shard.applied[answer.index]:
+                self._send_nothing(peer, answer)
+            elif peer is not None:
                 copy = self._replies.current(answer.index, self._shard.applied[answer.index])
                 self._send(peer, copy, answer)
         if self._pulls:
@@ -353,6 +364,21 @@ class Server:
                 version = self._shard.policy.version
                 self._send(peer, copy, Answer(peer.rank, clock, version, index, dropped=False))
         self._pulls.clear()
+
+    def _send_nothing(self, peer: Peer, answer: Answer) -> None:
+        """Tell a worker that it holds a segment as it is."""
+        header = Header(
+            op=Op.PARAMS,
+            worker=peer.rank,
+            generation=self._settings.generation,
+            sender=self._settings.incarnation,
+            clock=answer.clock,
+            readver=answer.readver,
+            segment=self._first + answer.index,
+            flags=Flag.HELD,
+            num_samples=self._shard.samples_seen,
+        )
+        self._reception.send(peer, header)
 
     def _send(self, peer: Peer, copy: Copy, answer: Answer) -> None:
         header = Header(

@@ -37,6 +37,8 @@ class Position(msgspec.Struct, kw_only=True):
     val_accuracy: float | None = None
     phase: int = 0
     """Of a strategy with several."""
+    phase_begin: int = 0
+    """Samples that had been seen when that phase began."""
 
 
 def read_position(path: Path) -> Position:

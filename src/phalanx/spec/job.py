@@ -159,6 +159,7 @@ class JobSpec(Spec):
         for phase in switch.resolved:
             self._check_strategy(phase.strategy)
             self._check_moment(phase)
+        self._check_order(switch)
         if switch.straggler is not None:
             self._check_strategy(switch.straggler.loosen_to)
         if self.data.shard in ("file", "off"):
@@ -189,6 +190,34 @@ class JobSpec(Spec):
                 f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
                 at=("strategy",),
             )
+
+    def _check_order(self, switch: SwitchSpec) -> None:
+        """Each phase begins after the one before; those that begin by themselves fit anywhere."""
+        before, number_before = 0.0, 1
+        for number, phase in enumerate(switch.resolved[1:], start=2):
+            if phase.at == "auto":
+                continue
+            share = self._share_at(phase)
+            if share <= before:
+                raise fault(
+                    f"phase {number} begins after {share:.4g} of the samples, but phase "
+                    f"{number_before} after {before:.4g}",
+                    "; phases come in the order of their moments",
+                    at=("strategy",),
+                )
+            before, number_before = share, number
+
+    def _share_at(self, phase: PhaseSpec) -> float:
+        """Share of all samples after which a phase begins."""
+        if phase.epoch is not None:
+            return phase.epoch / self.epochs
+        if phase.lr_drop is not None:
+            assert isinstance(self.schedule, MilestonesSpec)
+            if self.schedule.at:
+                return self.schedule.at[phase.lr_drop - 1]
+            return self.schedule.at_epochs[phase.lr_drop - 1] / self.epochs
+        assert isinstance(phase.at, float)
+        return phase.at
 
     def _check_profile(self) -> None:
         last = max((last for _, last in self.profile.ranges()), default=0) if self.profile else 0

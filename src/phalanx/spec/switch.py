@@ -97,12 +97,12 @@ class StragglerSpec(Spec):
     reshare: bool = True
     """Answer first with uneven batches: each worker gets samples in proportion to its speed."""
     loosen_above: Annotated[float, Field(gt=1)] | None = 3.0
-    """Beyond this slowness, or if uneven batches did not help, go to `loosen_to` until it recovers;
+    """Beyond this slowness uneven batches are not enough: go to `loosen_to` until it recovers;
     null: never."""
     loosen_to: PhaseStrategy = ParameterServerSpec(servers="colocated", dispatch="dynamic")
     """The looser strategy."""
-    max_changes: PositiveInt = 4
-    """Changes per job, so that it never flaps."""
+    max_changes: Annotated[int, Field(ge=2)] = 4
+    """Changes per job, so that it never flaps; the last one is kept for undoing."""
 
 
 class SwitchSpec(_Moment):
@@ -126,6 +126,24 @@ class SwitchSpec(_Moment):
     """Thresholds of `at: auto`."""
     straggler: StragglerSpec | None = None
     """React to machines that turn slow; null: do not."""
+
+    @model_validator(mode="after")
+    def _restart_is_plain(self) -> SwitchSpec:
+        if self.handover == "live":
+            return self
+        others = {
+            "at: auto": any(phase.at == "auto" for phase in self.resolved),
+            "straggler": self.straggler is not None,
+            f"momentum: {self.momentum}": self.momentum != "keep",
+        }
+        for words, is_set in others.items():
+            if is_set:
+                raise fault(
+                    f"handover: restart is there to compare with and does not go with '{words}'",
+                    "; use 'handover: live'",
+                    at=("handover",),
+                )
+        return self
 
     @model_validator(mode="after")
     def _phases_have_moments(self) -> SwitchSpec:

@@ -52,6 +52,7 @@ class Flag(IntEnum):
     """Bits of `Header.flags`."""
 
     DROPPED = 1  # the push was too late to count
+    HELD = 2  # in ENTER: I hold version `readver` already; in PARAMS: so you do, nothing is sent
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -137,7 +137,7 @@ class PhaseOver(_Message, frozen=True):
         times: Of a worker, in this phase.
         server: Of a server.
         position: Of a worker of a lockstep phase: where it stands, in JSON.
-        snapshot: Of the chief: the checkpoint that it writes meanwhile, if it does.
+        snapshot: Of the chief: name of the checkpoint that it writes meanwhile, if it does.
     """
 
     times: WorkTimes | None = None

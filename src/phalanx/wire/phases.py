@@ -7,6 +7,16 @@ from __future__ import annotations
 
 import msgspec
 
+CARRIED = (
+    "parameters",
+    "optimiser state",
+    "batch-norm statistics",
+    "schedule position",
+    "sample position",
+    "random state",
+)
+"""What goes from one phase into the next; how, says `worker.handover`."""
+
 
 class Limit(msgspec.Struct, frozen=True):
     """A moment at which a phase ends: before this step of this epoch."""
@@ -72,13 +82,12 @@ class Begin(_Message, frozen=True, kw_only=True):
         position: Where the run stands, in JSON.
         stop: Where the phase ends; None: with the job, or when the workers are told to turn.
         group: Number of the group of workers; another one than before must be formed anew.
-        checkpoint: Take up this checkpoint instead of going on from what is in memory; "newest"
-            for the newest one of the run that is resumed.
+        checkpoint: Take up this file among the run's checkpoints instead of going on from what is
+            in memory; "newest" for the newest one of the run that is resumed.
         newcomer: The phase is under way, and this process comes into it.
-        share_state: The chief gives its optimiser state to everybody, as somebody has none.
+        save: The chief writes down what the phase begins with, as nobody else has.
         statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
         shares: Relative share of the global batch per worker; empty: as the job says.
-        ramp: Let the learning rate climb, as the phase follows another.
     """
 
     phase: int
@@ -87,10 +96,9 @@ class Begin(_Message, frozen=True, kw_only=True):
     group: int
     checkpoint: str = ""
     newcomer: bool = False
-    share_state: bool = False
+    save: bool = False
     statistics: bytes = b""
     shares: tuple[float, ...] = ()
-    ramp: bool = False
 
 
 class Turn(_Message, frozen=True):

@@ -190,9 +190,11 @@ class Flush(_Message, frozen=True):
 
     Attributes:
         done_below: Tickets below this one are done, and need not be remembered.
+        write: Write the state down as well; otherwise it stays in memory for another phase.
     """
 
     done_below: int
+    write: bool = True
 
 
 class Look(_Message, frozen=True):
@@ -210,11 +212,19 @@ class Look(_Message, frozen=True):
 
 
 class Save(_Message, frozen=True):
-    """To the evaluator: write what was read at the last `Look` as a checkpoint."""
+    """To the evaluator: write what was read at the last `Look` as a checkpoint.
+
+    Attributes:
+        look: Number of the look.
+        position: Where the run stood then, in JSON.
+        best: It is the best so far.
+        pin: Keep it for the rest of the run, as another phase begins with it.
+    """
 
     look: int
     position: bytes
     best: bool
+    pin: bool = False
 
 
 class Finish(_Message, frozen=True):

@@ -15,12 +15,11 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from phalanx.errors import StoreError
 from phalanx.records.position import CHECKPOINT_PATTERN, Position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.store.atomic import write_atomically
+from phalanx.worker.tensorfile import write_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Checkpoints:
         """
         path = self.path_at(position)
         metadata = {"position": msgspec.json.encode(position).decode()}
-        write_atomically(path, save(tensors, metadata))
+        write_tensors(path, tensors, metadata)
         past = [one for one in self._newest_first() if one.name <= path.name]
         for old in set(self._newest_first()) - set(past[: self._spec.keep]):
             old.unlink(missing_ok=True)
@@ -64,6 +63,14 @@ class Checkpoints:
     def pin(self, path: Path) -> None:
         """Keep a checkpoint for the rest of the run."""
         self._keep_as(path, self.pinned(path).name)
+
+    def go_back_to(self, path: Path) -> None:
+        """Make a pinned checkpoint the newest again: what came after it is given up."""
+        name = path.name.replace("switch-", "samples-")
+        self._keep_as(path, name)
+        for later in self._newest_first():
+            if later.name > name:
+                later.unlink(missing_ok=True)
 
     def mark_best(self, path: Path) -> None:
         """Keep a checkpoint as the best one, whatever happens to the newest."""

@@ -158,6 +158,8 @@ class _Evaluator:
         path = self._checkpoints.write(position, state)
         if order.best:
             self._checkpoints.mark_best(path)
+        if order.pin:
+            self._checkpoints.pin(path)
         parameters = self._replica.parameters
         self._station.control.send(
             Saved(

@@ -31,15 +31,6 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.switch import SwitchSpec
 
-CARRIED = (
-    "parameters",
-    "optimiser state",
-    "batch-norm statistics",
-    "schedule position",
-    "sample position",
-    "random state",
-)
-
 # What the update rules remember of the direction in which parameters were moving.
 _MOMENTUM = frozenset({"momentum_buffer", "exp_avg"})
 
@@ -69,12 +60,14 @@ class Entry:
         restoring: Whether others are under way and hold what this process lacks.
         checkpoint: A file, or the directory of a run that is resumed; None: from memory.
         ramp: Of the learning rate.
+        momentum: What the optimiser's momentum is multiplied by on the way in.
     """
 
     position: Position | None = None
     restoring: bool = False
     checkpoint: Path | None = None
     ramp: Ramp | None = None
+    momentum: float = 1.0
 
     @property
     def carries(self) -> bool:
@@ -88,13 +81,22 @@ class Entry:
 
 
 def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
-    """The climb of a phase that begins here, if the job wants one."""
+    """The climb of the asynchronous phase that the run is in, if it follows another."""
     switch = job.strategy
     assert isinstance(switch, SwitchSpec)
-    if switch.ramp_steps == 0:
+    if switch.ramp_steps == 0 or position.phase_begin == 0:
         return None
     length = switch.ramp_steps * job.global_batch
-    return Ramp(begin=position.samples, length=length, start=switch.ramp_from)
+    return Ramp(begin=position.phase_begin, length=length, start=switch.ramp_from)
+
+
+def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
+    """What the optimiser's momentum is multiplied by when a phase follows another."""
+    switch = job.strategy
+    assert isinstance(switch, SwitchSpec)
+    if switch.momentum == "zero":
+        return 0.0
+    return 1.0 / job.workers if switch.momentum == "scale" and asynchronous else 1.0
 
 
 class Rate:
@@ -123,19 +125,18 @@ class Rate:
         return rate if self._ramp is None else rate * self._ramp.factor(samples_seen)
 
 
-def treat_momentum(replica: Replica, *, policy: str, num_workers: int) -> None:
-    """Keep, forget or shrink what the optimiser remembers of its direction."""
-    if replica.optimizer is None or policy == "keep":
-        return
-    for name, tensor in replica.optimizer.state().items():
-        if name in _MOMENTUM:
-            tensor.mul_(0.0 if policy == "zero" else 1.0 / num_workers)
+def treat_momentum(state: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+    """An optimiser's state with less, or nothing, of the direction that it remembers."""
+    if factor == 1.0:
+        return dict(state)
+    return {name: one * factor if name in _MOMENTUM else one for name, one in state.items()}
 
 
-def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
+def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
     """Let a server in this process take its slice of the optimiser's state."""
     if replica.optimizer is not None:
-        shard.updater.load_state(slice_state(replica.optimizer.state(), bounds))
+        part = slice_state(replica.optimizer.state(), bounds)
+        shard.updater.load_state(treat_momentum(part, factor))
 
 
 def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
@@ -162,13 +163,6 @@ def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> N
     for server in range(layout.num_servers):
         for tensor in slice_state(state, layout.bounds(server)).values():
             _broadcast(tensor, collective, source=server)
-
-
-def share_state(replica: Replica, collective: Collective) -> None:
-    """Give every worker the chief's optimiser state; all call it together."""
-    assert replica.optimizer is not None
-    for tensor in replica.optimizer.state().values():
-        _broadcast(tensor, collective, source=0)
 
 
 def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:

@@ -131,10 +131,12 @@ class TrainLoop:
 
     def advance(self, limit: Limit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
-        while not self.is_over and not self._is_at(limit):
+        while not self.is_over and not self.is_at(limit):
             if not self._train_epoch(limit):
                 return
             self._end_epoch()
+            if self._council is not None and self._council.has_turned:
+                return
 
     def leave(self, *, settle: bool) -> dict[str, torch.Tensor]:
         """End the phase here, all workers together; the state as a checkpoint would hold it.
@@ -146,6 +148,10 @@ class TrainLoop:
             self._settle()
         self._sampler.mark("end")
         self._split_exchange_time()
+        return self.state()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint would hold now, live; all workers call it together."""
         return collect(self._replica, self._strategy, self._collective, self._tally)
 
     def conclude(self, *, precision: str, startup_s: float) -> Outcome:
@@ -155,7 +161,7 @@ class TrainLoop:
             test = self._measure("test")
         return self._outcome(test, precision=precision, startup_s=startup_s)
 
-    def _is_at(self, limit: Limit | None) -> bool:
+    def is_at(self, limit: Limit | None) -> bool:
         """Whether the limit is reached; in an epoch by whole steps."""
         if limit is None:
             return False
@@ -191,7 +197,7 @@ class TrainLoop:
                     position.train_s += time.perf_counter() - begin
                     self._write_checkpoint()
                     begin = time.perf_counter()
-                if turn or self._is_at(limit):
+                if turn or self.is_at(limit):
                     break
                 asked = time.perf_counter()
             self._profiler.leave()

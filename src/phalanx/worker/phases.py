@@ -19,6 +19,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
+from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
@@ -96,21 +97,25 @@ def entry_of(station: Station, order: Begin) -> Entry:
     position = msgspec.json.decode(order.position, type=Position)
     strategy = strategy_of(station.job, order.phase)
     assert isinstance(strategy, ParameterServerSpec)
-    ramp = None
-    if order.ramp and not strategy.synchronous:
-        ramp = handover.ramp_into(station.job, position)
+    ramp = None if strategy.synchronous else handover.ramp_into(station.job, position)
     if order.checkpoint == "newest":
         assert station.spec.resume is not None
         resume = Path(station.spec.resume)
         return Entry(restoring=order.newcomer, checkpoint=resume, ramp=ramp)
-    checkpoint = Path(order.checkpoint) if order.checkpoint else None
+    checkpoint = station.run.checkpoints / order.checkpoint if order.checkpoint else None
     if checkpoint is not None and not _appears(checkpoint):
+        if not order.newcomer:
+            raise StoreError(f"the state that a phase begins with was never written: {checkpoint}")
+        # The one who was writing it is gone. Others hold the parameters; the momentum is lost.
+        message = f"{checkpoint.name} was never written: going on without the momentum in it"
+        station.log.record(events.Warned(message=message))
         checkpoint = None
     return Entry(
-        position=position if position.samples > 0 else None,
+        position=position if position.phase_begin > 0 else None,
         restoring=order.newcomer,
         checkpoint=checkpoint,
         ramp=ramp,
+        momentum=handover.momentum_factor(station.job, asynchronous=not strategy.synchronous),
     )
 
 
@@ -120,6 +125,21 @@ def _appears(path: Path) -> bool:
     while not path.exists() and not deadline.expired:
         threading.Event().wait(0.05)
     return path.exists()
+
+
+@dataclass
+class _Unsaved:
+    """A state that is to be written down while the run goes on."""
+
+    position: Position
+    tensors: dict[str, torch.Tensor]
+
+    def keep_from(self, *, serving: bool) -> None:
+        """Copy what the phase that begins is going to change."""
+        for name, tensor in self.tensors.items():
+            rests = serving and name.startswith("replica.optimizer/")
+            if name.startswith("replica.") and not rests:
+                self.tensors[name] = tensor.clone()
 
 
 @dataclass(frozen=True)
@@ -157,7 +177,9 @@ class SwitchingWorker:
         self._council: Council | None = None
         self._served: _Served | None = None
         self._stopped = time.monotonic()
+        self._unsaved: _Unsaved | None = None
         self._writing: threading.Thread | None = None
+        self._refusal: StoreError | None = None
         stack.callback(self._await_snapshot)
 
     def run(self) -> Done:
@@ -177,7 +199,6 @@ class SwitchingWorker:
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
-            self._stopped = time.monotonic()
 
     def _train(self, order: Begin) -> Done | None:
         """A lockstep phase; None: the run goes on with another."""
@@ -187,8 +208,8 @@ class SwitchingWorker:
         position = msgspec.json.decode(order.position, type=Position)
         handover.set_statistics(replica, order.statistics)
         self._take_back(collective)
-        if order.share_state:
-            handover.share_state(replica, collective)
+        if self._unsaved is not None:
+            self._unsaved.keep_from(serving=False)
         strategy = self._attach(phase, collective)
         self._council = self._convene(strategy, collective)
         tally.sent_before = tally.sent_bytes - collective.sent_bytes
@@ -208,9 +229,11 @@ class SwitchingWorker:
             council=self._council,
         )
         if order.checkpoint:
-            loop.restore(None if order.checkpoint == "newest" else Path(order.checkpoint))
-            loop.position.phase = order.phase
+            self._restore(loop, order.checkpoint, position)
+        if order.save:
+            self._keep(loop)
         phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
+        self._start_writing()
         loop.advance(order.stop)
         if loop.is_over:
             self._await_snapshot()
@@ -220,15 +243,40 @@ class SwitchingWorker:
         self._end(loop, order)
         return None
 
+    def _restore(self, loop: TrainLoop, checkpoint: str, position: Position) -> None:
+        """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
+        if checkpoint == "newest":
+            loop.restore()
+        else:
+            self._await_snapshot()
+            path = self._station.run.checkpoints / checkpoint
+            loop.restore(path)
+            if self._station.spec.rank == 0:
+                self._checkpoints.go_back_to(path)
+        loop.position.phase = position.phase
+        loop.position.phase_begin = position.phase_begin
+
+    def _keep(self, loop: TrainLoop) -> None:
+        """Have the state written down with which the phase begins."""
+        self._await_snapshot()
+        state = loop.state()
+        if self._station.spec.rank == 0:
+            self._unsaved = _Unsaved(msgspec.structs.replace(loop.position), state)
+            self._unsaved.keep_from(serving=False)
+
     def _end(self, loop: TrainLoop, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
-        stays = self._next_is_same(order)
+        stays = self._next_is_same(loop, order)
         state = loop.leave(settle=not stays)
         tally, position = self._station.tally, loop.position
         snapshot = ""
         if not stays and self._station.spec.rank == 0:
-            snapshot = self._write_snapshot(position, state)
-            if self._switch.handover == "restart":
+            self._await_snapshot()
+            self._unsaved = _Unsaved(msgspec.structs.replace(position), state)
+            path = self._checkpoints.path_at(position)
+            snapshot = self._checkpoints.pinned(path).name
+            if self._is_written_first:
+                self._start_writing()
                 self._await_snapshot()
         own = msgspec.structs.replace(
             position,
@@ -237,32 +285,54 @@ class SwitchingWorker:
         )
         self._station.control.send(PhaseOver(position=msgspec.json.encode(own), snapshot=snapshot))
 
-    def _next_is_same(self, order: Begin) -> bool:
+    @property
+    def _is_written_first(self) -> bool:
+        """Whether the next phase may begin only with what is written down.
+
+        Servers of their own read it, and where there is one worker nobody else holds a copy.
+        """
+        job, switch = self._station.job, self._switch
+        strategies = [phase.strategy for phase in switch.resolved]
+        if switch.straggler is not None:
+            strategies.append(switch.straggler.loosen_to)
+        apart = any(
+            isinstance(one, ParameterServerSpec) and one.servers != "colocated"
+            for one in strategies
+        )
+        return switch.handover == "restart" or apart or job.workers == 1
+
+    def _next_is_same(self, loop: TrainLoop, order: Begin) -> bool:
         """Whether the workers go on with the same strategy, each from its own replica."""
         if not isinstance(self._strategy, Allreduce) or self._switch.handover == "restart":
             return False
-        if self._council is not None and self._council.has_turned:
-            return self._council.stays
-        phases = self._switch.resolved
-        return phases[order.phase].strategy == phases[order.phase + 1].strategy
+        phases, home = self._switch.resolved, loop.position.phase
+        if loop.is_at(order.stop):
+            return self._strategy_spec == phases[home + 1].strategy
+        return self._council is not None and self._council.stays
 
     def _serve(self, order: Begin) -> Done | None:
         """A phase with servers; None: the run goes on with another."""
         phase, replica = phase_station(self._station, order), self._basis.replica
         tally, entry = self._station.tally, entry_of(self._station, order)
-        self._momentum(phase, entry)
         tally.sent_before = tally.sent_bytes
+        if self._unsaved is not None:
+            self._unsaved.keep_from(serving=True)
+
+        def on_start() -> None:
+            phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
+            self._start_writing()
+
         with ExitStack() as stack:
             worker = ServedWorker(phase, self._basis, stack, entry=entry)
-            worker.do(
-                on_start=lambda: phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
-            )
-            self._stopped = time.monotonic()
+            worker.do(on_start=on_start)
+            self._stopped = worker.paused_at
             self._strategy = self._strategy_spec = None
             if not worker.handed_over:
                 self._await_snapshot()
                 return worker.finish()
             own = worker.optimizer_slice()
+            # What it is still writing is the state that this replaces.
+            self._await_snapshot()
             if own is not None:
                 bounds = worker.layout.bounds(phase.spec.rank)
                 handover.take_slice(replica, own, bounds)
@@ -270,14 +340,6 @@ class SwitchingWorker:
             self._served = _Served(worker.layout, colocated=colocated)
             phase.control.send(PhaseOver(server=worker.finish().server))
         return None
-
-    def _momentum(self, phase: Station, entry: Entry) -> None:
-        if not entry.carries:
-            return
-        policy = self._switch.momentum
-        if policy == "scale" and phase.serving.synchronous:
-            policy = "keep"
-        handover.treat_momentum(self._basis.replica, policy=policy, num_workers=phase.job.workers)
 
     def _take_back(self, collective: Collective) -> None:
         """After a phase with servers: the optimiser's state, which they had."""
@@ -290,9 +352,9 @@ class SwitchingWorker:
         else:
             state = read_optimizer(self._station.run, served.layout)
             handover.take_slice(replica, state, (0, replica.parameters.numel()))
-        policy = self._switch.momentum
-        if policy == "zero":
-            handover.treat_momentum(replica, policy=policy, num_workers=collective.size)
+        factor = handover.momentum_factor(self._station.job, asynchronous=False)
+        assert replica.optimizer is not None
+        replica.optimizer.load_state(handover.treat_momentum(replica.optimizer.state(), factor))
 
     def _join(self, group: int) -> Collective:
         """The group of all workers, which outlives phases as long as nobody is replaced."""
@@ -344,16 +406,21 @@ class SwitchingWorker:
         tally.epoch_loss_sum = position.epoch_loss_sum if chief else 0.0
         tally.epoch_correct = position.epoch_correct if chief else 0
 
-    def _write_snapshot(self, position: Position, state: dict[str, torch.Tensor]) -> str:
-        """Write the state at the switch down while the run goes on; returns the path."""
-        self._await_snapshot()
-        copy = {name: tensor.clone() for name, tensor in state.items()}
-        at = msgspec.structs.replace(position)
-        log, begin = self._station.log, time.perf_counter()
-        path = self._checkpoints.path_at(at)
+    def _start_writing(self) -> None:
+        """Write what is unsaved down while the run goes on."""
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is None:
+            return
+        at, log, begin = unsaved.position, self._station.log, time.perf_counter()
 
         def write() -> None:
-            self._checkpoints.write(at, copy)
+            try:
+                write_all()
+            except StoreError as error:
+                self._refusal = error
+
+        def write_all() -> None:
+            path = self._checkpoints.write(at, unsaved.tensors)
             self._checkpoints.pin(path)
             log.record(
                 events.Checkpoint(
@@ -367,9 +434,10 @@ class SwitchingWorker:
 
         self._writing = threading.Thread(target=write, name="snapshot")
         self._writing.start()
-        return str(self._checkpoints.pinned(path))
 
     def _await_snapshot(self) -> None:
         if self._writing is not None:
             self._writing.join()
             self._writing = None
+        if self._refusal is not None:
+            raise self._refusal

@@ -15,6 +15,7 @@ from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import SwitchSpec
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
@@ -88,6 +89,13 @@ def build_replica(
 
 
 def _bucket_bytes(strategy: StrategySpec) -> int | None:
-    if isinstance(strategy, AllreduceSpec) and strategy.bucket_bytes != "auto":
-        return strategy.bucket_bytes
+    # The gradient is cut once for all phases.
+    strategies = (
+        [phase.strategy for phase in strategy.resolved]
+        if isinstance(strategy, SwitchSpec)
+        else [strategy]
+    )
+    for one in strategies:
+        if isinstance(one, AllreduceSpec) and one.bucket_bytes != "auto":
+            return one.bucket_bytes
     return None

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,7 +40,7 @@ from phalanx.wire.serving import (
     WorkDone,
 )
 from phalanx.wire.tickets import TicketPlan
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
 from phalanx.worker.handover import Entry, Rate
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.replica import Basis, build_replica, settle_precision
@@ -117,7 +116,10 @@ class ServedWorker:
         self._idle_since: float | None = None
         self._is_training = False
         self._leave_next = self._left = self._connected = self._hand_over_next = False
+        self._to_donate: list[int] = []  # servers that wait for a copy until there is a client
         self.handed_over = False
+        self.paused_at = time.monotonic()
+        """When this worker was last told that there is nothing to do."""
         self._take_up_statistics()
 
     def do(self, on_start: Callable[[], object]) -> None:
@@ -165,9 +167,12 @@ class ServedWorker:
                     whole=True,
                     version=max(0, self._entry.version),
                     samples_seen=self._entry.position.samples if self._entry.position else 0,
+                    holds=self._entry.carries,
                 ),
             )
         )
+        for server in self._to_donate:
+            self._client.donate(server)
         self._client.connect(self._limit("a place at every server"), self._attend_all)
         self._connected = True
         self._push_pull = PushPull(
@@ -342,6 +347,8 @@ class ServedWorker:
                 self._station.control.send(Copy(order.server, self._version_of(order.server)))
             case Donate() if self._client is not None:
                 self._client.donate(order.server)
+            case Donate():
+                self._to_donate.append(order.server)
             case HandOver():
                 self._hand_over_next = True
             case Finish():
@@ -410,6 +417,7 @@ class ServedWorker:
             self._client.connect(self._limit("a place at every server"), self._attend_all)
 
     def _say_paused(self) -> None:
+        self.paused_at = time.monotonic()
         self._rest()
         self._station.profiler.leave()
         self._station.control.send(Paused(self._replica.buffers.numpy().tobytes()))
@@ -423,12 +431,17 @@ class ServedWorker:
             self._replica.buffers.copy_(torch.from_numpy(values))
 
     def _take_up_statistics(self) -> None:
-        """A resumed run goes on from the statistics of its checkpoint."""
-        spec = self._station.spec
-        if spec.resume is not None and self._replica.buffers.numel() > 0:
-            found = Checkpoints(Path(spec.resume), spec.job.checkpoint).read_newest()
-            if found is not None:
-                self._replica.buffers.copy_(found[2]["replica.buffers"])
+        """Go on from the statistics of the checkpoint that this worker comes in with."""
+        path = self._entry.checkpoint
+        if path is None or self._replica.buffers.numel() == 0:
+            return
+        if path.is_dir():
+            found = Checkpoints(path, self._station.job.checkpoint).read_newest()
+            tensors = found[2] if found is not None else {}
+        else:
+            _, tensors = read_checkpoint(path)
+        if tensors:
+            self._replica.buffers.copy_(tensors["replica.buffers"])
 
     def _host_server(self) -> HostedServer | None:
         station = self._station

@@ -17,14 +17,15 @@ import torch
 
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
+from phalanx.errors import StoreError
 from phalanx.paramserver.client import max_frame_bytes
 from phalanx.paramserver.door import Peer, Role, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
-from phalanx.protocol.shards import Layout
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import rule_for
+from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
@@ -42,7 +43,7 @@ from phalanx.wire.serving import (
     ServerUp,
 )
 from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
-from phalanx.worker.handover import Entry, Rate, give_to_shard, slice_state
+from phalanx.worker.handover import Entry, Rate, give_to_shard, slice_state, treat_momentum
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import (
     ServerState,
@@ -125,10 +126,13 @@ class HostedServer:
         )
         self._optimizer_version = 0
         self._restoring = entry.restoring
+        self._phase_begin = entry.position.phase_begin if entry.position is not None else 0
+        # In a later phase the freshly built model is nothing to go on from.
+        self._begins_anew = entry.position is not None and entry.checkpoint is None
         if entry.checkpoint is not None:
-            self._take_up_checkpoint(entry.checkpoint, layout, job)
+            self._take_up_checkpoint(entry, entry.checkpoint, layout, job)
         elif entry.position is not None and entry.carries:
-            give_to_shard(replica, self._shard, layout.bounds(self._index))
+            give_to_shard(replica, self._shard, layout.bounds(self._index), entry.momentum)
             self._shard.restore(version=entry.position.updates, samples_seen=entry.position.samples)
         if self._restoring:
             self._optimizer_version = self._recall_optimizer()
@@ -152,8 +156,7 @@ class HostedServer:
             ),
         )
         self._thread = threading.Thread(target=self._server.serve, name="server")
-        # What another phase left has not been written down by this server: do so soon.
-        self._written = time.monotonic() if entry.position is None else 0.0
+        self._written = time.monotonic()
 
     def __enter__(self) -> HostedServer:
         self._server.__enter__()
@@ -192,7 +195,7 @@ class HostedServer:
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
-                version = self._write()
+                version = self._write() if order.write else self._shard.policy.version
                 self._station.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
@@ -248,25 +251,35 @@ class HostedServer:
         self._written = time.monotonic()
         return state.version
 
-    def _recall_optimizer(self) -> int:
+    def _last_words(self) -> ServerState | None:
+        """What was written last, if it was in this phase."""
         found = read_server_file(self._file)
+        return found if found is not None and found.samples_seen >= self._phase_begin else None
+
+    def _recall_optimizer(self) -> int:
+        found = self._last_words()
         if found is None:
-            return 0
+            return self._optimizer_version
         self._shard.updater.load_state(found.optimizer)
         self._shard.ledger.load_state(found.tickets)
         return found.version
 
     def _recall(self) -> None:
-        """Go on from what was written last, or from where the run began if nothing was."""
-        found = read_server_file(self._file)
+        """Go on from what was written last, or from where the phase began if nothing was."""
+        found = self._last_words()
         if found is not None:
             self._shard.updater.parameters.copy_(found.parameters)
             self._server.restored(version=found.version, samples_seen=found.samples_seen)
+        elif self._begins_anew:
+            raise StoreError(
+                f"server {self._index} was lost at the switch, and nobody holds a copy of its "
+                "parameters; continue with `phalanx train --resume`"
+            )
         else:
             shard = self._shard
             self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
-    def _take_up_checkpoint(self, path: Path, layout: Layout, job: JobSpec) -> None:
+    def _take_up_checkpoint(self, entry: Entry, path: Path, layout: Layout, job: JobSpec) -> None:
         if path.is_dir():
             found = Checkpoints(path, job.checkpoint).read_newest()
             if found is None:
@@ -282,8 +295,10 @@ class HostedServer:
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-        self._shard.updater.load_state(slice_state(optimizer, bounds))
+        part = slice_state(optimizer, bounds)
+        self._shard.updater.load_state(treat_momentum(part, entry.momentum))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
+        self._optimizer_version = position.updates
 
 
 def make_shard(

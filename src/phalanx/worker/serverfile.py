@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
 from phalanx.records.rundir import RunDir
-from phalanx.store.atomic import write_atomically
+from phalanx.worker.tensorfile import write_tensors
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 
@@ -45,7 +44,7 @@ def write_server_file(path: Path, state: ServerState) -> None:
         "samples_seen": str(state.samples_seen),
         "tickets": msgspec.json.encode(state.tickets).decode(),
     }
-    write_atomically(path, save(tensors, metadata))
+    write_tensors(path, tensors, metadata)
 
 
 def read_server_file(path: Path) -> ServerState | None:
