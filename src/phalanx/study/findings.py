@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from phalanx.records.study import StudyDir, Trial
 from phalanx.records.tune import TuneManifest, read_tune
 from phalanx.report.facts import read_run
+from phalanx.report.format import count_noun
 from phalanx.study.measure import metric_values
 from phalanx.study.payback import Payback, reckon
 from phalanx.study.search_plan import share_label, share_of
@@ -66,7 +67,8 @@ def aim_of(tune: TuneManifest) -> Aim:
 def describe_best(findings: Findings) -> str:
     """What the job file that a search writes is headed with."""
     tune, decision = findings.tune, findings.decision
-    how = f"Found by `phalanx tune switch` ({tune.method}, {tune.runs} runs of a setting)"
+    runs = count_noun(tune.runs, "run")
+    how = f"Found by `phalanx tune switch` ({tune.method}, {runs} of a setting)"
     verdicts = {verdict.share: verdict for verdict in decision.verdicts}
     reference = verdicts[SYNCHRONOUS].mean
     assert reference is not None

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.study import StudyManifest
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.optimize import MilestonesSpec, SgdSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.published import PublishedSpec, load_published
 from phalanx.spec.study_file import load_study
+from phalanx.spec.switch import SwitchSpec
 from phalanx.study.plan import plan_study
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -29,6 +34,9 @@ def figures(name: str) -> PublishedSpec:
         ("ps-vs-mirrored/small.yaml", 12),
         ("batch-sweep/full.yaml", 9),
         ("batch-sweep/small.yaml", 9),
+        ("strategy-switch/full-resnet.yaml", 5),
+        ("strategy-switch/full-densenet.yaml", 5),
+        ("strategy-switch/small.yaml", 6),
     ],
 )
 def test_every_cell_is_a_job(name: str, num_cells: int) -> None:
@@ -79,3 +87,52 @@ def test_corrected_ratios_follow_from_the_printed_times() -> None:
         assert ratio.value == pytest.approx(ours / theirs, abs=0.005)
         if isinstance(ratio.printed, float):
             assert ratio.printed == pytest.approx(theirs / ours, abs=0.01), "it was turned round"
+
+
+def switch_jobs(name: str) -> dict[str, JobSpec]:
+    cells = plan(f"strategy-switch/{name}.yaml").cells
+    return {cell.settings["strategy"]: job_from_mapping(cell.job) for cell in cells}
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "drops", "switches"),
+    [
+        ("full-resnet", 180, (80, 130), (45, 90, 135)),
+        ("full-densenet", 40, (20, 30), (10, 20, 30)),
+        ("small", 18, (8, 13), (4.5, 9, 13.5)),
+    ],
+)
+def test_switches_and_decays_are_as_published(
+    name: str, epochs: int, drops: tuple[int, ...], switches: tuple[float, ...]
+) -> None:
+    jobs = switch_jobs(name)
+    for job in jobs.values():
+        assert isinstance(job.optimizer, SgdSpec)
+        assert isinstance(job.schedule, MilestonesSpec)
+        assert (job.optimizer.lr, job.optimizer.momentum, job.global_batch) == (0.1, 0.9, 128)
+        assert (job.epochs, job.schedule.at_epochs, job.schedule.factor) == (epochs, drops, 0.1)
+        assert job.data.augment == (() if name == "full-densenet" else ("flip", "pad-crop"))
+    servers = jobs["PS"].strategy
+    assert isinstance(servers, ParameterServerSpec)
+    assert (servers.consistency, servers.lr_scaling) == ("async", "by_workers")
+    for label, epoch in zip(("SS25", "SS50", "SS75"), switches, strict=True):
+        strategy = jobs[label].strategy
+        assert isinstance(strategy, SwitchSpec)
+        first, second = strategy.resolved
+        assert (first.strategy, second.strategy) == (jobs["MW"].strategy, servers)
+        assert isinstance(second.at, float)
+        assert second.at * epochs == epoch
+
+
+def test_figures_of_both_networks_stand_beside_their_cells() -> None:
+    tables = figures("strategy-switch").tables
+    for table, name in zip(tables, ("full-resnet", "full-densenet"), strict=False):
+        cells = [cell.settings for cell in plan(f"strategy-switch/{name}.yaml").cells]
+        assert [row.settings for row in table.rows] == cells
+    shown = [cell.settings for cell in plan("strategy-switch/small.yaml").cells]
+    assert all(row.settings in shown for row in tables[0].rows)
+
+
+def test_the_slip_in_the_text_is_marked() -> None:
+    (slip,) = figures("strategy-switch").corrections
+    assert (slip.value, slip.printed) == (0.9229, "0.9429 in the text")
