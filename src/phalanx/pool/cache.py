@@ -1,0 +1,50 @@
+"""Probes kept between commands: one file per machine, with the date of each measurement.
+
+A machine is found again by its identity, so renaming it or editing its price keeps its probe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from phalanx.pool.facts import Probe
+from phalanx.store.atomic import write_atomically
+
+
+class ProbeCache:
+    """Probes in a directory.
+
+    Args:
+        root: The directory; made when something is kept.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, machine: str) -> Probe | None:
+        """What is known of a machine, or None: not probed, or kept by an older Phalanx."""
+        try:
+            return msgspec.json.decode(self._file(machine).read_bytes(), type=Probe)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def keep(self, machine: str, probe: Probe) -> None:
+        """Keep a probe; ways to machines that were not measured this time stay as they were.
+
+        Raises:
+            StoreError: The directory cannot be written.
+        """
+        before = self.read(machine)
+        if before is not None:
+            old = {key: link for key, link in before.links.items() if key not in probe.link_faults}
+            probe = msgspec.structs.replace(
+                probe, links=old | probe.links, speed=probe.speed or before.speed
+            )
+        self._root.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._file(machine), msgspec.json.format(msgspec.json.encode(probe)))
+
+    def _file(self, machine: str) -> Path:
+        return self._root / f"{hashlib.sha256(machine.encode()).hexdigest()[:24]}.json"

@@ -1,0 +1,185 @@
+"""Which machines of an inventory a policy and filters choose; pure.
+
+Policies, over the machines M that pass all filters, in the order of the file:
+    all       M
+    gpu       those with a graphics card;  cpu  those without: together M, and never both
+    energy    those marked energy_efficient; without a mark, those that do at least as much work
+              per joule (measured GFLOP/s by watts_full) as the median of all that are known
+    fastest   the n with the greatest measured speed, or declared cores where nothing is measured
+    cheapest  the n with the lowest price per hour
+The first four and their names are those of the published resource optimiser, whose selections the
+tests hold. The chosen stand in the order of the file, so ranks do not depend on measurements.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from phalanx.errors import SpecError
+from phalanx.pool.inventory import Inventory, Member
+from phalanx.spec.selection import Filter, Policy
+
+ALL = Policy("all")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Who was chosen, and why the others were not."""
+
+    chosen: tuple[Member, ...]
+    refused: dict[str, str]
+    """Name of the machine to the reason."""
+
+
+def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter] = ()) -> Selection:
+    """Choose machines.
+
+    Raises:
+        SpecError: Nobody is left, or the policy needs what is not known of any machine.
+    """
+    refused: dict[str, str] = {}
+    left = []
+    for member in inventory.members:
+        reason = next((why for one in filters if (why := _refusal(one, member))), None)
+        if reason is None:
+            left.append(member)
+        else:
+            refused[member.title] = reason
+    chosen = _POLICIES[policy.name](left, policy, refused) if left else []
+    if not chosen:
+        raise SpecError(_nobody(inventory, policy, filters, refused))
+    return Selection(tuple(chosen), refused)
+
+
+def _refusal(condition: Filter, member: Member) -> str | None:
+    if condition.word is not None:
+        passes = _WORDS[condition.key](member, condition.word)
+        return None if passes else f"not {condition.text}"
+    value = _NUMBERS[condition.key](member)
+    if value is None:
+        return f"{condition.key} is not known"
+    if condition.low <= value <= condition.high:
+        return None
+    shown = f"{value / 1e9:.1f} GB" if condition.key in ("memory", "disk") else f"{value:g}"
+    return f"has {condition.key} {shown}, wanted {condition.text}"
+
+
+_NUMBERS: dict[str, Callable[[Member], float | None]] = {
+    "cpus": lambda one: one.cores,
+    "gpus": lambda one: one.num_gpus,
+    "slots": lambda one: one.spec.slots,
+    "speed": lambda one: one.gflops,
+    "price": lambda one: one.spec.price_per_hour,
+    "watts": lambda one: one.spec.watts_full,
+    "memory": lambda one: one.memory_bytes,
+    "disk": lambda one: one.disk_free_bytes,
+}
+_WORDS: dict[str, Callable[[Member, str], bool]] = {
+    "label": lambda one, word: word in one.spec.labels,
+    "name": lambda one, word: word == one.title,
+    "model": lambda one, word: (
+        one.probe is not None and word.lower() in one.probe.looks.cpu.lower()
+    ),
+}
+
+
+def _all(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    return members
+
+
+def _gpu(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    return _keep(members, lambda one: one.num_gpus > 0, "has no graphics card", refused)
+
+
+def _cpu(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    return _keep(members, lambda one: one.num_gpus == 0, "has a graphics card", refused)
+
+
+def _energy(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    known = [value for one in members if (value := _work_per_joule(one)) is not None]
+    bar = statistics.median(known) if known else None
+
+    def is_efficient(one: Member) -> bool:
+        if one.spec.energy_efficient is not None:
+            return one.spec.energy_efficient
+        value = _work_per_joule(one)
+        return value is not None and bar is not None and value >= bar
+
+    return _keep(members, is_efficient, "is not energy efficient", refused)
+
+
+def _work_per_joule(one: Member) -> float | None:
+    if not one.spec.watts_full or one.gflops is None:
+        return None
+    return one.gflops / one.spec.watts_full
+
+
+def _fastest(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    # Cores and GFLOP/s do not compare, so all are judged by what is known of all.
+    if all(one.gflops is not None for one in members):
+        return _ranked(members, policy, lambda one: -(one.gflops or 0), "is slower", refused)
+    if all(one.cores is not None for one in members):
+        return _ranked(members, policy, lambda one: -(one.cores or 0), "has fewer cores", refused)
+    unknown = [one.title for one in members if one.gflops is None]
+    raise SpecError(
+        f"policy 'fastest' needs the speed of {', '.join(unknown)}; "
+        "run `phalanx pool probe`, or declare 'cores' of all machines"
+    )
+
+
+def _cheapest(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+    unknown = [one.title for one in members if one.spec.price_per_hour is None]
+    if unknown:
+        raise SpecError(
+            f"policy 'cheapest' needs the price of {', '.join(unknown)}; "
+            "add 'price_per_hour', 0 for a machine that costs nothing extra"
+        )
+    return _ranked(members, policy, lambda one: one.spec.price_per_hour or 0, "costs more", refused)
+
+
+_Choose = Callable[[list[Member], Policy, dict[str, str]], list[Member]]
+_POLICIES: dict[str, _Choose] = {
+    "all": _all,
+    "gpu": _gpu,
+    "cpu": _cpu,
+    "energy": _energy,
+    "fastest": _fastest,
+    "cheapest": _cheapest,
+}
+
+
+def _keep(
+    members: list[Member],
+    passes: Callable[[Member], bool],
+    reason: str,
+    refused: dict[str, str],
+) -> list[Member]:
+    refused.update({one.title: reason for one in members if not passes(one)})
+    return [one for one in members if passes(one)]
+
+
+def _ranked(
+    members: list[Member],
+    policy: Policy,
+    by: Callable[[Member], float],
+    reason: str,
+    refused: dict[str, str],
+) -> list[Member]:
+    # Sorting is stable: of equals, those that stand first in the file.
+    first = {one.title for one in sorted(members, key=by)[: policy.count]}
+    return _keep(members, lambda one: one.title in first, reason, refused)
+
+
+def _nobody(
+    inventory: Inventory, policy: Policy, filters: Sequence[Filter], refused: dict[str, str]
+) -> str:
+    asked = [f"policy '{policy}'"] if policy.name != "all" else []
+    asked += [f"'{one.text}'" for one in filters]
+    reasons = [f"{title} {reason}" for title, reason in refused.items()]
+    more = f" and {len(reasons) - 4} more" if len(reasons) > 4 else ""
+    return (
+        f"no machine of pool '{inventory.name}' is left by {' and '.join(asked)}: "
+        f"{'; '.join(reasons[:4])}{more}"
+    )
