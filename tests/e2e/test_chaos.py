@@ -26,13 +26,17 @@ import pytest
 
 from phalanx.records.events import (
     AnyEvent,
+    Clock,
     Epoch,
     Failure,
     Finished,
+    HostSample,
+    ProcessSample,
     Served,
     ServerRestored,
     Started,
     Step,
+    Watching,
 )
 from phalanx.records.rundir import RunDir
 from support.runs import LIMIT_S, Place, Training, events_of, is_running
@@ -162,9 +166,12 @@ def strike(victims: Victims, chance: random.Random) -> Iterator[Fault]:
 
 
 def lives_of(run: RunDir, worker: int) -> list[list[AnyEvent]]:
-    """A worker's record, cut at its starts."""
+    """A worker's record, cut at its starts; what was measured meanwhile is left out."""
     lives: list[list[AnyEvent]] = []
     for event in events_of(run, f"worker-{worker}"):
+        # Clocks and samples begin before a worker has come to train, maybe in a life without that.
+        if isinstance(event, Clock | ProcessSample | Watching | HostSample):
+            continue
         if isinstance(event, Started):
             lives.append([])
         lives[-1].append(event)
