@@ -52,6 +52,12 @@ class SpecError(PhalanxError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class PlanError(PhalanxError):
+    """No plan is possible: no machine fits, or none meets the deadline or the budget."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
 class DataError(PhalanxError):
     """A data set is missing, truncated or corrupt."""
 

@@ -1,0 +1,73 @@
+"""The workers of a candidate as the models see them: one row each, in the order of ranks.
+
+`predict` makes it from seats and machines; the models of the families read it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.plan.facts import ComputeFit, World
+from phalanx.plan.placement import Candidate
+
+
+class Hand(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker."""
+
+    machine: str
+    batch: int
+    fit: ComputeFit
+
+    @property
+    def compute_s(self) -> float:
+        """Mean time that it computes in a step."""
+        return self.fit.seconds(self.batch)
+
+    @property
+    def backward_s(self) -> float:
+        """The part of it in which buckets become ready."""
+        return self.compute_s * self.fit.backward_share
+
+
+class Crew(msgspec.Struct, frozen=True, kw_only=True):
+    """All workers, and the machines of the servers."""
+
+    hands: tuple[Hand, ...]
+    servers: tuple[str, ...]
+    """Machine of each server."""
+
+    @property
+    def machines(self) -> list[str]:
+        """Machine of each worker, by rank."""
+        return [hand.machine for hand in self.hands]
+
+    @property
+    def means_s(self) -> list[float]:
+        """Mean time that each computes in a step."""
+        return [hand.compute_s for hand in self.hands]
+
+    @property
+    def jitters(self) -> list[float]:
+        """Variation of each from step to step."""
+        return [hand.fit.jitter for hand in self.hands]
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step."""
+        return sum(hand.batch for hand in self.hands)
+
+
+def make_crew(candidate: Candidate, world: World) -> Crew | str:
+    """The workers of a candidate, or why there is no telling how fast they are."""
+    hands: list[Hand] = []
+    servers: list[str] = []
+    for seat in candidate.seats:
+        machine = world.machines[seat.machine]
+        servers += [seat.machine] * seat.servers
+        if seat.workers == 0:
+            continue
+        fit = machine.compute(workers=seat.workers, precision=candidate.precision)
+        if fit is None:
+            return f"nothing is known of {candidate.precision} on {seat.machine}"
+        hands += [Hand(machine=seat.machine, batch=batch, fit=fit) for batch in seat.batches]
+    return Crew(hands=tuple(hands), servers=tuple(servers))

@@ -1,0 +1,91 @@
+"""What goes wrong in a simulated run: machines that turn slow, workers that crash and come back.
+
+Given moments (`Slowdown`, `Crash`) or at random (`Straggling`, a two-state Markov modulator per
+machine). Plain data, and `Weather`, which says how slow a machine is at a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine computes more slowly for a while."""
+
+    machine: str
+    factor: float
+    begin_s: float = 0.0
+    end_s: float = float("inf")
+
+
+class Straggling(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine turns slow and recovers, again and again."""
+
+    machine: str
+    factor: float
+    normal_s: float
+    """Mean time between two slow spells."""
+    slow_s: float
+    """Mean length of one."""
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker is lost."""
+
+    rank: int
+    at_s: float
+    noticed_s: float = 1.0
+    """From the crash until the others know."""
+    back_s: float | None = None
+    """From the crash until a successor takes part; None: never."""
+
+
+Disturbance = Slowdown | Straggling | Crash
+
+
+class Weather:
+    """How slow each machine is at a moment.
+
+    Args:
+        disturbances: What happens; crashes are left to the simulation.
+        seed: Decides the spells of `Straggling`.
+    """
+
+    def __init__(self, disturbances: Sequence[Disturbance], seed: int) -> None:
+        self._slowdowns = [one for one in disturbances if isinstance(one, Slowdown)]
+        self._spells = [
+            _Spells(one, np.random.default_rng((seed, 7, number)))
+            for number, one in enumerate(disturbances)
+            if isinstance(one, Straggling)
+        ]
+
+    def factor(self, machine: str, time_s: float) -> float:
+        """How many times as long a computation takes that begins now."""
+        factor = 1.0
+        for slowdown in self._slowdowns:
+            if slowdown.machine == machine and slowdown.begin_s <= time_s < slowdown.end_s:
+                factor *= slowdown.factor
+        for spells in self._spells:
+            if spells.of.machine == machine and spells.is_slow(time_s):
+                factor *= spells.of.factor
+        return factor
+
+
+class _Spells:
+    """The slow spells of one machine; asked with rising times."""
+
+    def __init__(self, of: Straggling, rng: np.random.Generator) -> None:
+        self.of = of
+        self._rng = rng
+        self._slow = False
+        self._until_s = rng.exponential(of.normal_s)
+
+    def is_slow(self, time_s: float) -> bool:
+        while time_s >= self._until_s:
+            self._slow = not self._slow
+            mean_s = self.of.slow_s if self._slow else self.of.normal_s
+            self._until_s += self._rng.exponential(mean_s)
+        return self._slow

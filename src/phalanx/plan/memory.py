@@ -1,0 +1,59 @@
+"""Whether a candidate fits into its machines' memory: pure arithmetic.
+
+A worker holds the process itself, parameters, gradients and the optimiser's numbers, a buffer for
+what travels, and its batch. A server holds its slice with the optimiser's numbers, and twice what
+the workers can have on the way to it. The evaluator holds a model without gradients.
+"""
+
+from __future__ import annotations
+
+from phalanx.plan.facts import World
+from phalanx.plan.placement import Candidate, Seat
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import SwitchSpec
+
+# What the system and other programs keep for themselves.
+_RESERVE = 0.05
+
+
+def memory_needs(candidate: Candidate, world: World) -> dict[str, int]:
+    """Bytes that each machine needs."""
+    num_servers = sum(seat.servers for seat in candidate.seats)
+    return {
+        seat.machine: _seat_bytes(seat, candidate, world, num_servers) for seat in candidate.seats
+    }
+
+
+def memory_fault(needs: dict[str, int], world: World) -> str | None:
+    """Why a candidate does not fit, or None."""
+    for name, need in needs.items():
+        room = world.machines[name].memory_bytes * (1 - _RESERVE)
+        if need > room:
+            return f"needs {need / 2**30:.1f} GiB on {name}, which has {room / 2**30:.1f} GiB free"
+    return None
+
+
+def _seat_bytes(seat: Seat, candidate: Candidate, world: World, num_servers: int) -> int:
+    model = world.model
+    served = _is_served(candidate)
+    # Parameters, gradients, what travels; moments where the worker updates by itself.
+    tensors = 3 + (0 if served and not isinstance(candidate.strategy, SwitchSpec) else 1) * (
+        model.num_moments
+    )
+    need = sum(
+        model.process_bytes + tensors * model.size_bytes + batch * model.sample_bytes
+        for batch in seat.batches
+    )
+    if seat.servers:
+        own = model.size_bytes * (1 + model.num_moments) / num_servers
+        coming = 2 * candidate.num_workers * model.size_bytes / num_servers
+        # Servers inside workers are threads of theirs.
+        processes = max(0, seat.servers - seat.workers) * model.process_bytes
+        need += int(processes + seat.servers * (own + coming))
+    if seat.evaluator:
+        need += model.process_bytes + model.size_bytes
+    return int(need)
+
+
+def _is_served(candidate: Candidate) -> bool:
+    return isinstance(candidate.strategy, ParameterServerSpec | SwitchSpec)

@@ -1,0 +1,88 @@
+"""Who would do what: a candidate's seats, and how a batch is cut over unequal machines.
+
+Objective of the cut: the slowest worker's mean time a_i + c_i n_i is as small as it can be with the
+n_i whole and adding up to B. Handing the next sample to whoever would finish it first is optimal,
+because times only grow; all but the last few are handed out at once by solving for the common time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.plan.facts import ComputeFit
+from phalanx.spec.strategy import StrategySpec
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """What one machine does."""
+
+    machine: str
+    batches: tuple[int, ...] = ()
+    """Samples per step of each of its workers."""
+    threads: int = 1
+    servers: int = 0
+    evaluator: bool = False
+
+    @property
+    def workers(self) -> int:
+        """Its workers."""
+        return len(self.batches)
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to do the job."""
+
+    seats: tuple[Seat, ...]
+    strategy: StrategySpec
+    precision: str = "fp32"
+
+    @property
+    def num_workers(self) -> int:
+        """Workers on all machines."""
+        return sum(seat.workers for seat in self.seats)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step over all workers."""
+        return sum(sum(seat.batches) for seat in self.seats)
+
+
+def split_batch(global_batch: int, fits: Sequence[ComputeFit]) -> tuple[int, ...]:
+    """Samples for each worker so that all finish as early as possible; some may get none."""
+    time_s = _common_time(global_batch, fits)
+    sizes = [max(0, int((time_s - fit.fixed_s) / fit.per_sample_s)) for fit in fits]
+    # Rounding errors must not hand out more than there is.
+    while sum(sizes) > global_batch:
+        sizes[max(range(len(sizes)), key=lambda i: fits[i].seconds(sizes[i]))] -= 1
+    heap = [(fit.seconds(sizes[i] + 1), i) for i, fit in enumerate(fits)]
+    heapq.heapify(heap)
+    for _ in range(global_batch - sum(sizes)):
+        _, i = heap[0]
+        sizes[i] += 1
+        heapq.heapreplace(heap, (fits[i].seconds(sizes[i] + 1), i))
+    return tuple(sizes)
+
+
+def equal_split(global_batch: int, num_workers: int) -> tuple[int, ...]:
+    """The same for everyone, the first ones one more if it does not divide."""
+    size, rest = divmod(global_batch, num_workers)
+    return tuple(size + (worker < rest) for worker in range(num_workers))
+
+
+def _common_time(global_batch: int, fits: Sequence[ComputeFit]) -> float:
+    """The time at which B samples are done if fractions could be handed out.
+
+    Workers join in the order of their fixed part; the time is linear between two of them.
+    """
+    rate, shift, time_s = 0.0, 0.0, 0.0
+    ordered = sorted(fits, key=lambda fit: fit.fixed_s)
+    for number, fit in enumerate(ordered):
+        rate += 1 / fit.per_sample_s
+        shift += fit.fixed_s / fit.per_sample_s
+        time_s = (global_batch + shift) / rate
+        if number + 1 == len(ordered) or time_s <= ordered[number + 1].fixed_s:
+            break
+    return time_s

@@ -1,0 +1,163 @@
+"""From a candidate to time, cost, energy and memory, each with a 90 % interval; or why not.
+
+Joins the models of the families. T_total = start-up + epochs (samples / speed + the tail of the
+epoch + evaluation); a switch mixes its phases by their shares of the samples. The interval is that
+of a log-normal error: what earlier runs of the family were off by, and the error of the fit of the
+slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from phalanx.plan.crew import Crew, make_crew
+from phalanx.plan.facts import World
+from phalanx.plan.lockstep import allreduce_pace, local_sgd_pace, single_pace
+from phalanx.plan.memory import memory_fault, memory_needs
+from phalanx.plan.placement import Candidate
+from phalanx.plan.price import cost_of, energy_of
+from phalanx.plan.result import Pace, Prediction, StepParts, around
+from phalanx.plan.serving import serving_pace
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import PhaseStrategy, SwitchSpec
+
+# When a switch comes that chooses its moment by itself: at the first decay of common schedules.
+_AUTO_SHARE = 0.5
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A candidate that cannot be, and why."""
+
+    reason: str
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """One strategy of a run, and its share of all samples."""
+
+    strategy: PhaseStrategy
+    share: float
+
+
+def predict(candidate: Candidate, world: World) -> Prediction | Refused:
+    """What a candidate would come to."""
+    crew = make_crew(candidate, world)
+    if isinstance(crew, str):
+        return Refused(crew)
+    idle = [hand for hand in crew.hands if hand.batch == 0]
+    if idle:
+        return Refused(
+            f"a batch of {crew.batch} leaves {idle[0].machine} without a sample in each step"
+        )
+    needs = memory_needs(candidate, world)
+    fault = memory_fault(needs, world)
+    if fault is not None:
+        return Refused(fault)
+    phases = phases_of(candidate, world)
+    paces = [(corrected(pace_of(phase.strategy, crew, world), world), crew) for phase in phases]
+    return _total(candidate, world, needs, phases, paces)
+
+
+def pace_of(strategy: PhaseStrategy, crew: Crew, world: World) -> Pace:
+    """How fast a strategy goes, before earlier runs correct it."""
+    if isinstance(strategy, SingleSpec) or (
+        len(crew.hands) == 1 and not isinstance(strategy, ParameterServerSpec)
+    ):
+        return single_pace(crew)
+    if isinstance(strategy, AllreduceSpec):
+        return allreduce_pace(crew, strategy, world)
+    if isinstance(strategy, LocalSgdSpec):
+        return local_sgd_pace(crew, strategy, world)
+    return serving_pace(crew, strategy, world)
+
+
+def corrected(pace: Pace, world: World) -> Pace:
+    """The pace as earlier runs of the family teach."""
+    factor = world.costs.correction(pace.family).factor
+    return msgspec.structs.replace(
+        pace,
+        samples_per_s=pace.samples_per_s / factor,
+        parts=pace.parts.scaled(factor),
+        tail_s=pace.tail_s * factor,
+    )
+
+
+def phases_of(candidate: Candidate, world: World) -> list[Phase]:
+    """The strategies of a run, and how much each does."""
+    strategy = candidate.strategy
+    if not isinstance(strategy, SwitchSpec):
+        return [Phase(strategy, 1.0)]
+    resolved = strategy.resolved
+    begins = [0.0]
+    for phase in resolved[1:]:
+        if isinstance(phase.at, float):
+            begins.append(phase.at)
+        elif phase.epoch is not None:
+            begins.append(min(1.0, phase.epoch / world.job.epochs))
+        else:
+            begins.append(_AUTO_SHARE)
+    ends = [*begins[1:], 1.0]
+    return [
+        Phase(phase.strategy, max(0.0, end - begin))
+        for phase, begin, end in zip(resolved, begins, ends, strict=True)
+    ]
+
+
+def _total(
+    candidate: Candidate,
+    world: World,
+    needs: dict[str, int],
+    phases: list[Phase],
+    paces: list[tuple[Pace, Crew]],
+) -> Prediction:
+    job, costs = world.job, world.costs
+    crew = paces[0][1]
+    samples = job.samples_per_epoch * job.epochs
+    train_s, error, tail_s = 0.0, 0.0, 0.0
+    for phase, (pace, _) in zip(phases, paces, strict=True):
+        part_s = phase.share * samples / pace.samples_per_s
+        train_s += part_s
+        tail_s += phase.share * job.epochs * pace.tail_s
+        error += part_s * costs.correction(pace.family).error
+    error = math.hypot(error / train_s, max(hand.fit.error for hand in crew.hands))
+    train_s += tail_s
+    batches = samples / crew.batch
+    step_s = around(train_s / batches, error)
+    # Evaluation is forward only, and shared out over the workers.
+    forwards = sum((1 - hand.fit.backward_share) * hand.fit.per_sample_s for hand in crew.hands)
+    evaluate_s = job.evaluated_samples * forwards / len(crew.hands) ** 2
+    besides_s = costs.startup_s + job.epochs * costs.checkpoint_s + evaluate_s
+    besides_s += (len(phases) - 1) * costs.switch_s
+    total_s = step_s * batches + besides_s
+    return Prediction(
+        step_s=step_s,
+        samples_per_s=around(samples / train_s, error),
+        train_s=step_s * batches,
+        total_s=total_s,
+        parts=_mixed(phases, [pace for pace, _ in paces]),
+        memory_bytes=needs,
+        sent_bytes_per_step=sum(
+            phase.share * pace.sent_bytes for phase, (pace, _) in zip(phases, paces, strict=True)
+        ),
+        cost=cost_of(candidate, total_s, world),
+        energy_j=energy_of(candidate, paces, total_s, world),
+        staleness=max(pace.staleness for pace, _ in paces),
+        family=paces[0][0].family if len(paces) == 1 else "switch",
+    )
+
+
+def _mixed(phases: list[Phase], paces: list[Pace]) -> StepParts:
+    def mean(name: str) -> float:
+        return sum(
+            phase.share * float(getattr(pace.parts, name))
+            for phase, pace in zip(phases, paces, strict=True)
+        )
+
+    return StepParts(
+        compute_s=mean("compute_s"),
+        communication_s=mean("communication_s"),
+        wait_s=mean("wait_s"),
+        apply_s=mean("apply_s"),
+    )

@@ -1,0 +1,95 @@
+"""What a prediction says: values with intervals, where a step's time goes, and what is refused.
+
+Plain records; they are written into plan.json as they stand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+# Half of a normal distribution's 90 % interval, in standard deviations.
+_Z90 = 1.6449
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A value, and the bounds between which it lies in nine of ten cases."""
+
+    value: float
+    low: float
+    high: float
+
+    def __mul__(self, factor: float) -> Interval:
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
+    def __add__(self, constant: float) -> Interval:
+        return Interval(self.value + constant, self.low + constant, self.high + constant)
+
+
+def around(value: float, error: float) -> Interval:
+    """The interval of a value whose logarithm has this standard deviation."""
+    spread = math.exp(_Z90 * error)
+    return Interval(value, value / spread, value * spread)
+
+
+class StepParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a mean worker's step goes."""
+
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    apply_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.compute_s + self.communication_s + self.wait_s + self.apply_s
+
+    def scaled(self, factor: float) -> StepParts:
+        """All parts, so many times as long."""
+        return StepParts(
+            compute_s=self.compute_s * factor,
+            communication_s=self.communication_s * factor,
+            wait_s=self.wait_s * factor,
+            apply_s=self.apply_s * factor,
+        )
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a strategy goes: what the models of the families return."""
+
+    family: str
+    samples_per_s: float
+    parts: StepParts
+    """Of one global batch."""
+    busy: tuple[float, ...]
+    """Share of the time in which each worker computes."""
+    server_busy: float = 0.0
+    """Share of the time in which each server works."""
+    staleness: float = 0.0
+    """Updates by others between a mean worker's read and its own update."""
+    sent_bytes: float = 0.0
+    """By each worker for one global batch."""
+    tail_s: float = 0.0
+    """Lost at the end of each epoch, when the last workers finish alone."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a candidate would come to."""
+
+    step_s: Interval
+    """One global batch."""
+    samples_per_s: Interval
+    train_s: Interval
+    """All steps of all epochs."""
+    total_s: Interval
+    """With start-up, evaluation and checkpoints."""
+    parts: StepParts
+    memory_bytes: dict[str, int]
+    """The most that each machine needs."""
+    sent_bytes_per_step: float
+    cost: Interval | None = None
+    energy_j: Interval | None = None
+    staleness: float = 0.0
+    family: str = ""

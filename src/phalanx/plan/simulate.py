@@ -1,0 +1,75 @@
+"""The simulator's front door: a candidate and what goes wrong in, a simulated run out.
+
+For what the formulas of `predict` cannot see: queues under changing load, crashes, machines that
+turn slow, and sizes beyond any machine at hand. Equal seeds give equal runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.errors import PlanError
+from phalanx.plan.crew import Crew, make_crew
+from phalanx.plan.disturbance import Disturbance
+from phalanx.plan.facts import World
+from phalanx.plan.placement import Candidate
+from phalanx.plan.predict import phases_of
+from phalanx.plan.simulate_lockstep import simulate_lockstep
+from phalanx.plan.simulate_serving import ServingSimulation
+from phalanx.plan.simulated import SimulatedRun
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import PhaseStrategy
+
+
+def simulate(
+    candidate: Candidate,
+    world: World,
+    *,
+    num_rounds: int,
+    disturbances: Sequence[Disturbance] = (),
+    seed: int = 1,
+) -> list[SimulatedRun]:
+    """Simulate a candidate; a switch gives one run for each phase.
+
+    Args:
+        candidate: Who does what.
+        world: Machines, links and costs.
+        num_rounds: Global batches in all.
+        disturbances: What goes wrong; times count from the start of each phase.
+        seed: Decides everything random.
+
+    Raises:
+        PlanError: Nothing is known of how fast a worker is.
+    """
+    crew = make_crew(candidate, world)
+    if isinstance(crew, str):
+        raise PlanError(f"this cannot be simulated: {crew}")
+    return [
+        _simulate_phase(
+            crew,
+            phase.strategy,
+            world,
+            num_rounds=max(1, round(num_rounds * phase.share)),
+            disturbances=disturbances,
+            seed=seed,
+        )
+        for phase in phases_of(candidate, world)
+    ]
+
+
+def _simulate_phase(
+    crew: Crew,
+    strategy: PhaseStrategy,
+    world: World,
+    *,
+    num_rounds: int,
+    disturbances: Sequence[Disturbance],
+    seed: int,
+) -> SimulatedRun:
+    if isinstance(strategy, ParameterServerSpec):
+        return ServingSimulation(
+            crew, strategy, world, num_rounds=num_rounds, disturbances=disturbances, seed=seed
+        ).run()
+    return simulate_lockstep(
+        crew, strategy, world, num_steps=num_rounds, disturbances=disturbances, seed=seed
+    )

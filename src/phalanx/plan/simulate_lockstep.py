@@ -1,0 +1,77 @@
+"""Workers that step together, in made-up time: the slowest draw decides each step.
+
+The exchange itself is taken from the formula of `ring`, one value per bucket; what is simulated is
+jitter, slow machines and crashes. A crash ends the attempt: what was done since the last checkpoint
+is done again after a restart, as the controller does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.plan.crew import Crew
+from phalanx.plan.disturbance import Crash, Disturbance
+from phalanx.plan.facts import World
+from phalanx.plan.predict import pace_of
+from phalanx.plan.simulated import Computation, SimulatedRun
+from phalanx.spec.lockstep import LocalSgdSpec, LockstepSpec
+
+
+def simulate_lockstep(
+    crew: Crew,
+    strategy: LockstepSpec,
+    world: World,
+    *,
+    num_steps: int,
+    disturbances: Sequence[Disturbance] = (),
+    seed: int = 1,
+    checkpoint_steps: int | None = None,
+) -> SimulatedRun:
+    """Simulate so many steps.
+
+    Args:
+        crew: The workers.
+        strategy: Alone, all-reduce or local SGD.
+        world: What exchanging costs.
+        num_steps: Steps of the run; those repeated after a crash come on top.
+        disturbances: What goes wrong.
+        seed: Decides everything random.
+        checkpoint_steps: Steps between two checkpoints; None: only at the start.
+    """
+    computation = Computation(crew, disturbances, seed)
+    pace = pace_of(strategy, crew, world)
+    together = strategy.every if isinstance(strategy, LocalSgdSpec) else 1
+    besides_s = (pace.parts.communication_s + pace.parts.apply_s) * together
+    crashes = sorted(
+        (one for one in disturbances if isinstance(one, Crash)), key=lambda one: one.at_s
+    )
+    now_s, step = 0.0, 0
+    computed_s = [0.0] * len(crew.hands)
+    done = 0
+    while step < num_steps:
+        begin_s = now_s
+        length = min(together, num_steps - step)
+        ends_s = [now_s] * len(crew.hands)
+        for _ in range(length):
+            for rank, end_s in enumerate(ends_s):
+                ends_s[rank] = end_s + computation.next_s(rank, end_s)
+        now_s = max(ends_s) + besides_s * length / together
+        if crashes and crashes[0].at_s <= now_s:
+            crash = crashes.pop(0)
+            back_s = crash.back_s if crash.back_s is not None else crash.noticed_s
+            now_s = max(begin_s, crash.at_s) + back_s + world.costs.startup_s
+            step -= step % checkpoint_steps if checkpoint_steps else step
+            continue
+        for rank, end_s in enumerate(ends_s):
+            computed_s[rank] += end_s - begin_s
+        step += length
+        done += length
+    return SimulatedRun(
+        elapsed_s=now_s,
+        samples=step * crew.batch,
+        updates=step // together if together > 1 else step,
+        pushes=done * len(crew.hands),
+        lost=(done - step) * len(crew.hands),
+        busy=tuple(spent_s / now_s for spent_s in computed_s),
+        sent_bytes=pace.sent_bytes * done * len(crew.hands),
+    )
