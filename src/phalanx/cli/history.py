@@ -93,7 +93,9 @@ def read_details(run: RunDir) -> RunDetails:
     # A resumed run repeats an epoch whose checkpoint was not written; the last time counts.
     epochs = {
         event.epoch: event
-        for event in read_events(run.events_path("worker-0"))
+        # The chief writes those of lockstep strategies, the controller those with servers.
+        for process in ("worker-0", "controller")
+        for event in read_events(run.events_path(process))
         if isinstance(event, Epoch)
     }
     return RunDetails(
