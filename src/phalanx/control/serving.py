@@ -604,10 +604,11 @@ class ServingCoordinator(Coordinator):
             return
         self._admit_late()
         everybody = set(range(self._job.workers))
+        read = not (self._to_memory and self._spec.servers == "colocated")
         if self._connected >= everybody:
             for rank in everybody - self._asked:
                 self._asked.add(rank)
-                self._desk.send(f"worker-{rank}", HandOver())
+                self._desk.send(f"worker-{rank}", HandOver(read=read))
 
     def _handed_over(self, worker: int) -> None:
         if worker not in self._asked:

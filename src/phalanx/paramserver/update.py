@@ -9,7 +9,7 @@ sum is the one that all-reduce computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -194,6 +194,17 @@ class SliceUpdater:
             else torch.stack([state[key] for state in states]).amax()
             for key in states[0]
         }
+
+    def copy_state_to(self, state: Mapping[str, Tensor]) -> None:
+        """Write the optimiser's state for the slice into tensors like those of `state`."""
+        for index, (optimizer, part) in enumerate(zip(self._optimizers, self.parts, strict=True)):
+            for key, value in optimizer.state().items():
+                if value.ndim:
+                    state[key][part].copy_(value)
+                elif index == 0:
+                    state[key].copy_(value)
+                else:
+                    torch.maximum(state[key], value, out=state[key])
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take over what `state` returned here, on another server or on a worker."""

@@ -18,7 +18,7 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.spec.lockstep import AllreduceSpec
-from phalanx.strategy.base import StepFacts, Strategy, average_buffers
+from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 from phalanx.strategy.gauge import Gauge
 from phalanx.strategy.overlap import Overlap
 
@@ -34,7 +34,7 @@ class Allreduce(Strategy):
         """Measures gradients when it is asked to."""
 
     @override
-    def attach(self, replica: Replica, collective: Collective) -> None:
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
         self._compressor = (
@@ -43,9 +43,8 @@ class Allreduce(Strategy):
         self._buckets = replica.buckets
         self._pending: list[Pending] = []
         self._overlap = Overlap()
-        collective.broadcast(replica.parameters)
-        if replica.buffers.numel() > 0:
-            collective.broadcast(replica.buffers)
+        if not equal:
+            make_equal(replica, collective)
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:

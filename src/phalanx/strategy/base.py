@@ -37,8 +37,14 @@ class Strategy(ABC):
     """A way to train one model on several workers."""
 
     @abstractmethod
-    def attach(self, replica: Replica, collective: Collective) -> None:
-        """Take over a replica and bring all workers to the same parameters; called once, first."""
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+        """Take over a replica and bring all workers to the same parameters; called once, first.
+
+        Args:
+            replica: What is trained.
+            collective: The group.
+            equal: All workers hold the same parameters and statistics already.
+        """
 
     @abstractmethod
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
@@ -62,6 +68,13 @@ class Strategy(ABC):
     @abstractmethod
     def import_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take up what `export_state` gave, maybe in a group of another size."""
+
+
+def make_equal(replica: Replica, collective: Collective) -> None:
+    """Give every worker the chief's parameters and statistics."""
+    collective.broadcast(replica.parameters)
+    if replica.buffers.numel() > 0:
+        collective.broadcast(replica.buffers)
 
 
 def average_buffers(replica: Replica, collective: Collective) -> None:

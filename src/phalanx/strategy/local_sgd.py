@@ -20,7 +20,7 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.spec.lockstep import LocalSgdSpec
-from phalanx.strategy.base import StepFacts, Strategy, average_buffers
+from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 
 _ANCHOR, _VELOCITY = "anchor", "velocity"
 
@@ -32,14 +32,13 @@ class LocalSgd(Strategy):
         self._spec = spec
 
     @override
-    def attach(self, replica: Replica, collective: Collective) -> None:
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
         self._steps = 0
         self._samples = 0
-        collective.broadcast(replica.parameters)
-        if replica.buffers.numel() > 0:
-            collective.broadcast(replica.buffers)
+        if not equal:
+            make_equal(replica, collective)
         self._anchor = replica.parameters.clone() if self._spec.outer else None
         self._velocity = torch.zeros_like(replica.parameters) if self._spec.outer else None
 

@@ -17,7 +17,7 @@ class Single(Strategy):
     """Plain training in one process."""
 
     @override
-    def attach(self, replica: Replica, collective: Collective) -> None:
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
 
     @override

@@ -71,7 +71,7 @@ class Window(_Message, frozen=True, kw_only=True):
 
 
 class HandedOver(_Message, frozen=True):
-    """A worker has read everything that the servers held last; answers `HandOver`."""
+    """A worker has what the servers held last, or its part of it; answers `HandOver`."""
 
 
 class Begin(_Message, frozen=True, kw_only=True):
@@ -112,7 +112,14 @@ class Turn(_Message, frozen=True):
 
 
 class HandOver(_Message, frozen=True):
-    """To the workers of a phase with servers: read everything that they hold; it is the last."""
+    """To the workers of a phase with servers: what the servers hold now is the last.
+
+    Attributes:
+        read: Read all of it; otherwise each worker takes what the server inside it holds, and the
+            next phase begins with putting these together.
+    """
+
+    read: bool
 
 
 ToSwitch = Idle | Begun | Window | HandedOver

@@ -2,15 +2,16 @@
 
 | What | Lockstep to servers | Servers to lockstep |
 |---|---|---|
-| parameters | each server takes its slice of the replica | workers read all slices, exactly |
-| optimiser state | each server takes its slice | servers give their slices, put together by rank |
+| parameters | each server takes its slice of the replica | slices are put together, exactly |
+| optimiser state | each server takes its slice | slices are put together |
 | batch-norm statistics | averaged, then every worker's own | mean over workers |
 | schedule position | samples seen | samples seen |
 | sample position | epoch and samples within it | epoch and samples within it |
 | random state | a function of seed, epoch, step and rank: nothing to carry | the same |
 
-Servers inside the workers need no traffic for what they take. Servers of their own take the
-checkpoint that the chief writes at the switch.
+Servers inside the workers need no traffic for what they take, and every worker broadcasts its slice
+on the way back. Servers of their own take the checkpoint that the chief writes at the switch; on
+the way back workers read their parameters over the wire and the optimiser's state from their files.
 """
 
 from __future__ import annotations
@@ -145,12 +146,11 @@ def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[st
     return {name: one[start:stop] if one.ndim else one for name, one in state.items()}
 
 
-def take_slice(replica: Replica, part: Mapping[str, Tensor], bounds: tuple[int, int]) -> None:
-    """Put a server's slice of the optimiser's state into the replica's."""
-    assert replica.optimizer is not None
-    whole = replica.optimizer.state()
-    for name, tensor in slice_state(whole, bounds).items():
-        tensor.copy_(part[name])
+def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
+    """Take back what a server in this process made of its slice."""
+    replica.parameters[slice(*bounds)].copy_(shard.updater.parameters)
+    if replica.optimizer is not None:
+        shard.updater.copy_state_to(slice_state(replica.optimizer.state(), bounds))
 
 
 def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> None:
@@ -159,7 +159,7 @@ def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> N
     Each must have taken its own slice before.
     """
     assert replica.optimizer is not None
-    state = replica.optimizer.state()
+    state = {"parameters": replica.parameters} | replica.optimizer.state()
     for server in range(layout.num_servers):
         for tensor in slice_state(state, layout.bounds(server)).values():
             _broadcast(tensor, collective, source=server)

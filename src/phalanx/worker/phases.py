@@ -39,6 +39,7 @@ from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.council import Council
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.handover import Entry
+from phalanx.worker.keeper import Keeper
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.served import ServedWorker
@@ -127,21 +128,6 @@ def _appears(path: Path) -> bool:
     return path.exists()
 
 
-@dataclass
-class _Unsaved:
-    """A state that is to be written down while the run goes on."""
-
-    position: Position
-    tensors: dict[str, torch.Tensor]
-
-    def keep_from(self, *, serving: bool) -> None:
-        """Copy what the phase that begins is going to change."""
-        for name, tensor in self.tensors.items():
-            rests = serving and name.startswith("replica.optimizer/")
-            if name.startswith("replica.") and not rests:
-                self.tensors[name] = tensor.clone()
-
-
 @dataclass(frozen=True)
 class _Served:
     """The phase before had servers, which still hold the optimiser's state."""
@@ -177,10 +163,9 @@ class SwitchingWorker:
         self._council: Council | None = None
         self._served: _Served | None = None
         self._stopped = time.monotonic()
-        self._unsaved: _Unsaved | None = None
-        self._writing: threading.Thread | None = None
-        self._refusal: StoreError | None = None
-        stack.callback(self._await_snapshot)
+        self._has_room = False
+        self._keeper = Keeper(self._checkpoints, station.log)
+        stack.callback(self._keeper.wait)
 
     def run(self) -> Done:
         """Take up phases until the job is done."""
@@ -207,10 +192,10 @@ class SwitchingWorker:
         tally = self._station.tally
         position = msgspec.json.decode(order.position, type=Position)
         handover.set_statistics(replica, order.statistics)
+        equal = self._served is not None
         self._take_back(collective)
-        if self._unsaved is not None:
-            self._unsaved.keep_from(serving=False)
-        strategy = self._attach(phase, collective)
+        self._keeper.copy(serving=False)
+        strategy = self._attach(phase, collective, equal=equal)
         self._council = self._convene(strategy, collective)
         tally.sent_before = tally.sent_bytes - collective.sent_bytes
         self._take_sums(position)
@@ -233,10 +218,11 @@ class SwitchingWorker:
         if order.save:
             self._keep(loop)
         phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
-        self._start_writing()
+        self._keeper.write()
+        self._make_room()
         loop.advance(order.stop)
         if loop.is_over:
-            self._await_snapshot()
+            self._keeper.wait()
             outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped = time.monotonic()
@@ -248,7 +234,7 @@ class SwitchingWorker:
         if checkpoint == "newest":
             loop.restore()
         else:
-            self._await_snapshot()
+            self._keeper.wait()
             path = self._station.run.checkpoints / checkpoint
             loop.restore(path)
             if self._station.spec.rank == 0:
@@ -258,11 +244,16 @@ class SwitchingWorker:
 
     def _keep(self, loop: TrainLoop) -> None:
         """Have the state written down with which the phase begins."""
-        self._await_snapshot()
         state = loop.state()
         if self._station.spec.rank == 0:
-            self._unsaved = _Unsaved(msgspec.structs.replace(loop.position), state)
-            self._unsaved.keep_from(serving=False)
+            self._keeper.take(loop.position, state)
+            self._keeper.copy(serving=False)
+
+    def _make_room(self) -> None:
+        """The chief will have to copy its state if another phase follows."""
+        if self._station.spec.rank == 0 and not self._has_room:
+            self._has_room = True
+            self._keeper.prepare(self._basis.replica.state())
 
     def _end(self, loop: TrainLoop, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
@@ -271,13 +262,10 @@ class SwitchingWorker:
         tally, position = self._station.tally, loop.position
         snapshot = ""
         if not stays and self._station.spec.rank == 0:
-            self._await_snapshot()
-            self._unsaved = _Unsaved(msgspec.structs.replace(position), state)
-            path = self._checkpoints.path_at(position)
-            snapshot = self._checkpoints.pinned(path).name
+            snapshot = self._keeper.take(position, state)
             if self._is_written_first:
-                self._start_writing()
-                self._await_snapshot()
+                self._keeper.write()
+                self._keeper.wait()
         own = msgspec.structs.replace(
             position,
             epoch_loss_sum=tally.epoch_loss_sum if position.epoch_samples else 0.0,
@@ -312,30 +300,24 @@ class SwitchingWorker:
 
     def _serve(self, order: Begin) -> Done | None:
         """A phase with servers; None: the run goes on with another."""
-        phase, replica = phase_station(self._station, order), self._basis.replica
+        phase = phase_station(self._station, order)
         tally, entry = self._station.tally, entry_of(self._station, order)
         tally.sent_before = tally.sent_bytes
-        if self._unsaved is not None:
-            self._unsaved.keep_from(serving=True)
+        self._keeper.copy(serving=True)
 
         def on_start() -> None:
             phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
-            self._start_writing()
+            self._keeper.write()
 
         with ExitStack() as stack:
             worker = ServedWorker(phase, self._basis, stack, entry=entry)
-            worker.do(on_start=on_start)
+            # What is being written is the state that the last one is going to replace.
+            worker.do(on_start=on_start, on_end=self._keeper.wait)
             self._stopped = worker.paused_at
             self._strategy = self._strategy_spec = None
             if not worker.handed_over:
-                self._await_snapshot()
+                self._keeper.wait()
                 return worker.finish()
-            own = worker.optimizer_slice()
-            # What it is still writing is the state that this replaces.
-            self._await_snapshot()
-            if own is not None:
-                bounds = worker.layout.bounds(phase.spec.rank)
-                handover.take_slice(replica, own, bounds)
             colocated = phase.serving.servers == "colocated"
             self._served = _Served(worker.layout, colocated=colocated)
             phase.control.send(PhaseOver(server=worker.finish().server))
@@ -351,10 +333,13 @@ class SwitchingWorker:
             handover.gather_slices(replica, served.layout, collective)
         else:
             state = read_optimizer(self._station.run, served.layout)
-            handover.take_slice(replica, state, (0, replica.parameters.numel()))
+            assert replica.optimizer is not None
+            replica.optimizer.load_state(state)
         factor = handover.momentum_factor(self._station.job, asynchronous=False)
-        assert replica.optimizer is not None
-        replica.optimizer.load_state(handover.treat_momentum(replica.optimizer.state(), factor))
+        if factor != 1.0:
+            assert replica.optimizer is not None
+            changed = handover.treat_momentum(replica.optimizer.state(), factor)
+            replica.optimizer.load_state(changed)
 
     def _join(self, group: int) -> Collective:
         """The group of all workers, which outlives phases as long as nobody is replaced."""
@@ -378,13 +363,13 @@ class SwitchingWorker:
             )
         return self._collective
 
-    def _attach(self, phase: Station, collective: Collective) -> Strategy:
+    def _attach(self, phase: Station, collective: Collective, *, equal: bool) -> Strategy:
         """The phase's strategy; the one before goes on if nothing about it changes."""
         spec = phase.job.strategy
         assert isinstance(spec, LockstepSpec)
         if self._strategy is None or self._strategy_spec != spec:
             self._strategy, self._strategy_spec = build_strategy(spec), spec
-            self._strategy.attach(self._basis.replica, collective)
+            self._strategy.attach(self._basis.replica, collective, equal=equal)
         return self._strategy
 
     def _convene(self, strategy: Strategy, collective: Collective) -> Council | None:
@@ -405,39 +390,3 @@ class SwitchingWorker:
         tally.epoch_samples = position.epoch_samples if chief else 0
         tally.epoch_loss_sum = position.epoch_loss_sum if chief else 0.0
         tally.epoch_correct = position.epoch_correct if chief else 0
-
-    def _start_writing(self) -> None:
-        """Write what is unsaved down while the run goes on."""
-        unsaved, self._unsaved = self._unsaved, None
-        if unsaved is None:
-            return
-        at, log, begin = unsaved.position, self._station.log, time.perf_counter()
-
-        def write() -> None:
-            try:
-                write_all()
-            except StoreError as error:
-                self._refusal = error
-
-        def write_all() -> None:
-            path = self._checkpoints.write(at, unsaved.tensors)
-            self._checkpoints.pin(path)
-            log.record(
-                events.Checkpoint(
-                    path=path.name,
-                    epoch=at.epoch,
-                    samples=at.samples,
-                    size_bytes=path.stat().st_size,
-                    duration_s=time.perf_counter() - begin,
-                )
-            )
-
-        self._writing = threading.Thread(target=write, name="snapshot")
-        self._writing.start()
-
-    def _await_snapshot(self) -> None:
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
-        if self._refusal is not None:
-            raise self._refusal

@@ -115,19 +115,24 @@ class ServedWorker:
         self._slept_s = 0.0
         self._idle_since: float | None = None
         self._is_training = False
-        self._leave_next = self._left = self._connected = self._hand_over_next = False
+        self._leave_next = self._left = self._connected = False
+        self._hand_over_next: HandOver | None = None
         self._to_donate: list[int] = []  # servers that wait for a copy until there is a client
         self.handed_over = False
         self.paused_at = time.monotonic()
         """When this worker was last told that there is nothing to do."""
         self._take_up_statistics()
 
-    def do(self, on_start: Callable[[], object]) -> None:
+    def do(
+        self, on_start: Callable[[], object], on_end: Callable[[], object] = lambda: None
+    ) -> None:
         """Take part until the coordinator says that it is over.
 
         Args:
             on_start: Called once this worker has a place at every server.
+            on_end: Called before the replica takes what is handed over to another phase.
         """
+        self._on_end = on_end
         # Finish may come while the answer to a push without samples is awaited: it never comes.
         with suppress(_JobDone):
             self._join()
@@ -350,7 +355,7 @@ class ServedWorker:
             case Donate():
                 self._to_donate.append(order.server)
             case HandOver():
-                self._hand_over_next = True
+                self._hand_over_next = order
             case Finish():
                 raise _JobDone
             case _:
@@ -368,17 +373,17 @@ class ServedWorker:
         return self._client.versions[server]
 
     def _hand_over(self) -> None:
-        """Read what the servers hold last, so that another phase can go on from it."""
-        if self._hand_over_next:
+        """Take what the servers hold last, so that another phase can go on from it."""
+        if self._hand_over_next is not None:
             assert self._client is not None
-            self._hand_over_next = False
-            self._client.pull(self._limit("the servers' last state"), self._attend_all)
+            self._on_end()
+            if self._hand_over_next.read:
+                self._client.pull(self._limit("the servers' last state"), self._attend_all)
+            elif self._host is not None:
+                self._host.give_back(self._replica)
+            self._hand_over_next = None
             self.handed_over = True
             self._station.control.send(HandedOver())
-
-    def optimizer_slice(self) -> dict[str, torch.Tensor] | None:
-        """What the server in this process remembers, if there is one; see `handover`."""
-        return self._host.optimizer_state() if self._host is not None else None
 
     @property
     def layout(self) -> Layout:

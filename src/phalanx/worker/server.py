@@ -43,7 +43,14 @@ from phalanx.wire.serving import (
     ServerUp,
 )
 from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
-from phalanx.worker.handover import Entry, Rate, give_to_shard, slice_state, treat_momentum
+from phalanx.worker.handover import (
+    Entry,
+    Rate,
+    give_to_shard,
+    slice_state,
+    take_from_shard,
+    treat_momentum,
+)
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import (
     ServerState,
@@ -120,6 +127,7 @@ class HostedServer:
         spec, job = station.spec, station.job
         self._station = station
         self._index = spec.rank
+        self._bounds = layout.bounds(self._index)
         self._file = server_file(station.run, self._index)
         self._shard = make_shard(
             station, replica, layout, samples_per_epoch=samples_per_epoch, entry=entry
@@ -220,9 +228,10 @@ class HostedServer:
     def _snapshot_is_due(self) -> bool:
         return time.monotonic() - self._written > self._station.serving.snapshot_s
 
-    def optimizer_state(self) -> dict[str, torch.Tensor]:
-        """What the update rule remembers of the slice, once nobody pushes any more."""
-        return self._server.call(self._shard.state).result(_CALL_LIMIT_S).optimizer
+    def give_back(self, replica: Replica) -> None:
+        """Put the slice and what is remembered of it into the replica; nobody pushes any more."""
+        give = lambda: take_from_shard(replica, self._shard, self._bounds)  # noqa: E731
+        self._server.call(give).result(_CALL_LIMIT_S)
 
     def finish(self) -> ServerFacts:
         """The totals, once nobody asks for anything any more."""
