@@ -1,0 +1,279 @@
+"""An emulated cluster as a whole: up, down, status.
+
+State is written before anything is made, and everything made carries the cluster's prefix, so
+`down` finds all of it however the command before ended, and may be repeated. Called by
+`phalanx pool emulate` and by tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import LaunchError, SpecError
+from phalanx.pool.emulate import doors, groups, network
+from phalanx.pool.emulate.layout import Host, Layout, lay_out, prefix_of
+from phalanx.pool.emulate.system import require_tools
+from phalanx.spec.cluster import ClusterSpec
+from phalanx.spec.pool_file import cluster_from_mapping
+from phalanx.store.atomic import write_atomically
+from phalanx.wire.deadline import Deadline
+
+STATE_ROOT = Path("/var/lib/phalanx/emulated")
+_STATE = "state.json"
+_LOCK_S = 60.0
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What is kept of a cluster while it is there."""
+
+    phase: str
+    """making: not complete, or its maker was killed; up: complete."""
+    subnet: str
+    spec: dict[str, object]
+
+
+class HostStatus(msgspec.Struct, kw_only=True):
+    """How one host stands."""
+
+    name: str
+    address: str
+    answers: bool
+    """Whether its ssh server does."""
+    link_up: bool
+    num_processes: int
+    cores: float
+    memory_used_bytes: int | None
+    memory_limit_bytes: int | None
+    link_bits_per_s: int | None
+
+
+class ClusterStatus(msgspec.Struct, kw_only=True):
+    """How a cluster stands."""
+
+    cluster: str
+    state: str
+    """up, partly up (something is missing) or down."""
+    pool: str | None
+    leftovers: list[str]
+    """What is there although the cluster is down."""
+    hosts: list[HostStatus]
+
+
+class EmulatedCluster:
+    """A cluster on this machine.
+
+    Args:
+        spec: Its hosts.
+        root: Where state is kept, one directory per cluster.
+    """
+
+    def __init__(self, spec: ClusterSpec, root: Path = STATE_ROOT) -> None:
+        self._spec = spec
+        self._path = root.absolute() / spec.cluster
+        self._prefix = prefix_of(self._path)
+
+    @property
+    def pool_file(self) -> Path:
+        """The pool file that leads to the hosts while the cluster is up."""
+        return self._path / "pool.yaml"
+
+    def up(self) -> list[str]:
+        """Make the cluster; returns what there is to say, such as that leftovers were removed.
+
+        Raises:
+            SpecError: Not root, a tool is missing, or the cluster is up already.
+            LaunchError: The system refused; everything made so far has been removed.
+        """
+        require_tools()
+        notes = self._make_room()
+        try:
+            with _choosing_network():
+                layout = lay_out(self._spec, self._path, network.networks_in_use())
+                self._write_state("making", layout)
+                network.lay_cables(layout)
+            doors.cut_keys(layout, self._path)
+            for host in layout.hosts:
+                folders = groups.make_group(
+                    host.group, cores=host.spec.cores, memory_bytes=host.spec.memory
+                )
+                doors.open_door(host, folders)
+            doors.await_doors(layout)
+            doors.write_signposts(self._spec, layout, self._path)
+            self._write_state("up", layout)
+        except BaseException:
+            self.down()
+            raise
+        return notes
+
+    def down(self) -> list[str]:
+        """End every process of the hosts and remove all that was made; may be repeated.
+
+        Returns:
+            What was found and removed.
+
+        Raises:
+            SpecError: Not root, or a tool is missing.
+            TimeoutExpired: A process does not die.
+        """
+        require_tools()
+        found = self.leftovers()
+        namespaces, _ = network.leftover_cables(self._prefix)
+        inside = [pid for name in namespaces for pid in network.processes_in(name)]
+        groups.end_all(groups.find_groups(self._prefix), inside)
+        network.tear_out(self._prefix)
+        if (self._path / _STATE).exists():
+            _remove(self._path)
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Everything of this cluster that is there now, by name."""
+        namespaces, interfaces = network.leftover_cables(self._prefix)
+        folders = groups.find_groups(self._prefix)
+        found = [f"namespace {name}" for name in namespaces]
+        found += [f"interface {name}" for name in interfaces]
+        found += [f"control group {folder}" for folder in folders]
+        pids = {pid for folder in folders for pid in groups.members(folder)}
+        found += [f"process {pid}" for pid in sorted(pids)]
+        if (self._path / _STATE).exists():
+            found.append(f"state in {self._path}")
+        return found
+
+    def status(self) -> ClusterStatus:
+        """How the cluster stands."""
+        require_tools()
+        state = self._read_state()
+        found = self.leftovers()
+        if state is None:
+            return ClusterStatus(
+                cluster=self._spec.cluster, state="down", pool=None, leftovers=found, hosts=[]
+            )
+        hosts = [_host_status(host) for host in self._layout(state).hosts]
+        complete = state.phase == "up" and all(one.answers and one.link_up for one in hosts)
+        return ClusterStatus(
+            cluster=self._spec.cluster,
+            state="up" if complete else "partly up",
+            pool=str(self.pool_file) if self.pool_file.exists() else None,
+            leftovers=[] if complete else found,
+            hosts=hosts,
+        )
+
+    def switch_link(self, name: str, *, on: bool) -> None:
+        """Pull the cable of a host, or plug it in again.
+
+        Raises:
+            SpecError: The cluster is down, or has no such host.
+        """
+        state = self._read_state()
+        found = [] if state is None else self._layout(state).hosts
+        host = next((one for one in found if one.spec.name == name), None)
+        if host is None:
+            raise SpecError(f"cluster '{self._spec.cluster}' has no host '{name}' that is up")
+        network.switch_link(host, on=on)
+
+    def _make_room(self) -> list[str]:
+        notes = []
+        cores = sum(host.cores for host in self._spec.hosts)
+        here = len(os.sched_getaffinity(0))
+        most = max(self._spec.hosts, key=lambda host: host.cores)
+        if most.cores > here:
+            raise SpecError(
+                f"host '{most.name}' wants {most.cores:g} cores, and this machine has {here}"
+            )
+        if cores > here:
+            notes.append(
+                f"the hosts have {cores:g} cores together, this machine {here}: when all of them "
+                "compute they slow one another down"
+            )
+        status = self.status()
+        if status.state == "up":
+            raise SpecError(
+                f"cluster '{self._spec.cluster}' is up already; its pool is {status.pool}"
+            )
+        if status.leftovers:
+            self.down()
+            notes.append(f"removed {len(status.leftovers)} leftovers of an earlier start")
+        self._path.mkdir(parents=True, mode=0o755, exist_ok=True)
+        if any(self._path.iterdir()):
+            raise SpecError(
+                f"{self._path} exists and is not a cluster's; remove it or choose another --state"
+            )
+        return notes
+
+    def _write_state(self, phase: str, layout: Layout) -> None:
+        state = State(
+            phase=phase,
+            subnet=str(layout.network),
+            spec=self._spec.model_dump(mode="json"),
+        )
+        write_atomically(self._path / _STATE, msgspec.json.encode(state))
+
+    def _read_state(self) -> State | None:
+        try:
+            return msgspec.json.decode((self._path / _STATE).read_bytes(), type=State)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise LaunchError(f"{self._path / _STATE} cannot be read: {error}") from error
+
+    def _layout(self, state: State) -> Layout:
+        """As it was made: the file may have changed since."""
+        spec = cluster_from_mapping({**state.spec, "subnet": state.subnet})
+        return lay_out(spec, self._path, ())
+
+
+def _host_status(host: Host) -> HostStatus:
+    folders = groups.find_groups(host.group.partition("-")[0])
+    own = [folder for folder in folders if folder.name == host.group]
+    used = [size for folder in own if (size := groups.memory_used(folder)) is not None]
+    return HostStatus(
+        name=host.spec.name,
+        address=host.address,
+        answers=doors.answers(host),
+        link_up=network.link_is_up(host),
+        num_processes=len({pid for folder in own for pid in groups.members(folder)}),
+        cores=host.spec.cores,
+        memory_used_bytes=used[0] if used else None,
+        memory_limit_bytes=host.spec.memory,
+        link_bits_per_s=host.spec.link,
+    )
+
+
+@contextlib.contextmanager
+def _choosing_network() -> Iterator[None]:
+    """Only one cluster of this machine at a time looks for a free network and takes it."""
+    deadline = Deadline.after(_LOCK_S, "another cluster to take its network")
+    pause = threading.Event()
+    # A lock on a directory that is always there leaves no file behind.
+    descriptor = os.open("/run", os.O_RDONLY)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                deadline.check()
+                pause.wait(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove a cluster's directory, the state last: until then it can be known for what it is."""
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != _STATE:
+            entry.unlink()
+    (path / _STATE).unlink()
+    path.rmdir()
+    with contextlib.suppress(OSError):  # other clusters are there
+        path.parent.rmdir()

@@ -1,0 +1,202 @@
+"""Shares of processor and memory by control groups, version 1 and version 2.
+
+Groups are made inside the group of the caller where the system allows it, so that limits on the
+caller hold for the hosts as well; version 2 forbids that for a group with processes in it, and the
+nearest group around it is used. A process is in its group before it starts anything, and its
+children inherit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.errors import LaunchError
+from phalanx.wire.deadline import Deadline
+
+CONTROLLERS = ("cpu", "memory")
+# Short, so that a slow host is evenly slow instead of stopping for a tenth of a second at a time.
+_PERIOD_US = 20_000
+# Ten times the usual weight: other work on this machine does not take what a host was promised.
+_SHARES_V1, _WEIGHT_V2 = 10 * 1024, 1000
+_EMPTY_S = 20.0
+
+
+@dataclass(frozen=True)
+class Mount:
+    """Where control groups are mounted."""
+
+    point: Path
+    version: int
+    controllers: frozenset[str]
+    """Of version 1; version 2 has them all in one place."""
+
+
+def read_mounts(root: Path = Path("/")) -> list[Mount]:
+    """The control groups that are mounted and may be written.
+
+    Args:
+        root: Where `proc` is found, and what mount points are seen from.
+    """
+    found = []
+    for line in (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        point = root / left.split()[4].lstrip("/")
+        kind, _, options = right.split()[:3]
+        if kind == "cgroup":
+            found.append(Mount(point, 1, frozenset(options.split(","))))
+        elif kind == "cgroup2":
+            found.append(Mount(point, 2, frozenset()))
+    return found
+
+
+def make_group(
+    name: str, *, cores: float, memory_bytes: int | None, root: Path = Path("/")
+) -> list[Path]:
+    """Make a group with its limits; returns its folders, one per mount that is used.
+
+    Raises:
+        LaunchError: Nothing that can limit processor or memory may be written here.
+    """
+    mounts = read_mounts(root)
+    folders: dict[Path, None] = {}
+    for controller in CONTROLLERS:
+        parent, version = _parent(controller, mounts, root)
+        folder = parent / name
+        try:
+            folder.mkdir(exist_ok=True)
+            _limit(folder, controller, version, cores, memory_bytes)
+        except OSError as error:
+            raise LaunchError(
+                f"the control group {folder} cannot be made: {error.strerror}; an emulated cluster "
+                "needs to write control groups, which containers often forbid"
+            ) from error
+        folders[folder] = None
+    return list(folders)
+
+
+def find_groups(prefix: str, root: Path = Path("/")) -> list[Path]:
+    """Every group whose name begins with the prefix, wherever it was made."""
+    return [
+        Path(folder) / name
+        for mount in read_mounts(root)
+        for folder, names, _ in os.walk(mount.point)
+        for name in names
+        if name.startswith(f"{prefix}-")
+    ]
+
+
+def members(folder: Path) -> list[int]:
+    """The processes in a group; none if it is gone."""
+    try:
+        return [int(word) for word in (folder / "cgroup.procs").read_text().split()]
+    except (FileNotFoundError, OSError):
+        return []
+
+
+def memory_used(folder: Path) -> int | None:
+    """Bytes that a group uses, or None if this folder does not count them."""
+    for name in ("memory.current", "memory.usage_in_bytes"):
+        with contextlib.suppress(OSError):
+            return int((folder / name).read_text())
+    return None
+
+
+def end_all(folders: Sequence[Path], others: Sequence[int] = ()) -> None:
+    """Kill every process in the groups, wait until they are gone, and remove the groups.
+
+    Args:
+        folders: The groups; those that are gone already are no fault.
+        others: Further processes to kill.
+
+    Raises:
+        TimeoutExpired: A process does not die.
+    """
+    deadline = Deadline.after(_EMPTY_S, "the processes of the emulated hosts to end")
+    pause = threading.Event()
+    for pid in others:
+        _kill(pid)
+    # A process may fork while its group is read, so the group is read until it stays empty.
+    while left := [pid for folder in folders for pid in members(folder)]:
+        for pid in left:
+            _kill(pid)
+        deadline.check()
+        pause.wait(0.01)
+    for folder in folders:
+        while folder.is_dir():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                break
+            deadline.check()
+            pause.wait(0.01)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _parent(controller: str, mounts: Sequence[Mount], root: Path) -> tuple[Path, int]:
+    for mount in mounts:
+        if controller in mount.controllers:
+            own = mount.point / _own_path(controller, root)
+            return (own if own.is_dir() else mount.point), 1
+    for mount in mounts:
+        if mount.version == 2:
+            for folder in _upwards(mount.point, mount.point / _own_path("", root)):
+                if _enable(folder):
+                    return folder, 2
+    raise LaunchError(
+        f"no control group here can limit {controller}; an emulated cluster needs version 1 or 2 "
+        "of them, writable, which containers often forbid"
+    )
+
+
+def _own_path(controller: str, root: Path) -> str:
+    for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        number, names, path = line.split(":", 2)
+        if (controller in names.split(",")) if controller else number == "0":
+            return path.lstrip("/")
+    return ""
+
+
+def _upwards(top: Path, folder: Path) -> Iterator[Path]:
+    while folder != top:
+        if folder.is_dir():
+            yield folder
+        folder = folder.parent
+    yield top
+
+
+def _enable(folder: Path) -> bool:
+    """Whether groups inside this one can be limited; switches that on if need be."""
+    control = folder / "cgroup.subtree_control"
+    with contextlib.suppress(OSError):
+        if not set(CONTROLLERS) <= set(control.read_text().split()):
+            control.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+        return set(CONTROLLERS) <= set(control.read_text().split())
+    return False
+
+
+def _limit(
+    folder: Path, controller: str, version: int, cores: float, memory_bytes: int | None
+) -> None:
+    quota = max(1000, round(cores * _PERIOD_US))
+    if (controller, version) == ("cpu", 1):
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+        (folder / "cpu.shares").write_text(str(_SHARES_V1))
+    elif (controller, version) == ("cpu", 2):
+        (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (folder / "cpu.weight").write_text(str(_WEIGHT_V2))
+    elif memory_bytes is not None and version == 1:
+        (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
+    elif memory_bytes is not None:
+        (folder / "memory.max").write_text(str(memory_bytes))
+        with contextlib.suppress(FileNotFoundError):  # a kernel without swap has no such file
+            (folder / "memory.swap.max").write_text("0")

@@ -1,0 +1,96 @@
+"""What an emulated cluster is made of, by name and address; pure.
+
+Every name begins with a prefix that follows from the place of the cluster's state, so whatever a
+killed command left behind can be found again without that state. Interfaces may have 15 letters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.errors import SpecError
+from phalanx.spec.cluster import ClusterSpec, HostSpec
+
+_FIRST_HOST = 11
+_SUBNETS = "10.77.0.0/16"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One emulated host."""
+
+    spec: HostSpec
+    address: str
+    namespace: str
+    interface: str
+    """Its end of the cable in the namespace of this machine."""
+    group: str
+    """Name of its control group."""
+    folder: Path
+    """What belongs to it on disk."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All names and addresses of a cluster."""
+
+    prefix: str
+    bridge: str
+    network: ipaddress.IPv4Network
+    hosts: tuple[Host, ...]
+
+    @property
+    def gateway(self) -> str:
+        """The address of this machine on the cluster's network."""
+        return f"{self.network[1]}/{self.network.prefixlen}"
+
+
+def prefix_of(state: Path) -> str:
+    """What all names of the cluster with this state begin with."""
+    return "phx" + hashlib.sha256(str(state.absolute()).encode()).hexdigest()[:6]
+
+
+def lay_out(spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Network]) -> Layout:
+    """Give every part of a cluster its name and address.
+
+    Args:
+        spec: The hosts.
+        state: Where the cluster's files are.
+        taken: Networks that this machine already uses.
+
+    Raises:
+        SpecError: The wanted network is in use, or none is free.
+    """
+    prefix = prefix_of(state)
+    network = _network(spec, tuple(taken))
+    hosts = tuple(
+        Host(
+            spec=host,
+            address=str(network[_FIRST_HOST + index]),
+            namespace=f"{prefix}-{host.name}",
+            interface=f"{prefix}-{index}",
+            group=f"{prefix}-{host.name}",
+            folder=state / "hosts" / host.name,
+        )
+        for index, host in enumerate(spec.hosts)
+    )
+    return Layout(prefix=prefix, bridge=f"{prefix}-br", network=network, hosts=hosts)
+
+
+def _network(spec: ClusterSpec, taken: tuple[ipaddress.IPv4Network, ...]) -> ipaddress.IPv4Network:
+    if spec.subnet is not None:
+        wanted = ipaddress.IPv4Network(spec.subnet)
+        if any(wanted.overlaps(one) for one in taken):
+            raise SpecError(
+                f"network {wanted} is in use on this machine; choose another 'subnet', or leave "
+                "it out"
+            )
+        return wanted
+    for candidate in ipaddress.IPv4Network(_SUBNETS).subnets(new_prefix=24):
+        if not any(candidate.overlaps(one) for one in taken):
+            return candidate
+    raise SpecError(f"all networks in {_SUBNETS} are in use on this machine; set 'subnet'")

@@ -1,0 +1,113 @@
+"""The cables of an emulated cluster: one namespace per host, all on a bridge, each end shaped.
+
+The bridge is a switch in this machine's own namespace with an address for the controller. Hosts
+have no route beyond it, and nothing is forwarded, so their traffic never leaves this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+
+from phalanx.pool.emulate.layout import Host, Layout
+from phalanx.pool.emulate.system import run, run_each
+
+# The bucket holds what passes at once: small, so that short transfers are slow as well, but with
+# room for the largest packet that the kernel hands over at speed.
+_BURST_S = 0.002
+_MIN_BURST_BYTES = 16 * 1024
+_QUEUE_MS = 25
+
+
+def networks_in_use() -> list[ipaddress.IPv4Network]:
+    """Networks that this machine has addresses in or routes to."""
+    found = []
+    for interface in json.loads(run("ip", "-j", "-4", "addr") or "[]"):
+        for entry in interface.get("addr_info", ()):
+            text = f"{entry['local']}/{entry['prefixlen']}"
+            found.append(ipaddress.IPv4Network(text, strict=False))
+    routes = [route["dst"] for route in json.loads(run("ip", "-j", "-4", "route") or "[]")]
+    found += [ipaddress.IPv4Network(to, strict=False) for to in routes if to != "default"]
+    return found
+
+
+def lay_cables(layout: Layout) -> None:
+    """Make bridge, namespaces and cables.
+
+    Raises:
+        LaunchError: The system refused; what was made so far stays for `tear_out`.
+    """
+    run_each(
+        [
+            f"ip link add {layout.bridge} type bridge",
+            f"ip addr add {layout.gateway} dev {layout.bridge}",
+            f"ip link set {layout.bridge} up",
+        ]
+    )
+    for host in layout.hosts:
+        run_each(
+            [
+                f"ip netns add {host.namespace}",
+                f"ip link add {host.interface} type veth peer name eth0 netns {host.namespace}",
+                f"ip link set {host.interface} master {layout.bridge} up",
+                f"ip -n {host.namespace} addr add "
+                f"{host.address}/{layout.network.prefixlen} dev eth0",
+                f"ip -n {host.namespace} link set lo up",
+                f"ip -n {host.namespace} link set eth0 up",
+            ]
+        )
+        if host.spec.link is not None:
+            shape = f"root tbf {shaping(host.spec.link)}"
+            run_each(
+                [
+                    f"tc qdisc add dev {host.interface} {shape}",
+                    f"tc -n {host.namespace} qdisc add dev eth0 {shape}",
+                ]
+            )
+
+
+def shaping(bits_per_s: int) -> str:
+    """The settings of a token bucket for this speed."""
+    burst = max(_MIN_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
+    return f"rate {bits_per_s}bit burst {burst}b latency {_QUEUE_MS}ms"
+
+
+def switch_link(host: Host, *, on: bool) -> None:
+    """Pull the cable of a host, or plug it in again.
+
+    Raises:
+        LaunchError: There is no such cable.
+    """
+    run("ip", "link", "set", host.interface, "up" if on else "down")
+
+
+def link_is_up(host: Host) -> bool:
+    """Whether the cable of a host is there and plugged in."""
+    shown = run("ip", "-j", "link", "show", "dev", host.interface, may_fail=True)
+    return bool(shown) and "UP" in json.loads(shown)[0].get("flags", ())
+
+
+def leftover_cables(prefix: str) -> tuple[list[str], list[str]]:
+    """Namespaces and interfaces whose names begin with the prefix."""
+    namespaces = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
+    interfaces = [one["ifname"] for one in json.loads(run("ip", "-j", "link") or "[]")]
+    mine = f"{prefix}-"
+    return (
+        [name for name in namespaces if name.startswith(mine)],
+        [name for name in interfaces if name.startswith(mine)],
+    )
+
+
+def processes_in(namespace: str) -> list[int]:
+    """Processes that use a namespace."""
+    return [int(word) for word in run("ip", "netns", "pids", namespace, may_fail=True).split()]
+
+
+def tear_out(prefix: str) -> None:
+    """Remove every namespace and interface with the prefix; what is gone already is no fault."""
+    namespaces, interfaces = leftover_cables(prefix)
+    # Deleting one end of a cable deletes the other, so a later one may be gone already.
+    for name in interfaces:
+        run("ip", "link", "del", name, may_fail=True)
+    for name in namespaces:
+        run("ip", "netns", "del", name, may_fail=True)
