@@ -1,0 +1,295 @@
+"""From earlier runs to constants: speed of machines, cost of exchanging, error of predictions.
+
+Each term is fitted where it was measured: computation per machine, threads and precision; the link
+within a machine from exposed exchanges; a server's work from its own counters; memory from peaks.
+What is left between predicted and measured speed becomes one factor per family, drawn towards 1
+while runs are few, and its scatter the interval of later predictions. So every run teaches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from phalanx.plan.crew import make_crew
+from phalanx.plan.facts import (
+    LOOPBACK,
+    ComputeFit,
+    Correction,
+    Costs,
+    JobFacts,
+    LinkFacts,
+    MachineFacts,
+    ModelFacts,
+    NetworkFacts,
+    World,
+)
+from phalanx.plan.fit import fit_compute, line
+from phalanx.plan.lockstep import allreduce_pace
+from phalanx.plan.measured import RunMeasures, StepGroup, measure_run
+from phalanx.plan.placement import Candidate, Seat, equal_split
+from phalanx.plan.predict import pace_of
+from phalanx.plan.result import Pace
+from phalanx.protocol.shards import plan_shards
+from phalanx.records.rundir import list_runs
+from phalanx.spec.job import JobSpec
+from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import SwitchSpec
+
+# The newest runs that are read: enough to be sure, few enough to be quick.
+_MOST_RUNS = 40
+# Runs that the prior of a correction counts as.
+_PRIOR_RUNS = 1.0
+_PRIOR_ERROR = 0.15
+_NO_MEMORY_LIMIT = 1 << 50
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt from runs of one model."""
+
+    model: ModelFacts
+    fits: dict[str, tuple[ComputeFit, ...]]
+    """By host."""
+    costs: Costs
+    within: LinkFacts
+    runs: tuple[str, ...]
+
+
+def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
+    """Finished runs below some directories that trained the same model on the same data."""
+    found = []
+    for root in roots:
+        for run in reversed(list_runs(root)[-4 * _MOST_RUNS :]):
+            measures = measure_run(run)
+            if measures is not None and is_alike(measures.job, job):
+                found.append(measures)
+            if len(found) >= _MOST_RUNS:
+                return found
+    return found
+
+
+def is_alike(one: JobSpec, other: JobSpec) -> bool:
+    """Whether a step of two jobs computes the same, but for the batch."""
+    return (
+        one.model == other.model
+        and one.data.name == other.data.name
+        and one.data.augment == other.data.augment
+        and one.optimizer.name == other.optimizer.name
+    )
+
+
+def calibrate(runs: Sequence[RunMeasures]) -> Calibration:
+    """Fit everything; at least one run is needed."""
+    if not runs:
+        raise ValueError("calibration needs at least one run")
+    fits = _fits(runs)
+    model = _model(runs)
+    costs = Costs(
+        startup_s=sum(run.startup_s for run in runs) / len(runs),
+        update_s_per_byte=_update_s_per_byte(runs, model),
+    )
+    within = _within(runs, fits, model, costs)
+    corrections = _corrections(runs, fits, model, costs, within)
+    return Calibration(
+        model=model,
+        fits=fits,
+        costs=msgspec.structs.replace(costs, corrections=corrections),
+        within=within,
+        runs=tuple(run.name for run in runs),
+    )
+
+
+def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
+    groups = _by_setting(run for run in runs if not _is_served(run.job))
+    # Workers beside servers compute more slowly, which the model adds by itself.
+    served = _by_setting(run for run in runs if _is_served(run.job))
+    for setting, own in served.items():
+        groups.setdefault(setting, own)
+    found: dict[str, list[ComputeFit]] = {}
+    for (host, *_), own in sorted(groups.items()):
+        found.setdefault(host, []).append(fit_compute(own))
+    return {host: tuple(own) for host, own in found.items()}
+
+
+def _is_served(job: JobSpec) -> bool:
+    return isinstance(job.strategy, ParameterServerSpec)
+
+
+def _by_setting(
+    runs: Iterable[RunMeasures],
+) -> dict[tuple[str, int, int, str], list[StepGroup]]:
+    found: dict[tuple[str, int, int, str], list[StepGroup]] = {}
+    for run in runs:
+        for group in run.groups:
+            key = (group.host, group.threads, group.workers, group.precision)
+            found.setdefault(key, []).append(group)
+    return found
+
+
+def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
+    num_parameters, moments = runs[0].num_parameters, num_moments(runs[0].job.optimizer)
+    model = ModelFacts(num_parameters=num_parameters, num_moments=moments)
+    held = (3 + moments) * model.size_bytes
+    peaks = [(batch, peak - held) for run in runs for batch, peak in run.peak_bytes]
+    peaks = [(batch, peak) for batch, peak in peaks if peak > 0]
+    if not peaks:
+        return model
+    sizes, values = zip(*peaks, strict=True)
+    if len(set(sizes)) == 1:
+        return msgspec.structs.replace(model, process_bytes=max(values))
+    fixed, slope = line(sizes, values, [1.0] * len(sizes))
+    return msgspec.structs.replace(model, process_bytes=int(fixed), sample_bytes=int(slope))
+
+
+def num_moments(optimizer: OptimizerSpec) -> int:
+    """Numbers that an optimiser keeps for each parameter."""
+    if isinstance(optimizer, SgdSpec):
+        return 1 if optimizer.momentum > 0 else 0
+    if optimizer.name == "adagrad":
+        return 1
+    assert isinstance(optimizer, AdadeltaSpec) or optimizer.name.startswith("adam")
+    return 2
+
+
+def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
+    """A server's work for a byte, without what each message costs."""
+    found = []
+    for run in runs:
+        strategy = run.job.strategy
+        if run.server_push_s is None or not isinstance(strategy, ParameterServerSpec):
+            continue
+        layout = plan_shards(
+            model.num_parameters,
+            num_servers=_num_servers(run.job),
+            min_shard_bytes=strategy.min_shard_bytes,
+            max_shards=strategy.max_shards,
+        )
+        messages_s = len(layout.segments) / layout.num_servers * Costs().message_s
+        size = model.size_bytes / layout.num_servers
+        found.append(max(0.0, run.server_push_s - messages_s) / size)
+    return sum(found) / len(found) if found else Costs().update_s_per_byte
+
+
+def _within(
+    runs: Sequence[RunMeasures],
+    fits: dict[str, tuple[ComputeFit, ...]],
+    model: ModelFacts,
+    costs: Costs,
+) -> LinkFacts:
+    """The link within a machine whose predicted exposed exchange is what was measured."""
+    alone = [
+        run
+        for run in runs
+        if isinstance(run.job.strategy, AllreduceSpec)
+        and len(run.hosts) > 1
+        and len(set(run.hosts)) == 1
+    ]
+    if not alone:
+        return LOOPBACK
+    found = []
+    for run in alone:
+        strategy = run.job.strategy
+        assert isinstance(strategy, AllreduceSpec)
+        # Halved again and again, on a logarithmic scale: exposed time only falls with bandwidth.
+        low, high = math.log(1e6), math.log(2e10)
+        for _ in range(40):
+            middle = (low + high) / 2
+            world = _world(run, fits, model, costs, _loopback(math.exp(middle)))
+            crew = make_crew(past_candidate(run), world)
+            assert not isinstance(crew, str)
+            exposed_s = allreduce_pace(crew, strategy, world).parts.communication_s
+            low, high = (middle, high) if exposed_s > run.communication_s else (low, middle)
+        found.append((low + high) / 2)
+    return _loopback(math.exp(sum(found) / len(found)))
+
+
+def _loopback(bandwidth: float) -> LinkFacts:
+    return LinkFacts(latency_s=LOOPBACK.latency_s, bandwidth_bytes_per_s=bandwidth)
+
+
+def _corrections(
+    runs: Sequence[RunMeasures],
+    fits: dict[str, tuple[ComputeFit, ...]],
+    model: ModelFacts,
+    costs: Costs,
+    within: LinkFacts,
+) -> dict[str, Correction]:
+    ratios: dict[str, list[float]] = {}
+    for run in runs:
+        pace = predicted_pace(run, _world(run, fits, model, costs, within))
+        ratios.setdefault(pace.family, []).append(math.log(pace.samples_per_s / run.samples_per_s))
+    return {family: _correction(own) for family, own in ratios.items()}
+
+
+def _correction(logs: Sequence[float]) -> Correction:
+    count = len(logs)
+    centre = sum(logs) / (count + _PRIOR_RUNS / 2)
+    scatter = sum((log - centre) ** 2 for log in logs)
+    error = math.sqrt((_PRIOR_RUNS * _PRIOR_ERROR**2 + scatter) / (_PRIOR_RUNS + count))
+    return Correction(factor=math.exp(centre), error=error, count=count)
+
+
+def predicted_pace(run: RunMeasures, world: World) -> Pace:
+    """What the models say about a run that has been."""
+    crew = make_crew(past_candidate(run), world)
+    assert not isinstance(crew, str)
+    strategy = run.job.strategy
+    assert not isinstance(strategy, SwitchSpec)
+    return pace_of(strategy, crew, world)
+
+
+def past_candidate(run: RunMeasures) -> Candidate:
+    """The seats that a run had."""
+    job = run.job
+    batches = equal_split(job.global_batch, len(run.hosts))
+    if job.batch.shares is not None:
+        total = sum(job.batch.shares)
+        batches = tuple(max(1, round(job.global_batch * s / total)) for s in job.batch.shares)
+    servers = _num_servers(job)
+    strategy = job.strategy
+    colocated = isinstance(strategy, ParameterServerSpec) and strategy.servers == "colocated"
+    seats = []
+    for number, host in enumerate(dict.fromkeys(run.hosts)):
+        own = tuple(b for b, where in zip(batches, run.hosts, strict=True) if where == host)
+        here = len(own) if colocated else servers if number == 0 else 0
+        seats.append(Seat(machine=host, batches=own, threads=run.threads, servers=here))
+    return Candidate(seats=tuple(seats), strategy=job.strategy, precision=run.precision)
+
+
+def _num_servers(job: JobSpec) -> int:
+    if not isinstance(job.strategy, ParameterServerSpec):
+        return 0
+    return job.workers if job.strategy.servers == "colocated" else job.strategy.servers
+
+
+def _world(
+    run: RunMeasures,
+    fits: dict[str, tuple[ComputeFit, ...]],
+    model: ModelFacts,
+    costs: Costs,
+    within: LinkFacts,
+) -> World:
+    on_host = {host: run.hosts.count(host) for host in run.hosts}
+    machines = {
+        host: MachineFacts(
+            name=host,
+            cores=max(run.cores, run.threads),
+            memory_bytes=_NO_MEMORY_LIMIT,
+            fits=fits[host],
+            slots=workers,
+        )
+        for host, workers in on_host.items()
+    }
+    job = JobFacts(global_batch=run.job.global_batch, samples_per_epoch=1, epochs=1)
+    return World(
+        machines=machines,
+        model=model,
+        job=job,
+        costs=costs,
+        network=NetworkFacts(within=within),
+    )

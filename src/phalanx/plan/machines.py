@@ -1,0 +1,154 @@
+"""Machines and links as predictions need them, from a calibration and a probed pool. Pure.
+
+A machine on which the job has run is taken as measured there. Another is scaled from it by the
+ratio of probed speeds (convolutions for networks with them, else matrix products), which carries
+over because both are limited by the same arithmetic; its error is larger. Reference: Yu et al. 2021
+(Habitat) scales by measured kernels in the same way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.errors import PlanError
+from phalanx.plan.calibrate import Calibration
+from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts, NetworkFacts
+from phalanx.pool.facts import Speed
+from phalanx.pool.inventory import Inventory, Member
+
+# What scaling by one kernel is off by: a network is not one convolution.
+_SCALED_ERROR = 0.15
+_GUESSED_MEMORY_BYTES = 4 << 30
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine on which the job has run, and its probed speed."""
+
+    host: str
+    speed: Speed
+
+
+def local_machine(
+    name: str, *, cores: int, memory_bytes: int, calibration: Calibration
+) -> MachineFacts:
+    """This machine, with as many slots as cores."""
+    return MachineFacts(
+        name=name,
+        cores=cores,
+        memory_bytes=memory_bytes,
+        fits=_known(calibration, name) or _any_fits(calibration),
+        slots=cores,
+    )
+
+
+def pool_machines(
+    inventory: Inventory,
+    calibration: Calibration,
+    *,
+    reference: Reference | None,
+    convolutions: bool,
+) -> tuple[dict[str, MachineFacts], dict[str, str]]:
+    """The machines of a pool, and why others are left out.
+
+    Args:
+        inventory: What was declared and probed.
+        calibration: What runs have taught.
+        reference: A machine whose speed and runs are known, to scale others by.
+        convolutions: Whether the network consists of convolutions mostly.
+    """
+    machines: dict[str, MachineFacts] = {}
+    refused: dict[str, str] = {}
+    for member in inventory.members:
+        fits = _member_fits(member, calibration, reference, convolutions=convolutions)
+        if fits is None:
+            refused[member.title] = "its speed is not known; `phalanx pool probe` measures it"
+            continue
+        spec = member.spec
+        machines[member.title] = MachineFacts(
+            name=member.title,
+            cores=member.cores or 1,
+            memory_bytes=member.memory_bytes or _GUESSED_MEMORY_BYTES,
+            fits=fits,
+            slots=spec.slots,
+            price_per_hour=spec.price_per_hour,
+            watts_idle=spec.watts_idle,
+            watts_full=spec.watts_full,
+        )
+    if not machines:
+        raise PlanError("no machine of the pool has a known speed; run `phalanx pool probe` first")
+    return machines, refused
+
+
+def pool_network(inventory: Inventory, calibration: Calibration) -> NetworkFacts:
+    """The links that were probed; of both directions the slower, because rings use both."""
+    pairs: dict[str, dict[str, LinkFacts]] = {}
+    for start in inventory.members:
+        for end in inventory.members:
+            ways = [inventory.link(start, end), inventory.link(end, start)]
+            known = [way for way in ways if way is not None]
+            if start is end or not known:
+                continue
+            pairs.setdefault(start.title, {})[end.title] = LinkFacts(
+                latency_s=max(way.round_trip_s for way in known) / 2,
+                bandwidth_bytes_per_s=min(way.bytes_per_s for way in known),
+            )
+    return NetworkFacts(within=calibration.within, pairs=pairs)
+
+
+def find_reference(inventory: Inventory, calibration: Calibration) -> Reference | None:
+    """A machine of the pool on which the job has run and whose speed was probed."""
+    for member in inventory.members:
+        if member.probe is None or member.probe.speed is None:
+            continue
+        for host in (member.probe.looks.host, member.title):
+            if host in calibration.fits:
+                return Reference(host=host, speed=member.probe.speed)
+    return None
+
+
+def _member_fits(
+    member: Member,
+    calibration: Calibration,
+    reference: Reference | None,
+    *,
+    convolutions: bool,
+) -> tuple[ComputeFit, ...] | None:
+    probe = member.probe
+    names = (member.title, *((probe.looks.host,) if probe else ()))
+    own = [fits for name in names if (fits := _known(calibration, name))]
+    if own:
+        return own[0]
+    if reference is None or probe is None or probe.speed is None:
+        return None
+    # A declaration may lend fewer cores than were measured.
+    cores = member.cores or probe.looks.cores
+    there = _gflops(probe.speed, convolutions) * min(1.0, cores / probe.looks.cores)
+    factor = _gflops(reference.speed, convolutions) / there
+    fits = calibration.fits[reference.host]
+    whole = max(
+        (fit for fit in fits if fit.workers == 1), key=lambda fit: fit.threads, default=None
+    )
+    fit = whole or fits[0]
+    threads = max(1, int(cores))
+    scaled = fit.scaled(factor, threads=threads, workers=1, error=fit.error + _SCALED_ERROR)
+    found = [scaled]
+    if probe.looks.has_bf16 and fit.precision == "fp32":
+        gain = probe.speed.bf16_gemm_all_gflops / probe.speed.gemm_all_gflops
+        if gain > 1:
+            # Only products gain; normalisation, activations and input do not.
+            shorter = 1 / (0.5 + 0.5 * gain)
+            found.append(scaled.scaled(shorter, precision="bf16", error=scaled.error + 0.1))
+    return tuple(found)
+
+
+def _gflops(speed: Speed, convolutions: bool) -> float:
+    return speed.conv_all_gflops if convolutions else speed.gemm_all_gflops
+
+
+def _known(calibration: Calibration, host: str) -> tuple[ComputeFit, ...]:
+    return calibration.fits.get(host, ())
+
+
+def _any_fits(calibration: Calibration) -> tuple[ComputeFit, ...]:
+    """What some other machine measured: better than nothing where a name has changed."""
+    return next(iter(calibration.fits.values()))

@@ -1,0 +1,211 @@
+"""Earlier runs as measurements: what workers computed, how fast all went, what servers needed.
+
+Reads run directories and keeps sums and means, never whole logs. The first steps of each process
+are left out: caches fill and memory is claimed. `calibrate` fits what is returned here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from phalanx.errors import SpecError, StoreError
+from phalanx.records.attempts import split_attempts
+from phalanx.records.events import AnyEvent, ProcessSample, Served, Started, Step
+from phalanx.records.log import read_logs
+from phalanx.records.manifest import read_manifest
+from phalanx.records.phases import Comparison
+from phalanx.records.rundir import RunDir
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+
+# Steps of each process that are left out, or a quarter of a short run.
+_WARM_UP_STEPS = 5
+# Stalls beyond this quantile count as much as it: one of them must not be all the jitter.
+_STALL_QUANTILE = 0.98
+
+
+class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one machine's workers with equally many samples, in one run."""
+
+    host: str
+    threads: int
+    workers: int
+    """Workers on the machine."""
+    precision: str
+    batch: int
+    count: int
+    compute_s: float
+    """Mean of input, forward, backward and what lies between the phases."""
+    jitter: float
+    backward_share: float
+    apply_s: float
+
+
+class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, as far as calibration needs it."""
+
+    name: str
+    job: JobSpec
+    num_parameters: int
+    groups: tuple[StepGroup, ...]
+    hosts: tuple[str, ...]
+    """Machine of each worker, by rank."""
+    threads: int
+    cores: int
+    """Of the machine that it was started on."""
+    precision: str
+    samples_per_s: float
+    """Of all workers, in steady state."""
+    communication_s: float
+    """Mean exposed exchange of a step, without waiting."""
+    startup_s: float
+    peak_bytes: tuple[tuple[int, int], ...] = ()
+    """Samples per step, and the most memory that a worker had."""
+    server_push_s: float | None = None
+    """A server's work for one push to it."""
+
+
+def measure_run(run: RunDir) -> RunMeasures | None:
+    """What a run teaches; None: it did not finish, was disturbed on purpose, or is too short."""
+    summary = run.read_summary()
+    if summary is None or summary.state != "finished" or not summary.parameters:
+        return None
+    try:
+        manifest = read_manifest(run)
+        job = job_from_mapping(manifest.job)
+    except (SpecError, StoreError):
+        # Written by another version of Phalanx, or half copied.
+        return None
+    if job.inject or job.strategy.name == "switch" or job.profile is not None:
+        return None
+    logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served)
+    workers = _last_attempt(logs)
+    if not workers:
+        return None
+    comparison = Comparison(event for events in workers.values() for event in events)
+    steps = {name: _settled(events) for name, events in workers.items()}
+    started = {name: _started(events) for name, events in workers.items()}
+    if not all(steps.values()) or not all(started.values()):
+        return None
+    starts = [one for one in started.values() if one is not None]
+    rates = [_rate(own) for own in steps.values()]
+    if any(rate is None for rate in rates):
+        return None
+    on_host = Counter(start.host for start in starts)
+    groups = [
+        group
+        for start, own in zip(starts, steps.values(), strict=True)
+        for group in _groups(start, own, on_host[start.host])
+    ]
+    exposed_s = [comparison.phases(step).communication_s for own in steps.values() for step in own]
+    return RunMeasures(
+        name=run.name,
+        job=job,
+        num_parameters=summary.parameters,
+        groups=tuple(groups),
+        hosts=tuple(start.host for start in starts),
+        threads=starts[0].threads,
+        cores=manifest.cores,
+        precision=starts[0].precision,
+        samples_per_s=sum(rate for rate in rates if rate is not None),
+        communication_s=float(np.mean(exposed_s)),
+        startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s),
+        peak_bytes=_peaks(workers, steps),
+        server_push_s=_server_push_s(logs),
+    )
+
+
+def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
+    """The events of each worker, in order of rank; of a resumed run only since then."""
+    found: dict[str, list[AnyEvent]] = {}
+    for name, events in logs.items():
+        if name.startswith("worker-"):
+            parts = split_attempts(events)
+            found[name] = parts[max(parts)] if parts else []
+    return dict(sorted(found.items(), key=lambda item: int(item[0].partition("-")[2])))
+
+
+def _settled(events: Iterable[AnyEvent]) -> list[Step]:
+    steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
+    return steps[min(_WARM_UP_STEPS, len(steps) // 4) :]
+
+
+def _started(events: Iterable[AnyEvent]) -> Started | None:
+    return next((event for event in events if isinstance(event, Started)), None)
+
+
+def _spans(steps: Sequence[Step]) -> list[tuple[Step, float]]:
+    """Each step but the first of an epoch, with the time since the end of the one before."""
+    return [
+        (step, step.mono_s - before.mono_s)
+        for before, step in pairwise(steps)
+        if step.epoch == before.epoch
+    ]
+
+
+def _rate(steps: Sequence[Step]) -> float | None:
+    spans = _spans(steps)
+    total_s = sum(span_s for _, span_s in spans)
+    return sum(step.num_samples for step, _ in spans) / total_s if total_s > 0 else None
+
+
+def _groups(start: Started, steps: Sequence[Step], workers: int) -> list[StepGroup]:
+    rest_s = [span_s - _phases_s(step) for step, span_s in _spans(steps)]
+    between_s = max(0.0, float(np.median(rest_s))) if rest_s else 0.0
+    by_batch: dict[int, list[Step]] = {}
+    for step in steps:
+        by_batch.setdefault(step.num_samples, []).append(step)
+    return [
+        _group(start, own, batch, workers, between_s) for batch, own in sorted(by_batch.items())
+    ]
+
+
+def _group(
+    start: Started, steps: Sequence[Step], batch: int, workers: int, between_s: float
+) -> StepGroup:
+    times_s = np.array([step.input_s + step.forward_s + step.backward_s for step in steps])
+    times_s += between_s
+    calm_s = np.minimum(times_s, np.quantile(times_s, _STALL_QUANTILE))
+    backward_s = float(np.mean([step.backward_s for step in steps]))
+    return StepGroup(
+        host=start.host,
+        threads=start.threads,
+        workers=workers,
+        precision=start.precision,
+        batch=batch,
+        count=len(steps),
+        compute_s=float(times_s.mean()),
+        jitter=float(calm_s.std() / calm_s.mean()),
+        backward_share=backward_s / float(times_s.mean()),
+        apply_s=float(np.mean([step.apply_s for step in steps])),
+    )
+
+
+def _phases_s(step: Step) -> float:
+    return step.input_s + step.forward_s + step.backward_s + step.exchange_s + step.apply_s
+
+
+def _peaks(
+    workers: dict[str, list[AnyEvent]], steps: dict[str, list[Step]]
+) -> tuple[tuple[int, int], ...]:
+    peaks = []
+    for name, events in workers.items():
+        own = [event.memory_peak_bytes for event in events if isinstance(event, ProcessSample)]
+        if own:
+            peaks.append((max(step.num_samples for step in steps[name]), max(own)))
+    return tuple(peaks)
+
+
+def _server_push_s(logs: dict[str, list[AnyEvent]]) -> float | None:
+    totals = [
+        served[-1].facts
+        for events in logs.values()
+        if (served := [event for event in events if isinstance(event, Served)])
+    ]
+    pushes = sum(facts.pushes for facts in totals)
+    return sum(facts.busy_s for facts in totals) / pushes if pushes else None

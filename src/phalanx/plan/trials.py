@@ -1,0 +1,99 @@
+"""The short runs that calibrate a job on this machine, as jobs; who runs them is `api`. Pure.
+
+One worker with two batch sizes tells fixed from proportional time; as many workers as the planner
+may use, with two sizes, tell what sharing cores and exchanging cost; one run with a parameter
+server tells what that costs. Each takes seconds: steps are counted after a first look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.render import to_mapping
+
+LOOK_STEPS = 10
+_TRIAL_S = 8.0
+_LEAST_STEPS, _MOST_STEPS = 10, 60
+
+
+def trial_steps(step_s: float) -> int:
+    """Steps that take some seconds each, if one takes so long."""
+    return max(_LEAST_STEPS, min(_MOST_STEPS, round(_TRIAL_S / step_s)))
+
+
+def look_job(job: JobSpec, num_samples: int) -> JobSpec:
+    """The first run: one worker, few steps."""
+    return _short(job, num_samples, batch=job.global_batch, steps=LOOK_STEPS, workers=1)
+
+
+def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> list[JobSpec]:
+    """The runs that follow.
+
+    Args:
+        job: What is to be planned.
+        num_samples: In its training part.
+        workers: Most that this machine is to hold; with one there is nothing to exchange.
+        steps: Of each run.
+    """
+    batch = job.global_batch
+    small = max(1, batch // 4)
+    jobs = [
+        _short(job, num_samples, batch=batch, steps=steps, workers=1),
+        _short(job, num_samples, batch=small, steps=steps, workers=1),
+    ]
+    if workers < 2:
+        return jobs
+    server = {"name": "parameter_server", "dispatch": "dynamic"}
+    return [
+        *jobs,
+        _short(job, num_samples, batch=max(workers, batch), steps=steps, workers=workers),
+        _short(job, num_samples, batch=max(workers, small), steps=steps, workers=workers),
+        _short(
+            job,
+            num_samples,
+            batch=max(workers, batch),
+            steps=steps,
+            workers=workers,
+            strategy=server,
+        ),
+    ]
+
+
+def _short(
+    job: JobSpec,
+    num_samples: int,
+    *,
+    batch: int,
+    steps: int,
+    workers: int,
+    strategy: Mapping[str, object] | None = None,
+) -> JobSpec:
+    """The same job with few steps, and nothing but steps."""
+    mapping: dict[str, object] = dict(to_mapping(job))
+    data = dict(_part(mapping, "data"))
+    wanted = batch * steps
+    data |= {"validation": 0.0, "limit": min(num_samples, wanted), "shard": "auto"}
+    optimizer = {k: v for k, v in _part(mapping, "optimizer").items() if k != "clip_norm"}
+    for key in ("early_stop", "profile", "inject"):
+        mapping.pop(key, None)
+    mapping |= {
+        "name": "calibration",
+        "data": data,
+        "optimizer": optimizer,
+        "schedule": "constant",
+        "batch": {"global": batch},
+        "epochs": max(1, -(-wanted // num_samples)),
+        "evaluate": "never",
+        "checkpoint": {"every_epochs": None, "best": None},
+        "workers": workers,
+        "strategy": strategy or {"name": "allreduce" if workers > 1 else "single"},
+    }
+    return job_from_mapping(mapping)
+
+
+def _part(mapping: Mapping[str, object], key: str) -> Mapping[str, object]:
+    part = mapping[key]
+    assert isinstance(part, dict)
+    return part
