@@ -145,10 +145,16 @@ def _unknown_key(place: _Place, root: type[Spec]) -> Problem:
     key = str(last)
     valid = sorted(shape.keys(place.owner))
     inside = f" in {dotted(tuple(parents))}" if parents else ""
-    hint = _at_home_elsewhere(key, place, root) or did_you_mean(key, valid)
+    hint = "" if _is_plural_of_one(key, valid) else _at_home_elsewhere(key, place, root)
+    hint = hint or did_you_mean(key, valid)
     return Problem(
         place.path, f"unknown key {quoted(key)}{inside}", f"{hint} (valid: {', '.join(valid)})"
     )
+
+
+def _is_plural_of_one(key: str, valid: Sequence[str]) -> bool:
+    """Whether only an s is wrong: nearer than the same word in some other part."""
+    return f"{key}s" in valid or (key.endswith("s") and key[:-1] in valid)
 
 
 def _at_home_elsewhere(key: str, place: _Place, root: type[Spec]) -> str:

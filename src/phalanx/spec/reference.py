@@ -106,7 +106,7 @@ def reference_page() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD, *settings_table(JobSpec)]
     for key, field in shape.keys(JobSpec).items():
-        specs = shape.spec_classes(field.annotation)
+        specs = _parts(field)
         if specs:
             parts += _section(key, field, specs)
     return "\n".join(parts).rstrip() + "\n"
@@ -124,9 +124,24 @@ def _section(key: str, field: FieldInfo, specs: Sequence[type[Spec]]) -> Iterato
         yield f"{_text(spec.__doc__ or '')}\n"
         yield from settings_table(spec)
         for inner_key, inner in shape.keys(spec).items():
-            for part in shape.spec_classes(inner.annotation):
-                yield f"\n`{key}.{inner_key}`: {_text(part.__doc__ or '')}\n"
-                yield from settings_table(part)
+            for part in _parts(inner):
+                if _section_of(part) is None:
+                    yield f"\n`{key}.{inner_key}`: {_text(part.__doc__ or '')}\n"
+                    yield from settings_table(part)
+
+
+def _parts(field: FieldInfo) -> list[type[Spec]]:
+    """The specs behind a setting, or behind each entry of a list."""
+    specs = shape.spec_classes(field.annotation)
+    return specs or shape.spec_classes(shape.item_annotation(field.annotation))
+
+
+def _section_of(part: type[Spec]) -> str | None:
+    """The section that tells of a spec; None: none of its own."""
+    for key, field in shape.keys(JobSpec).items():
+        if part in _parts(field):
+            return key
+    return None
 
 
 def settings_table(spec: type[Spec]) -> Iterator[str]:
@@ -147,12 +162,16 @@ def _is_fixed(spec: type[Spec], key: str) -> bool:
 
 
 def _value(key: str, field: FieldInfo) -> str:
-    specs = shape.spec_classes(field.annotation)
+    specs = _parts(field)
     if not specs:
         return _wording(field)
     names = [f"`{name}`" for spec in specs for name in shape.names_of(spec)]
     null = " or null" if any(core is type(None) for core, _ in _alternatives(field)) else ""
-    where = f"see [{key}](#{key})" if key in shape.keys(JobSpec) else "a mapping, see below"
+    section = _section_of(specs[0])
+    if shape.spec_classes(field.annotation):
+        where = f"see [{section}](#{section})" if section else "a mapping, see below"
+    else:
+        where = f"a list, see [{section}](#{section})" if section else "a list, see below"
     return (f"{', '.join(names)}: {where}" if names else where) + null
 
 

@@ -11,8 +11,9 @@ from phalanx.spec import job_from_mapping, load_job
 MODELS = "(built in: mlp, cnn, mnist-cnn, resnet, densenet; or package.module:function)"
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
-    "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, inject, loss, model, "
-    "name, observe, optimizer, pin, precision, profile, schedule, seed, strategy, threads, workers)"
+    "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, inject, loss, "
+    "model, name, observe, optimizer, pin, precision, profile, schedule, seed, strategy, "
+    "threads, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
@@ -73,7 +74,7 @@ UNKNOWN_NAMES = [
         "strategy: allreduc",
         2,
         "unknown strategy 'allreduc'; did you mean 'allreduce'? "
-        "(valid: single, allreduce, local_sgd, parameter_server)",
+        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
     ),
     (
         "optimizer: SGD",
@@ -93,13 +94,13 @@ UNKNOWN_NAMES = [
         "strategy: {}",
         2,
         "strategy has no name; add one, such as 'name: single' "
-        "(valid: single, allreduce, local_sgd, parameter_server)",
+        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
     ),
     (
         "strategy: {name: [single]}",
         2,
         "strategy.name must be text, not [single] "
-        "(valid: single, allreduce, local_sgd, parameter_server)",
+        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
     ),
 ]
 

@@ -26,8 +26,21 @@ def test_every_setting_is_described() -> None:
                 continue
             assert field.description, f"{spec.__name__}.{key} has no docstring"
             assert f"| `{key}` |" in page
-            waiting += [s for s in shape.spec_classes(field.annotation) if s not in seen]
+            item = shape.item_annotation(field.annotation)
+            found = [*shape.spec_classes(field.annotation), *shape.spec_classes(item)]
+            waiting += [spec for spec in found if spec not in seen]
     assert len(seen) > 20
+
+
+def test_entries_of_lists_and_repeated_parts_lead_somewhere() -> None:
+    page = reference_page()
+    assert "| `inject` | a list, see [inject](#inject) |" in page
+    assert "| `phases` | a list, see below |" in page
+    phases = page.split("`strategy.phases`: ")[1].split("\n\n")[1]
+    assert (
+        "| `strategy` | `single`, `allreduce`, `local_sgd`, `parameter_server`: see [str" in phases
+    )
+    assert page.count("### `parameter_server`") == 1
 
 
 def test_import_stays_light() -> None:

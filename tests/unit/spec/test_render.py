@@ -125,27 +125,37 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     else:
         observe["watts_full"] = observe["watts_idle"] + 1
     if mapping.get("strategy", {}).get("name") == "parameter_server":
-        make_serving_consistent(mapping)
+        make_serving_consistent(mapping, mapping["strategy"])
     if mapping.get("strategy", {}).get("name") == "switch":
         make_switch_consistent(mapping)
     return mapping
 
 
 def make_switch_consistent(mapping: dict[str, object]) -> None:
-    strategy = mapping["strategy"]
-    strategy.pop("epoch", None)
-    strategy.pop("lr_drop", None)
-    strategy.pop("straggler", None)
-    servers = {"name": "parameter_server", "servers": "colocated"}
-    if "phases" in strategy:
-        strategy.pop("at", None)
-        strategy["phases"] = [{"strategy": "allreduce"}, {"strategy": servers, "at": "auto"}]
+    """Phases at rising shares; what else was drawn stays."""
+    switch = mapping["strategy"]
+    phases = switch.pop("phases", [])
+    if len(phases) > 1:
+        switch["phases"] = phases
+    for number, one in enumerate([switch, *phases]):
+        for key in ("at", "epoch", "lr_drop"):
+            one.pop(key, None)
+        if number > 1:
+            one["at"] = (number - 1) / len(phases)
+    straggler = switch.get("straggler") or {}
+    inner = [phase["strategy"] for phase in phases]
+    for strategy in [*inner, *([straggler["loosen_to"]] if "loosen_to" in straggler else [])]:
+        if strategy["name"] == "single":
+            strategy["name"] = "allreduce"
+        if strategy["name"] == "parameter_server":
+            make_serving_consistent(mapping, strategy)
+    if switch.get("handover") == "restart":
+        switch["momentum"], switch["straggler"] = "keep", None
     mapping.get("optimizer", {}).pop("clip_norm", None)
     mapping.get("data", {}).pop("shard", None)
 
 
-def make_serving_consistent(mapping: dict[str, object]) -> None:
-    strategy = mapping["strategy"]
+def make_serving_consistent(mapping: dict[str, object], strategy: dict[str, object]) -> None:
     consistency = strategy.get("consistency", "async")
     homes = {
         "staleness": "ssp",
