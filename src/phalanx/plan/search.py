@@ -1,0 +1,327 @@
+"""Finds the best candidate for a goal within limits, and says why the others are not.
+
+Objective: time, cost or energy, or for `balanced` the product of all that are known, each of which
+is then worth the same in per cent. A deadline or budget must hold at the upper end of the 90 %
+interval. Where all sets of machines can be listed the result is the best of all variants; otherwise
+the best of promising sets, improved one machine at a time until nothing helps. Among candidates
+within two per cent of the best, which no prediction can tell apart, the fewest machines win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from phalanx.errors import PlanError, SpecError
+from phalanx.plan.facts import World
+from phalanx.plan.placement import Candidate
+from phalanx.plan.predict import Refused, predict
+from phalanx.plan.result import Prediction
+from phalanx.plan.settings import job_of
+from phalanx.plan.subsets import ALL_SETS_UP_TO, Names, machine_sets, neighbours
+from phalanx.plan.variants import EFFECTS, Effect, Variant, variants
+from phalanx.report.format import format_duration
+from phalanx.spec.job import JobSpec
+
+Goal = Literal["time", "cost", "energy", "balanced"]
+GOALS: tuple[Goal, ...] = ("time", "cost", "energy", "balanced")
+
+INDISTINCT = 0.02
+_IMPROVED_SETS = 4
+_MOST_ROUNDS = 12
+# Beyond so many machines only variants that may be chosen are looked at.
+_SHOW_ALL_UP_TO = 12
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted."""
+
+    goal: Goal = "time"
+    deadline_s: float | None = None
+    budget: float | None = None
+    accept: Effect = "rounded"
+    """The most that may be done to the result."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate that was looked at."""
+
+    candidate: Candidate
+    effect: Effect
+    prediction: Prediction | None
+    refusal: str | None = None
+
+    @property
+    def machines(self) -> Names:
+        """Its machines."""
+        return tuple(seat.machine for seat in self.candidate.seats)
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search came to."""
+
+    wish: Wish
+    options: tuple[Option, ...]
+    """All that were looked at, best first, refused ones last."""
+    chosen: Option
+    front: tuple[Option, ...]
+    """Those that no other beats in time, cost and energy at once; fastest first."""
+    complete: bool
+    """Whether every set of machines was looked at."""
+
+
+def search(job: JobSpec, world: World, wish: Wish, *, limit: int = ALL_SETS_UP_TO) -> Findings:
+    """Find the best candidate.
+
+    Args:
+        job: What is to be done.
+        world: With what.
+        wish: What counts.
+        limit: Sets of machines up to which all are looked at.
+
+    Raises:
+        PlanError: There is none that meets the limits, or the goal needs facts that nobody gave.
+    """
+    _check_goal(world, wish)
+    looked = _Looked(job, world, wish)
+    sets, complete = machine_sets(world, limit=limit)
+    for names in sets:
+        looked.look(names)
+    if not complete:
+        looked.improve()
+    options = looked.ranked()
+    feasible = [option for option in options if option.refusal is None]
+    if not feasible:
+        raise PlanError(_nothing(options, wish))
+    return Findings(
+        wish=wish,
+        options=tuple(options),
+        chosen=choose(feasible, wish.goal),
+        front=tuple(front(feasible)),
+        complete=complete,
+    )
+
+
+class _Looked:
+    """The candidates looked at so far."""
+
+    def __init__(self, job: JobSpec, world: World, wish: Wish) -> None:
+        self._job, self._world, self._wish = job, world, wish
+        self._options: dict[Names, list[Option]] = {}
+        self._faults: dict[tuple[object, ...], str | None] = {}
+        machines = world.machines.values()
+        self._measure = measure_of(
+            wish.goal,
+            priced=all(one.price_per_hour is not None for one in machines),
+            metered=all(one.watts_full is not None for one in machines),
+        )
+        small = len(world.machines) <= _SHOW_ALL_UP_TO
+        accepted = EFFECTS[: EFFECTS.index(wish.accept) + 1]
+        self._effects: Sequence[Effect] = EFFECTS if small else accepted
+
+    def look(self, names: Names) -> list[Option]:
+        """Predict all variants on a set of machines."""
+        if names not in self._options:
+            found = variants(names, self._job, self._world, effects=self._effects)
+            self._options[names] = [self._judge(variant) for variant in found]
+        return self._options[names]
+
+    def improve(self) -> None:
+        """Go from the best sets to better neighbours until there are none."""
+        for _ in range(_MOST_ROUNDS):
+            before = self._best_of(self._options)
+            best = sorted(self._options, key=lambda names: self._best_of([names]))[:_IMPROVED_SETS]
+            for names in best:
+                for other in neighbours(names, self._world):
+                    self.look(other)
+            if self._best_of(self._options) >= before:
+                return
+
+    def ranked(self) -> list[Option]:
+        """All of them, best first, refused ones last."""
+        options = [option for own in self._options.values() for option in own]
+        measure = self._measure
+        return sorted(options, key=lambda one: (one.refusal is not None, measure(one)))
+
+    def _best_of(self, sets: Iterable[Names]) -> float:
+        options = [
+            option
+            for names in sets
+            for option in self._options[names]
+            if option.prediction is not None and option.refusal is None
+        ]
+        return min((self._measure(option) for option in options), default=math.inf)
+
+    def _judge(self, variant: Variant) -> Option:
+        candidate, wish = variant.candidate, self._wish
+        fault = self._job_fault(candidate)
+        if fault is not None:
+            return Option(
+                candidate=candidate, effect=variant.effect, prediction=None, refusal=fault
+            )
+        predicted = predict(candidate, self._world)
+        if isinstance(predicted, Refused):
+            return Option(
+                candidate=candidate,
+                effect=variant.effect,
+                prediction=None,
+                refusal=predicted.reason,
+            )
+        refusal = _effect_refusal(variant, predicted, wish) or _limit_refusal(predicted, wish)
+        return Option(
+            candidate=candidate, effect=variant.effect, prediction=predicted, refusal=refusal
+        )
+
+    def _job_fault(self, candidate: Candidate) -> str | None:
+        """Whether the job can be run like that at all; asked once for each kind of candidate."""
+        if any(size == 0 for seat in candidate.seats for size in seat.batches):
+            # Refused by the prediction, with a better reason.
+            return None
+        key = (candidate.strategy, candidate.num_workers, candidate.precision)
+        if key not in self._faults:
+            try:
+                job_of(self._job, candidate)
+                self._faults[key] = None
+            except SpecError as error:
+                self._faults[key] = str(error)
+        return self._faults[key]
+
+
+def choose(options: Sequence[Option], goal: Goal) -> Option:
+    """The best for a goal; of those that cannot be told apart, the one with fewest machines."""
+    predictions = [one.prediction for one in options if one.prediction is not None]
+    measure = measure_of(
+        goal,
+        priced=all(one.cost is not None for one in predictions),
+        metered=all(one.energy_j is not None for one in predictions),
+    )
+    least = min(measure(option) for option in options)
+    # A product of several measures grows by the sum of their differences.
+    close = [option for option in options if measure(option) <= least + math.log1p(INDISTINCT)]
+    return min(
+        close,
+        key=lambda one: (len(one.machines), EFFECTS.index(one.effect), measure(one), one.machines),
+    )
+
+
+def front(options: Sequence[Option]) -> list[Option]:
+    """Options that no other one beats in every known measure."""
+    points = [(_point(option), option) for option in options]
+    points.sort(key=lambda pair: pair[0])
+    kept: list[tuple[tuple[float, ...], Option]] = []
+    for point, option in points:
+        if not any(_dominates(other, point) for other, _ in kept):
+            kept.append((point, option))
+    return [option for _, option in kept]
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _point(option: Option) -> tuple[float, ...]:
+    prediction = option.prediction
+    assert prediction is not None
+    cost, energy = prediction.cost, prediction.energy_j
+    return (
+        prediction.total_s.value,
+        cost.value if cost is not None else 0.0,
+        energy.value if energy is not None else 0.0,
+    )
+
+
+def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option], float]:
+    """The logarithm of what is to be small.
+
+    Args:
+        goal: What counts.
+        priced: Whether the cost of every option is known, so that it can count when balancing.
+        metered: Whether the energy is.
+    """
+
+    def measure(option: Option) -> float:
+        if option.prediction is None:
+            return math.inf
+        time_s, cost, energy_j = _point(option)
+        match goal:
+            case "time":
+                return math.log(time_s)
+            case "cost":
+                # Machines that cost nothing are compared by time.
+                return math.log(cost) if cost > 0 else math.log(time_s) - 1e3
+            case "energy":
+                return math.log(energy_j) if energy_j > 0 else math.inf
+            case "balanced":
+                known = ((priced, cost), (metered, energy_j))
+                return math.log(time_s) + sum(math.log(v) for use, v in known if use and v > 0)
+
+    return measure
+
+
+def _check_goal(world: World, wish: Wish) -> None:
+    machines = list(world.machines.values())
+    priced = any(machine.price_per_hour is not None for machine in machines)
+    metered = any(machine.watts_full is not None for machine in machines)
+    if (wish.goal == "cost" or wish.budget is not None) and not priced:
+        raise PlanError(
+            "no machine has a price: cost and budget need 'price_per_hour' in the pool file"
+        )
+    if wish.goal == "energy" and not metered:
+        raise PlanError(
+            "no machine says what it draws: the goal energy needs 'watts_idle' and 'watts_full' "
+            "in the pool file"
+        )
+
+
+def _effect_refusal(variant: Variant, predicted: Prediction, wish: Wish) -> str | None:
+    if EFFECTS.index(variant.effect) <= EFFECTS.index(wish.accept):
+        return None
+    if variant.effect == "rounded":
+        return "rounds to bf16; --accept rounded allows it"
+    if predicted.staleness > 0:
+        return f"gradients about {predicted.staleness:.1f} updates old; --accept stale allows it"
+    return "replicas drift apart between averages; --accept stale allows it"
+
+
+def _limit_refusal(predicted: Prediction, wish: Wish) -> str | None:
+    total_s, cost = predicted.total_s, predicted.cost
+    if wish.goal == "cost" and cost is None:
+        return "a machine without a price"
+    if wish.goal == "energy" and predicted.energy_j is None:
+        return "a machine that does not say what it draws"
+    if wish.deadline_s is not None and total_s.high > wish.deadline_s:
+        return (
+            f"may take {format_duration(total_s.high)}, beyond the deadline of "
+            f"{format_duration(wish.deadline_s)}"
+        )
+    if wish.budget is not None:
+        if cost is None:
+            return "a machine without a price, with a budget to keep"
+        if cost.high > wish.budget:
+            return f"may cost {cost.high:.2f}, beyond the budget of {wish.budget:.2f}"
+    return None
+
+
+def _nothing(options: Sequence[Option], wish: Wish) -> str:
+    """Why there is no plan, and what would make one possible."""
+    known = [one for one in options if one.prediction is not None]
+    if not known:
+        reason = options[0].refusal if options else "there is no machine"
+        return f"no plan is possible: {reason}"
+    accepted = [
+        one for one in known if EFFECTS.index(one.effect) <= EFFECTS.index(wish.accept)
+    ] or known
+    fastest = min(accepted, key=lambda one: _point(one)[0]).prediction
+    assert fastest is not None
+    text = f"no plan meets this: the fastest may take {format_duration(fastest.total_s.high)}"
+    costs = [one.prediction.cost.high for one in accepted if one.prediction and one.prediction.cost]
+    if costs and wish.budget is not None:
+        text += f", the cheapest may cost {min(costs):.2f}"
+    if wish.deadline_s is not None:
+        text += f"; the deadline is {format_duration(wish.deadline_s)}"
+    if wish.budget is not None:
+        text += f"; the budget is {wish.budget:.2f}"
+    return text

@@ -1,0 +1,125 @@
+"""Which sets of machines are looked at: all of them where that is possible, else promising ones.
+
+Equal machines are interchangeable, so sets are counted by kind. Up to a limit every set is listed.
+Beyond it, machines are sorted by several measures (speed, speed per money, per watt, bandwidth) and
+the first n of each order are taken, for n growing by about a tenth; `neighbours` then improves the
+best of them one machine at a time. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from phalanx.plan.facts import MachineFacts, NetworkFacts, World
+
+Names = tuple[str, ...]
+ALL_SETS_UP_TO = 600
+
+
+def machine_sets(world: World, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Names], bool]:
+    """Sets of machines, fastest machine first in each, and whether these are all there are."""
+    ordered = by_speed(world)
+    kinds = _kinds(ordered, world.network)
+    if prod(len(kind) + 1 for kind in kinds) - 1 <= limit:
+        return [_in_order(chosen, ordered) for chosen in _all_sets(kinds)], True
+    found: dict[Names, None] = {}
+    for order in _orders(ordered, world.network):
+        for size in _sizes(len(order)):
+            found[_in_order(order[:size], ordered)] = None
+    for machine in ordered[:1] + [kind[0] for kind in kinds[:32]]:
+        found[(machine.name,)] = None
+    return list(found), False
+
+
+def neighbours(chosen: Names, world: World, *, most: int = 24) -> Iterator[Names]:
+    """Sets that differ by one machine: one less, one more, or one in another's place."""
+    ordered = by_speed(world)
+    kinds = {kind[0].name: kind for kind in _kinds(ordered, world.network)}
+    inside = set(chosen)
+    addable = [
+        next(one.name for one in kind if one.name not in inside)
+        for kind in kinds.values()
+        if any(one.name not in inside for one in kind)
+    ][:most]
+    droppable = chosen[-most:]
+    if len(chosen) > 1:
+        for name in droppable:
+            yield _in_order([m for m in ordered if m.name in inside - {name}], ordered)
+    for new in addable:
+        yield _in_order([m for m in ordered if m.name in inside | {new}], ordered)
+    for new in addable[:8]:
+        for name in droppable[-8:]:
+            swapped = inside - {name} | {new}
+            yield _in_order([m for m in ordered if m.name in swapped], ordered)
+
+
+def by_speed(world: World) -> list[MachineFacts]:
+    """All machines, fastest first."""
+    return sorted(world.machines.values(), key=lambda one: (-speed(one), one.name))
+
+
+def speed(machine: MachineFacts) -> float:
+    """Samples per second of the whole machine, without fixed parts."""
+    return max(1 / fit.scaled(1.0).per_sample_s * fit.workers for fit in machine.fits)
+
+
+def _kinds(ordered: Sequence[MachineFacts], network: NetworkFacts) -> list[list[MachineFacts]]:
+    """Machines that differ in nothing but their name; a probed link makes one different."""
+    kinds: dict[object, list[MachineFacts]] = {}
+    for machine in ordered:
+        linked = machine.name in network.pairs or any(
+            machine.name in others for others in network.pairs.values()
+        )
+        key = (
+            machine.name if linked else "",
+            machine.cores,
+            machine.memory_bytes,
+            machine.slots,
+            machine.fits,
+            machine.price_per_hour,
+            machine.watts_idle,
+            machine.watts_full,
+        )
+        kinds.setdefault(key, []).append(machine)
+    return list(kinds.values())
+
+
+def _all_sets(kinds: Sequence[Sequence[MachineFacts]]) -> Iterator[list[MachineFacts]]:
+    for counts in product(*(range(len(kind) + 1) for kind in kinds)):
+        chosen = [one for kind, count in zip(kinds, counts, strict=True) for one in kind[:count]]
+        if chosen:
+            yield chosen
+
+
+def _orders(
+    ordered: Sequence[MachineFacts], network: NetworkFacts
+) -> Iterator[Sequence[MachineFacts]]:
+    yield ordered
+    if any(machine.price_per_hour for machine in ordered):
+        yield sorted(ordered, key=lambda one: (one.price_per_hour or 0.0) / speed(one))
+    if any(machine.watts_full for machine in ordered):
+        yield sorted(ordered, key=lambda one: (one.watts_full or 0.0) / speed(one))
+    if network.pairs:
+        yield sorted(ordered, key=lambda one: (-_bandwidth(one.name, network), -speed(one)))
+
+
+def _bandwidth(name: str, network: NetworkFacts) -> float:
+    """The median link of a machine: one slow partner must not spoil its place."""
+    own = sorted(link.bandwidth_bytes_per_s for link in network.pairs.get(name, {}).values())
+    return own[len(own) // 2] if own else network.between.bandwidth_bytes_per_s
+
+
+def _sizes(most: int) -> list[int]:
+    sizes = {1, most}
+    size = 1
+    while size < most:
+        sizes.add(size)
+        size = max(size + 1, round(size * 1.1))
+    return sorted(sizes)
+
+
+def _in_order(chosen: Sequence[MachineFacts], ordered: Sequence[MachineFacts]) -> Names:
+    inside = {machine.name for machine in chosen}
+    return tuple(machine.name for machine in ordered if machine.name in inside)

@@ -1,0 +1,191 @@
+"""What can be done with given machines: strategies, servers, cuts of the batch, precisions. Pure.
+
+Every variant says what it does to the result: `exact` gives the numbers of one machine but for
+summation order, `rounded` sends or computes in bf16, `stale` works with gradients of older
+parameters or replicas that drift apart. The job's own strategy counts as exact: it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from phalanx.plan.facts import MachineFacts, World
+from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
+from phalanx.spec.job import JobSpec
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import SwitchSpec
+
+Effect = Literal["exact", "rounded", "stale"]
+EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "stale")
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate, and what it does to the result."""
+
+    candidate: Candidate
+    effect: Effect
+
+
+def variants(
+    names: Sequence[str], job: JobSpec, world: World, *, effects: Sequence[Effect] = EFFECTS
+) -> Iterator[Variant]:
+    """All variants on a set of machines, in a fixed order.
+
+    Args:
+        names: The machines; the first one holds a lone server and the evaluator.
+        job: Whose strategy and precision are wished for.
+        world: What is known of the machines.
+        effects: Only variants that do no more to the result than these.
+    """
+    machines = [world.machines[name] for name in names]
+    for counts in _worker_counts(machines):
+        for precision in _precisions(job):
+            for strategy in _strategies(sum(counts), job):
+                effect = _effect(strategy, precision, job)
+                if effect not in effects:
+                    continue
+                seats = _seats(machines, counts, strategy, precision, world)
+                if seats is not None:
+                    candidate = Candidate(seats=seats, strategy=strategy, precision=precision)
+                    yield Variant(candidate=candidate, effect=effect)
+    yield from _dedicated(machines, job, world, effects)
+
+
+def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
+    """Workers on each machine: one, two, four and so on, as far as slots allow."""
+    most = max(machine.slots for machine in machines)
+    sizes = sorted({min(most, 1 << power) for power in range(most.bit_length())} | {most})
+    return list(
+        dict.fromkeys(tuple(min(size, machine.slots) for machine in machines) for size in sizes)
+    )
+
+
+def _precisions(job: JobSpec) -> tuple[str, ...]:
+    return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
+
+
+def _strategies(num_workers: int, job: JobSpec) -> list[StrategySpec]:
+    own = job.strategy
+    if num_workers == 1:
+        return [SingleSpec()]
+    served = ParameterServerSpec
+    found: list[StrategySpec] = [
+        AllreduceSpec(),
+        AllreduceSpec(compression="bf16"),
+        served(consistency="bsp", servers="colocated"),
+        served(consistency="bsp"),
+        served(servers="colocated", dispatch="dynamic"),
+        served(dispatch="dynamic"),
+        served(
+            servers="colocated", dispatch="dynamic", compression="bf16", pull_compression="bf16"
+        ),
+        served(consistency="ssp", servers="colocated"),
+        LocalSgdSpec(),
+        SwitchSpec(),
+    ]
+    if not isinstance(own, SingleSpec) and own not in found:
+        found.insert(0, own)
+    return found
+
+
+def _effect(strategy: StrategySpec, precision: str, job: JobSpec) -> Effect:
+    if _same_kind(strategy, job.strategy):
+        worst: Effect = "exact"
+    elif isinstance(strategy, SingleSpec | AllreduceSpec):
+        worst = "rounded" if getattr(strategy, "compression", "none") != "none" else "exact"
+    elif isinstance(strategy, ParameterServerSpec) and strategy.synchronous:
+        worst = "rounded" if strategy.compression != "none" else "exact"
+    else:
+        worst = "stale"
+    if precision == "bf16" and job.precision == "fp32" and worst == "exact":
+        return "rounded"
+    return worst
+
+
+def _same_kind(strategy: StrategySpec, own: StrategySpec) -> bool:
+    """Whether a strategy is the job's, wherever its servers are and however work is handed out."""
+    if isinstance(strategy, ParameterServerSpec) and isinstance(own, ParameterServerSpec):
+        place = {"servers": own.servers, "dispatch": own.dispatch}
+        return strategy.model_copy(update=place) == own
+    return strategy == own
+
+
+def _seats(
+    machines: Sequence[MachineFacts],
+    counts: Sequence[int],
+    strategy: StrategySpec,
+    precision: str,
+    world: World,
+) -> tuple[Seat, ...] | None:
+    batches = _batches(machines, counts, strategy, precision, world)
+    served = strategy if isinstance(strategy, ParameterServerSpec) else None
+    # A switch has its servers inside the workers, and no evaluator of its own before.
+    colocated = isinstance(strategy, SwitchSpec) or (
+        served is not None and served.servers == "colocated"
+    )
+    seats = []
+    for number, (machine, count) in enumerate(zip(machines, counts, strict=True)):
+        beside = served.servers if served is not None and number == 0 else 0
+        seats.append(
+            Seat(
+                machine=machine.name,
+                batches=batches[sum(counts[:number]) : sum(counts[: number + 1])],
+                threads=machine.threads(count),
+                servers=count if colocated else int(beside) if beside != "colocated" else 0,
+                evaluator=number == 0 and (served is not None or isinstance(strategy, SwitchSpec)),
+            )
+        )
+    return tuple(seats)
+
+
+def _batches(
+    machines: Sequence[MachineFacts],
+    counts: Sequence[int],
+    strategy: StrategySpec,
+    precision: str,
+    world: World,
+) -> tuple[int, ...]:
+    num_workers = sum(counts)
+    global_batch = world.job.batch(num_workers)
+    fits = [
+        machine.compute(workers=count, precision=precision)
+        for machine, count in zip(machines, counts, strict=True)
+    ]
+    known = [fit for fit in fits if fit is not None]
+    # Where batches are handed out one by one, whoever is fast takes more of them.
+    handed_out = isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
+    if handed_out or len(known) < len(fits):
+        return equal_split(global_batch, num_workers)
+    each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
+    return split_batch(global_batch, each)
+
+
+def _dedicated(
+    machines: Sequence[MachineFacts], job: JobSpec, world: World, effects: Sequence[Effect]
+) -> Iterator[Variant]:
+    """The last machine only serves; it is the slowest, as machines are given fastest first."""
+    if len(machines) < 3:
+        return
+    *working, serving = machines
+    counts = [1] * len(working)
+    for precision in _precisions(job):
+        for strategy in (
+            ParameterServerSpec(consistency="bsp"),
+            ParameterServerSpec(dispatch="dynamic"),
+        ):
+            effect = _effect(strategy, precision, job)
+            if effect not in effects:
+                continue
+            batches = _batches(working, counts, strategy, precision, world)
+            seats = [
+                Seat(machine=one.name, batches=(batch,), threads=one.threads(1))
+                for one, batch in zip(working, batches, strict=True)
+            ]
+            seats.append(Seat(machine=serving.name, servers=1, evaluator=True))
+            candidate = Candidate(seats=tuple(seats), strategy=strategy, precision=precision)
+            yield Variant(candidate=candidate, effect=effect)
