@@ -256,7 +256,8 @@ class Company:
 
     def pass_time(self) -> bool:
         """Nobody has anything to do: a round may lack gradients, which only time can show."""
-        self.coordinator._last_progress -= 10.0
+        assert self.coordinator._feeder is not None
+        self.coordinator._feeder._last_progress -= 10.0
         self.judge()
         self.num_stalls += bool(self.busy())
         return bool(self.busy())

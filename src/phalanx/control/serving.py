@@ -20,7 +20,7 @@ from typing_extensions import override
 from phalanx.control.collect import summarise_servers
 from phalanx.control.coordinator import Coordinator, Desk, Process
 from phalanx.control.crew import Crew
-from phalanx.control.dispatch import Dispatcher
+from phalanx.control.feeding import Feeder, goes_in_rounds, is_held_back
 from phalanx.control.looking import Looking
 from phalanx.control.policy import ProcessFacts, Trouble, Verdict, Weight, diagnose
 from phalanx.errors import ExitCode, SpecError
@@ -46,15 +46,12 @@ from phalanx.wire.serving import (
     Saved,
     ServerUp,
     WantWork,
-    Work,
     WorkDone,
 )
 from phalanx.wire.tickets import TicketPlan
 
 # Errors that a new start would only repeat.
 _HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
-# Without a finished batch for so long, a round lacks gradients that nobody is going to send.
-_STUCK_S = 1.0
 
 
 class ServingCoordinator(Coordinator):
@@ -100,8 +97,7 @@ class ServingCoordinator(Coordinator):
         self._crew = Crew(self._num_servers, desk)
         self._looking = Looking(job, desk)
         self._plan: TicketPlan | None = None
-        self._dispatcher: Dispatcher | None = None
-        self._hungry: dict[int, int] = {}
+        self._feeder: Feeder | None = None
         self._made = time.monotonic()
         self._opened: float | None = None
         self._startup_s: float | None = None
@@ -110,8 +106,6 @@ class ServingCoordinator(Coordinator):
         self._joining: set[int] = set()  # workers that the next gate waits for
         self._statistics: dict[int, bytes] = {}
         self._mean_statistics = b""
-        self._given: dict[int, int] = {}
-        self._last_progress = time.monotonic()
         self._pausing = False
         self._flushing = False
         self._closing = False
@@ -159,8 +153,8 @@ class ServingCoordinator(Coordinator):
         if self.is_handed_over:
             return
         self._discarding = discard
-        if self._opened is not None and self._plan is not None and self._dispatcher is not None:
-            unit = self._plan.unit(self._dispatcher.shorten_gate())
+        if self._opened is not None and self._plan is not None and self._feeder is not None:
+            unit = self._plan.unit(self._feeder.shorten())
             self._bring_forward(Limit(unit.epoch, unit.step))
             self._close_gate_when_drained()
         else:
@@ -197,12 +191,12 @@ class ServingCoordinator(Coordinator):
             case Ready():
                 self._peer_ready(process, message)
             case WantWork():
-                self._hungry[_rank(process)] = message.count
+                assert self._feeder is not None, "asked for work before its own report"
                 self._connected.add(_rank(process))
-                self._feed(_rank(process), statistics=self._mean_statistics)
+                self._feeder.want(_rank(process), message.count, self._mean_statistics)
                 self._joining.discard(_rank(process))
                 if _rank(process) in self._unpaused:
-                    self._desk.send(process, Pause(leave=self._held_back))
+                    self._desk.send(process, self._pause())
                 self._go_on()
             case WorkDone():
                 self._count(_rank(process), message)
@@ -252,7 +246,8 @@ class ServingCoordinator(Coordinator):
                     detail=worst.detail,
                 )
             )
-        self._nudge()
+        if self._feeder is not None:
+            self._feeder.nudge()
         return Verdict(replace=tuple(lost))
 
     @override
@@ -265,8 +260,6 @@ class ServingCoordinator(Coordinator):
         if role == "worker":
             self._late.discard(rank)
             self._joining.discard(rank)
-            self._hungry.pop(rank, None)
-            self._given.pop(rank, None)
             self._statistics.pop(rank, None)
             for group in (self._connected, self._asked, self._read):
                 group.discard(rank)
@@ -276,17 +269,15 @@ class ServingCoordinator(Coordinator):
             self._looking.evaluator_left()
         self._crew.peer_left(Process(role, rank))
         self._close_stretch()
-        if role == "worker" and self._dispatcher is not None:
-            returned = self._dispatcher.give_back(rank)
+        if role == "worker" and self._feeder is not None:
+            returned = self._feeder.lose(rank)
             self._desk.record(
                 events.Decision(
-                    what=f"give {len(returned)} batches of {process} to others",
+                    what=f"give {returned} batches of {process} to others",
                     reason="it is gone",
                     rank=rank,
                 )
             )
-            for other in list(self._hungry):
-                self._feed(other)
             self._unpaused.discard(rank)
             self._flush_when_paused()
         if role == "worker":
@@ -367,7 +358,8 @@ class ServingCoordinator(Coordinator):
         is_new = (
             self._desk.identity(process).incarnation > before or _rank(process) >= self._job.workers
         )
-        return self._in_rounds and self._num_servers > 1 and is_new
+        in_rounds = goes_in_rounds(self._spec, self._job.workers)
+        return in_rounds and self._num_servers > 1 and is_new
 
     def _admit_late(self) -> None:
         """Everything rests, so whoever had to wait may come in."""
@@ -385,22 +377,20 @@ class ServingCoordinator(Coordinator):
                 "saved run"
             )
         self._plan = TicketPlan(num_parts=self._job.workers, num_steps=-(-num_samples // batch))
-        # In rounds nobody can run ahead, and one of each part makes a round one global batch.
-        static = self._spec.dispatch == "static" or self._in_rounds
-        self._dispatcher = Dispatcher(self._plan, static=static)
+        self._feeder = Feeder(self._spec, self._plan, crew=self._crew, desk=self._desk)
         if self._is_over or self._is_at_limit:
             # Resumed at the end: only look at what there is, with what the workers know of it.
             self._pausing = True
             self._unpaused = set(range(self._job.workers))
             for rank in self._connected:
-                self._desk.send(f"worker-{rank}", Pause(leave=self._held_back))
+                self._desk.send(f"worker-{rank}", self._pause())
         else:
             self._open_gate()
 
     def _open_gate(self) -> None:
         """Let the next stretch begin: up to the end of the epoch, or to the next checkpoint."""
         assert self._plan is not None
-        assert self._dispatcher is not None
+        assert self._feeder is not None
         position, plan = self._position, self._plan
         step = position.epoch_samples // self._job.global_batch
         every = self._job.checkpoint.every_steps
@@ -411,87 +401,37 @@ class ServingCoordinator(Coordinator):
         self._looking.training_goes_on()
         if self._startup_s is None:
             self._startup_s = self._opened - self._made
-        self._dispatcher.open_gate(
-            plan.first(position.epoch, step), plan.first(position.epoch, stop)
+        self._feeder.open(
+            plan.first(position.epoch, step),
+            plan.first(position.epoch, stop),
+            self._mean_statistics,
         )
-        self._given.clear()
-        for worker in list(self._hungry):
-            self._feed(worker, statistics=self._mean_statistics)
-
-    def _feed(self, worker: int, *, statistics: bytes = b"") -> None:
-        """Give a worker as many tickets as it has asked for, or see to it that nobody waits."""
-        if self._dispatcher is None or self._opened is None or worker not in self._crew.workers:
-            return
-        workers = self._crew.workers
-        count = min(self._hungry.get(worker, 0), self._dispatcher.fair_share(len(workers)))
-        tickets = self._dispatcher.take(worker, count, workers)
-        if not tickets and self._in_rounds and not self._dispatcher.holds(worker):
-            # Where an update takes a gradient of everyone, all must push equally often.
-            most = max((self._given.get(other, 0) for other in self._crew.workers), default=0)
-            tickets = [0] * min(count, most - self._given.get(worker, 0))
-        if tickets:
-            self._give(worker, tickets, statistics)
-        elif self._held_back and not self._dispatcher.holds(worker):
-            self._desk.send(f"worker-{worker}", Pause(leave=True))
-
-    def _give(self, worker: int, tickets: Sequence[int], statistics: bytes = b"") -> None:
-        self._given[worker] = self._given.get(worker, 0) + len(tickets)
-        left = self._hungry.get(worker, 0) - len(tickets)
-        if left > 0:
-            self._hungry[worker] = left
-        else:
-            self._hungry.pop(worker, None)
-        self._desk.send(f"worker-{worker}", Work(tuple(tickets), statistics))
-
-    def _nudge(self) -> None:
-        """After losses rounds may not come out even: have the idle take part without samples."""
-        if self._opened is None or self._dispatcher is None or not self._in_rounds:
-            return
-        now = time.monotonic()
-        if now - self._last_progress > _STUCK_S:
-            self._last_progress = now
-            for worker in [w for w in self._hungry if not self._dispatcher.holds(w)]:
-                self._give(worker, [0])
-
-    @property
-    def _in_rounds(self) -> bool:
-        """Whether every update takes a gradient of every worker."""
-        return self._spec.synchronous or (
-            (self._spec.k or 0) >= self._job.workers > 1 and self._spec.consistency == "k_sync"
-        )
-
-    @property
-    def _held_back(self) -> bool:
-        """Whether others would wait for a worker that has nothing to do."""
-        return not self._in_rounds and self._spec.consistency not in ("async", "k_async")
 
     def _count(self, worker: int, message: WorkDone) -> None:
-        assert self._dispatcher is not None
+        assert self._feeder is not None
         position = self._position
-        self._last_progress = time.monotonic()
-        if message.want > 0:
-            self._hungry[worker] = message.want
-        for one in message.completed:
-            if self._dispatcher.complete(worker, one.ticket):
-                position.samples += one.num_samples
-                position.epoch_samples += one.num_samples
-                position.epoch_loss_sum += one.loss_sum
-                position.epoch_correct += one.num_correct
-        if self._dispatcher.is_drained and self._opened is not None:
-            self._close_gate_when_drained()
-        elif worker in self._hungry:
-            self._feed(worker)
+        for one in self._feeder.count(worker, message):
+            position.samples += one.num_samples
+            position.epoch_samples += one.num_samples
+            position.epoch_loss_sum += one.loss_sum
+            position.epoch_correct += one.num_correct
+        self._close_gate_when_drained()
+        self._feeder.feed(worker)
 
     def _close_gate_when_drained(self) -> None:
-        assert self._dispatcher is not None
-        position = self._position
-        if self._dispatcher.is_drained and self._opened is not None:
-            position.train_s += time.monotonic() - self._opened
+        assert self._feeder is not None
+        if self._feeder.is_drained and self._opened is not None:
+            self._feeder.close()
+            self._position.train_s += time.monotonic() - self._opened
             self._opened = None
             self._pausing = True
             self._unpaused = set(self._crew.workers)
             for other in self._unpaused:
-                self._desk.send(f"worker-{other}", Pause(leave=self._held_back))
+                self._desk.send(f"worker-{other}", self._pause())
+
+    def _pause(self) -> Pause:
+        """Rest; where others would wait for an idle worker, it leaves the servers meanwhile."""
+        return Pause(leave=is_held_back(self._spec, self._job.workers))
 
     def _paused(self, worker: int, message: Paused) -> None:
         self._statistics[worker] = message.statistics
@@ -582,7 +522,7 @@ class ServingCoordinator(Coordinator):
             late = [f"worker-{rank}" for rank in self._late]
             for process in (*self._crew.hosts, *self._crew.peers, *late):
                 self._desk.send(process, Finish())
-        elif not over and self._looking.may_train and self._dispatcher is not None:
+        elif not over and self._looking.may_train:
             self._admit_late()
             if not self._joining:
                 self._open_gate()
