@@ -21,6 +21,8 @@ from phalanx.cli import (
     demo,
     doctor,
     export,
+    plan,
+    pool,
     profile,
     report,
     runs,
@@ -46,6 +48,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train", epilog=train.EXAMPLES)(train.train)
+app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
@@ -56,6 +59,7 @@ app.command("report", epilog=report.EXAMPLES)(report.report)
 app.add_typer(study.app, name="study")
 app.add_typer(tune.app, name="tune")
 app.add_typer(runs.app, name="runs")
+app.add_typer(pool.app, name="pool")
 app.add_typer(data.app, name="data")
 app.add_typer(export.app, name="export")
 

@@ -319,7 +319,11 @@ def _memory() -> tuple[int, int]:
     for line in _text("/proc/meminfo").splitlines():
         name, _, value = line.partition(":")
         rows[name] = int(value.split()[0]) * 1024
-    return rows["MemTotal"], rows.get("MemAvailable", rows["MemFree"])
+    free_bytes = rows.get("MemAvailable", rows["MemFree"])
+    limit, used = _memory_limit(), _memory_used()
+    if limit is not None and used is not None:
+        free_bytes = min(free_bytes, max(0, limit - used))
+    return rows["MemTotal"], free_bytes
 
 
 def _cpu_quota() -> float | None:
@@ -341,6 +345,12 @@ def _memory_limit() -> int | None:
     texts += [_text(folder / "memory.limit_in_bytes") for folder in _groups("memory")]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
+
+
+def _memory_used() -> int | None:
+    texts = [_text(folder / "memory.current") for folder in _groups("")]
+    texts += [_text(folder / "memory.usage_in_bytes") for folder in _groups("memory")]
+    return next((int(text) for text in texts if text.isdigit()), None)
 
 
 def _groups(controller: str) -> list[Path]:

@@ -63,7 +63,7 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
     """up, partly up (something is missing) or down."""
     pool: str | None
     leftovers: list[str]
-    """What is there although the cluster is down."""
+    """What is there although the cluster is down or was never complete."""
     hosts: list[HostStatus]
 
 
@@ -79,6 +79,11 @@ class EmulatedCluster:
         self._spec = spec
         self._path = root.absolute() / spec.cluster
         self._prefix = prefix_of(self._path)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of everything on this machine that belongs to the cluster begin with."""
+        return self._prefix
 
     @property
     def pool_file(self) -> Path:
@@ -161,7 +166,7 @@ class EmulatedCluster:
             cluster=self._spec.cluster,
             state="up" if complete else "partly up",
             pool=str(self.pool_file) if self.pool_file.exists() else None,
-            leftovers=[] if complete else found,
+            leftovers=[] if state.phase == "up" else found,
             hosts=hosts,
         )
 
@@ -192,14 +197,16 @@ class EmulatedCluster:
                 f"the hosts have {cores:g} cores together, this machine {here}: when all of them "
                 "compute they slow one another down"
             )
-        status = self.status()
-        if status.state == "up":
+        state, found = self._read_state(), self.leftovers()
+        # After a reboot the state says up, but nothing else is there.
+        if state is not None and state.phase == "up" and len(found) > 1:
             raise SpecError(
-                f"cluster '{self._spec.cluster}' is up already; its pool is {status.pool}"
+                f"cluster '{self._spec.cluster}' is up already; its pool is {self.pool_file}, and "
+                "`down` removes it"
             )
-        if status.leftovers:
+        if found:
             self.down()
-            notes.append(f"removed {len(status.leftovers)} leftovers of an earlier start")
+            notes.append(f"removed {len(found)} leftovers of an earlier start")
         self._path.mkdir(parents=True, mode=0o755, exist_ok=True)
         if any(self._path.iterdir()):
             raise SpecError(

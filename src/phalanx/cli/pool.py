@@ -1,0 +1,225 @@
+"""`phalanx pool`: which machines there are, whether they answer, what they can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.emulate import EXAMPLES as EMULATE_EXAMPLES
+from phalanx.cli.emulate import emulate
+from phalanx.errors import LaunchError, PhalanxError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from phalanx.pool.cache import ProbeCache
+    from phalanx.pool.facts import Fault
+    from phalanx.pool.inventory import Inventory
+    from phalanx.pool.probe import PoolProbe, ProbeOptions
+    from phalanx.pool.selection import Selection
+    from phalanx.spec.pool import PoolSpec
+
+app = typer.Typer(
+    help="Machines: check, measure and show them; emulate a cluster.", no_args_is_help=True
+)
+
+CHECK_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx pool check pool.yaml
+
+phalanx pool check pool.yaml --where name=alpha --json
+"""
+PROBE_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx pool probe pool.yaml
+
+phalanx pool probe pool.yaml --no-links
+
+phalanx pool probe pool.yaml --policy gpu --json > probes.json
+"""
+SHOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx pool show pool.yaml
+
+phalanx pool show pool.yaml --policy fastest:2
+
+phalanx pool show pool.yaml --policy cpu --where 'cpus: 4+' --where 'memory: 8GB+'
+
+phalanx pool show blueprint.json --policy energy
+"""
+
+PoolArgument = Annotated[
+    Path, typer.Argument(metavar="POOL", help="The pool file, or a published JSON blueprint.")
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="all, cpu, gpu, energy, fastest\\[:N] or cheapest\\[:N] of them."
+    ),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILTER", help="Such as 'cpus: 4+', 'memory: 8GB+' or label=rack-a."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
+
+
+@app.command("check", epilog=CHECK_EXAMPLES)
+def check(
+    pool: PoolArgument,
+    policy: PolicyOption = "all",
+    where: WhereOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Log in to every machine: does it answer, which versions has it, is its clock right?"""
+    from phalanx.cli.pool_tables import render_check
+    from phalanx.pool.probe import ProbeOptions
+
+    spec, found = _asked(pool, policy, where, ProbeOptions(quick=True))
+    if as_json:
+        _print_found(spec, found)
+    else:
+        _print_parts(render_check(_merged(spec, found), found.faults))
+    _end(spec, found)
+
+
+@app.command("probe", epilog=PROBE_EXAMPLES)
+def probe(
+    pool: PoolArgument,
+    policy: PolicyOption = "all",
+    where: WhereOption = None,
+    links: Annotated[
+        bool, typer.Option("--links/--no-links", help="Measure between machines as well.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure every machine and every link between two of them, and keep what was found."""
+    from phalanx.cli.pool_tables import render_links, render_machines
+    from phalanx.pool.probe import ProbeOptions
+
+    spec, found = _asked(pool, policy, where, ProbeOptions(links=links))
+    cache = _cache()
+    for key, one in found.probes.items():
+        cache.keep(key, one)
+    if as_json:
+        _print_found(spec, found)
+    else:
+        inventory = _merged(spec, found)
+        _print_parts([*render_machines(inventory), *render_links(inventory)])
+    _end(spec, found)
+
+
+@app.command("show", epilog=SHOW_EXAMPLES)
+def show(
+    pool: PoolArgument,
+    policy: PolicyOption = "all",
+    where: WhereOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is known of the machines and whom a policy selects; asks none of them."""
+    from phalanx.cli.pool_tables import inventory_facts, render_links, render_machines
+
+    spec = _loaded(pool)
+    inventory, selection = _selected(spec, policy, where)
+    if as_json:
+        from phalanx.cli.train import print_json
+
+        print_json(inventory_facts(inventory, selection))
+    else:
+        _print_parts([*render_machines(inventory, selection), *render_links(inventory)])
+
+
+app.command("emulate", epilog=EMULATE_EXAMPLES)(emulate)
+
+
+def _asked(
+    pool: Path, policy: str, where: list[str] | None, options: ProbeOptions
+) -> tuple[PoolSpec, PoolProbe]:
+    """Probe the selected machines; progress goes to standard error of a terminal."""
+    from phalanx.cli.screen import open_console
+    from phalanx.pool.probe import probe_pool
+
+    spec = _loaded(pool)
+    _, selection = _selected(spec, policy, where)
+    spec = spec.model_copy(update={"machines": tuple(one.spec for one in selection.chosen)})
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        return spec, probe_pool(spec, options)
+    with console.status(f"asking {len(spec.machines)} machines") as line:
+        return spec, probe_pool(spec, options, line.update)
+
+
+def _loaded(path: Path) -> PoolSpec:
+    from rich.text import Text
+
+    from phalanx.cli.screen import WARNING_STYLE, open_console
+    from phalanx.spec.pool_file import load_pool
+
+    file = load_pool(path)
+    console = open_console(stderr=True)
+    for note in file.notes:
+        console.print(Text(f"mended: {note}", WARNING_STYLE), soft_wrap=True)
+    return file.spec
+
+
+def _selected(
+    spec: PoolSpec, policy: str, where: Sequence[str] | None
+) -> tuple[Inventory, Selection]:
+    from phalanx.pool.identity import identity
+    from phalanx.pool.inventory import merge
+    from phalanx.pool.selection import select
+    from phalanx.spec.selection import parse_filters, parse_policy
+
+    cache = _cache()
+    keys = [identity(one, spec.ssh_config) for one in spec.machines]
+    probes = {key: probe for key in keys if (probe := cache.read(key)) is not None}
+    inventory = merge(spec, probes)
+    return inventory, select(inventory, parse_policy(policy), parse_filters(where or ()))
+
+
+def _merged(spec: PoolSpec, found: PoolProbe) -> Inventory:
+    from phalanx.pool.inventory import merge
+
+    return merge(spec, found.probes)
+
+
+def _cache() -> ProbeCache:
+    from phalanx.cli.settings import cache_root
+    from phalanx.pool.cache import ProbeCache
+
+    return ProbeCache(cache_root() / "pool")
+
+
+def _print_found(spec: PoolSpec, found: PoolProbe) -> None:
+    from phalanx.cli.pool_tables import probe_facts
+    from phalanx.cli.train import print_json
+
+    print_json(probe_facts(_merged(spec, found), found.faults))
+
+
+def _print_parts(parts: Sequence[object]) -> None:
+    from phalanx.cli.screen import open_console
+
+    console = open_console()
+    for part in parts:
+        console.print(part)
+
+
+def _end(spec: PoolSpec, found: PoolProbe) -> None:
+    """End with an error if a machine could not be used; the others are done by then."""
+    if found.faults:
+        raise _error_for(list(found.faults.values()), len(spec.machines))
+
+
+def _error_for(faults: Sequence[Fault], num_machines: int) -> PhalanxError:
+    from phalanx.pool.facts import MISTAKES
+
+    # What is to be mended in a file is bad input; a machine that is down is not.
+    kind = SpecError if all(one.kind in MISTAKES for one in faults) else LaunchError
+    each = "; ".join(f"{one.machine}: {one.reason}" for one in faults)
+    return kind(f"{len(faults)} of {num_machines} machines cannot be used: {each}")
