@@ -97,3 +97,41 @@ def test_exactly_once_over_random_histories(
         assert sorted(ticket for ticket, count in counted.items() if count) == list(
             range(1, plan.first(1))
         )
+
+
+@given(data=st.data(), static=st.booleans())
+def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
+    data: st.DataObject, static: bool
+) -> None:
+    num_workers = data.draw(st.integers(1, 4))
+    plan = TicketPlan(num_parts=num_workers, num_steps=data.draw(st.integers(1, 6)))
+    epoch = data.draw(st.integers(0, 2))
+    first = data.draw(st.integers(0, plan.num_steps - 1))
+    dispatcher = Dispatcher(plan, static=static)
+    dispatcher.open_gate(plan.first(epoch, first), plan.first(epoch + 1))
+    present = set(range(num_workers))
+    done: list[int] = []
+
+    def act(moves: list[tuple[int, int, bool]]) -> None:
+        """Workers take, and complete or lose what they hold."""
+        for worker, count, loses in moves:
+            taken = dispatcher.take(worker, count, present)
+            if loses:
+                dispatcher.give_back(worker)
+            else:
+                done.extend(one for one in taken if dispatcher.complete(worker, one))
+
+    workers = st.integers(0, num_workers - 1)
+    moves = st.lists(st.tuples(workers, st.integers(1, 5), st.booleans()), max_size=8)
+    before = data.draw(moves)
+    act(before)
+    begun = max(dispatcher._highest, plan.first(epoch, first) - 1)
+    stop = dispatcher.shorten_gate()
+    assert plan.unit(stop).part == 0
+    # The batch that holds the last ticket that anybody had is the last; without one, there is none.
+    assert 0 < stop - begun <= num_workers if before else stop == begun + 1
+    act(data.draw(moves))
+    for worker in present:
+        act([(worker, 10_000, False)])
+    assert dispatcher.is_drained
+    assert sorted(done) == list(range(plan.first(epoch, first), stop))

@@ -1,0 +1,118 @@
+"""Slow machines: uneven batches, a looser strategy, back again, and never to and fro."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.control.straggler import Reaction, StragglerPolicy
+from phalanx.spec.switch import StragglerSpec
+
+
+def policy(num_workers: int = 3, **settings: object) -> StragglerPolicy:
+    return StragglerPolicy(StragglerSpec.model_validate(settings), num_workers=num_workers)
+
+
+def feed(straggler: StragglerPolicy, slowness: float, windows: int) -> list[Reaction]:
+    """Windows in which worker 2 takes so many times as long as the others."""
+    answers = [straggler.consider([1.0, 1.0, slowness]) for _ in range(windows)]
+    return [answer for answer in answers if answer is not None]
+
+
+def test_uneven_batches_first_and_even_ones_again() -> None:
+    straggler = policy()
+    assert feed(straggler, 2.0, 2) == []
+    [reshare] = feed(straggler, 2.0, 5)
+    assert (reshare.what, reshare.shares) == ("reshare", (1.2, 1.2, 0.6))
+    assert reshare.reason == "worker-2 takes 2.00 times the median time per sample"
+    assert feed(straggler, 1.0, 2) == []
+    [back] = feed(straggler, 1.0, 5)
+    assert (back.what, back.shares) == ("reshare", (1.0, 1.0, 1.0))
+    assert back.reason.startswith("recovered: ")
+
+
+def test_beyond_uneven_batches_a_looser_strategy_and_back() -> None:
+    straggler = policy()
+    found = feed(straggler, 5.0, 20)
+    assert [one.what for one in found] == ["reshare", "loosen"]
+    assert feed(straggler, 2.0, 20) == []
+    [back] = feed(straggler, 1.0, 20)
+    assert (back.what, back.shares) == ("return", (1.0, 1.0, 1.0))
+
+
+def test_without_uneven_batches_it_loosens_at_once() -> None:
+    straggler = policy(reshare=False)
+    assert [one.what for one in feed(straggler, 1.5, 10)] == ["loosen"]
+
+
+def test_uneven_batches_alone() -> None:
+    straggler = policy(loosen_above=None)
+    assert [one.what for one in feed(straggler, 50.0, 30)] == ["reshare"]
+    assert feed(policy(reshare=False, loosen_above=None), 50.0, 30) == []
+
+
+def test_what_is_slow_and_what_has_recovered_do_not_touch() -> None:
+    straggler = policy(slow=1.4)
+    assert feed(straggler, 1.39, 30) == []
+    assert len(feed(straggler, 1.5, 10)) == 1
+    # Between 1.2 and 1.4 it is neither: nothing is undone, and nothing is done anew.
+    assert feed(straggler, 1.25, 30) == []
+    assert len(feed(straggler, 1.19, 10)) == 1
+
+
+def test_a_window_without_work_says_nothing() -> None:
+    straggler = policy(windows=1)
+    assert straggler.consider([1.0, 0.0, 9.0]) is None
+    assert policy(num_workers=1).consider([1.0]) is None
+
+
+def test_the_last_change_is_kept_for_undoing() -> None:
+    straggler = policy(max_changes=2)
+    assert [one.what for one in feed(straggler, 9.0, 50)] == ["reshare"]
+    assert [one.what for one in feed(straggler, 1.0, 50)] == ["reshare"]
+    assert feed(straggler, 9.0, 50) == []
+
+
+@given(
+    periods=st.lists(st.tuples(st.integers(1, 8), st.floats(1.0, 20.0)), max_size=30),
+    settings=st.fixed_dictionaries(
+        {"windows": st.integers(1, 4), "max_changes": st.integers(2, 6), "reshare": st.booleans()}
+    ),
+)
+def test_a_machine_that_comes_and_goes_never_makes_the_run_flap(
+    periods: Sequence[tuple[int, float]], settings: dict[str, int]
+) -> None:
+    straggler = policy(**settings)
+    changes: list[Reaction] = []
+    since = settings["windows"]
+    for length, slowness in periods:
+        for _ in range(length):
+            answer = straggler.consider([1.0, slowness, 1.0])
+            since += 1
+            if answer is not None:
+                assert since >= settings["windows"], "two changes closer than the windows"
+                changes.append(answer)
+                since = 0
+    assert len(changes) <= settings["max_changes"]
+    loose = False
+    for change in changes:
+        assert (change.what == "loosen") <= (not loose)
+        assert (change.what == "return") <= loose
+        loose = change.what == "loosen" or (loose and change.what != "return")
+    # Whatever has been done, a machine that stays well is answered with even batches.
+    restored = [a for a in (straggler.consider([1.0] * 3) for _ in range(20)) if a is not None]
+    if any(change.what != "return" for change in changes[-1:]) and restored:
+        assert restored[-1].shares == (1.0, 1.0, 1.0)
+    assert not straggler._loose
+    assert straggler._shares == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_oscillation_faster_than_the_windows_is_ignored(period: int) -> None:
+    straggler = policy(windows=3)
+    for _ in range(50):
+        assert feed(straggler, 10.0, period) == []
+        assert feed(straggler, 1.0, period) == []
