@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
 from phalanx.control.roster import RunRequest
 from phalanx.data.sources import open_source
-from phalanx.errors import StoreError
+from phalanx.errors import PlanError, StoreError
 from phalanx.launch.local import LocalLauncher
 from phalanx.records.manifest import describe, keep_manifest, read_manifest, write_manifest
 from phalanx.records.rundir import RunDir
@@ -26,6 +27,11 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
+    from phalanx.plan.gather import DataSizes, ThisMachine
+    from phalanx.plan.measured import RunMeasures
+    from phalanx.plan.planfile import Plan
+    from phalanx.plan.search import Wish
+    from phalanx.pool.inventory import Inventory
     from phalanx.report.document import Document
     from phalanx.report.scope import Preference
     from phalanx.spec.study_file import StudyFile
@@ -46,6 +52,7 @@ def train(
     data_root: Path = DEFAULT_DATA,
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[Observer] = (),
+    plan: Plan | None = None,
 ) -> Summary:
     """Train a job on this machine in a new run directory.
 
@@ -55,6 +62,7 @@ def train(
         data_root: Where data sets lie.
         cache_root: Where decoded data is kept.
         observers: Who follows the run while it goes.
+        plan: What the job was planned by; kept beside the results, to compare them with.
 
     Returns:
         The summary, which is also in the run directory.
@@ -65,6 +73,10 @@ def train(
     open_source(job.data, data_root=data_root)
     run = RunDir.create(runs, job.name)
     write_manifest(run, describe(job, data_root=data_root, cache_root=cache_root))
+    if plan is not None:
+        from phalanx.plan.planfile import PLAN, write_plan
+
+        write_plan(plan, run.path / PLAN)
     request = RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
     return _carry_out(request, observers)
 
@@ -98,6 +110,118 @@ def resume(
         resume=run.checkpoints,
     )
     return _carry_out(request, observers)
+
+
+def plan_job(
+    job: JobSpec | dict[str, object],
+    *,
+    pool: Inventory | None = None,
+    wish: Wish | None = None,
+    calibrate: Literal["auto", "never", "fresh"] = "auto",
+    runs: Path = DEFAULT_RUNS,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    on_trial: Callable[[JobSpec], object] = lambda job: None,
+) -> Plan:
+    """Choose machines and strategy for a job, and say what that will come to.
+
+    Args:
+        job: A job, or the mapping that a job file would hold.
+        pool: The machines; None: this one, with one to as many workers as it has cores.
+        wish: The goal and its limits; None: as fast as possible.
+        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
+            runs; fresh: short runs in any case, and nothing else.
+        runs: Where earlier runs are found; short ones go to `calibration` below it.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        on_trial: Told of each short run before it starts.
+
+    Raises:
+        PlanError: Nothing is known, or nothing meets the limits.
+    """
+    from phalanx.plan.calibrate import calibrate as fit_runs
+    from phalanx.plan.calibrate import read_runs
+    from phalanx.plan.gather import is_enough, local_world, pool_world
+    from phalanx.plan.machines import Reference
+    from phalanx.plan.planfile import record_plan
+    from phalanx.plan.search import Wish, search
+    from phalanx.pool.this_machine import measure_this_machine
+
+    if isinstance(job, dict):
+        job = job_from_mapping(job)
+    here, sizes = _this_machine(), _data_sizes(job, data_root=data_root, cache_root=cache_root)
+    known = read_runs([runs, runs / _TRIALS], job) if calibrate != "fresh" else []
+    if calibrate == "fresh" or (
+        calibrate == "auto" and not (known and is_enough(fit_runs(known), here))
+    ):
+        known += _run_trials(job, sizes, here, runs, data_root, cache_root, on_trial)
+    if not known:
+        raise PlanError(
+            f"no earlier run in {runs} tells how fast this job is; train it once, or let "
+            "`phalanx plan` make short runs"
+        )
+    calibration = fit_runs(known)
+    if pool is None:
+        world = local_world(job, sizes, calibration, here)
+    else:
+        speed = measure_this_machine() if here.host in calibration.fits else None
+        own = Reference(host=here.host, speed=speed) if speed is not None else None
+        world = pool_world(job, sizes, calibration, pool, own)
+    return record_plan(job, search(job, world, wish or Wish()), world)
+
+
+_TRIALS = "calibration"
+
+
+def _run_trials(
+    job: JobSpec,
+    sizes: DataSizes,
+    here: ThisMachine,
+    runs: Path,
+    data_root: Path,
+    cache_root: Path,
+    on_trial: Callable[[JobSpec], object],
+) -> list[RunMeasures]:
+    """Short runs of a job on this machine; each is told of before it starts."""
+    from phalanx.plan.measured import measure_run
+    from phalanx.plan.trials import look_job, trial_jobs, trial_steps
+
+    def run(trial: JobSpec) -> Summary:
+        on_trial(trial)
+        return train(trial, runs=runs / _TRIALS, data_root=data_root, cache_root=cache_root)
+
+    look = run(look_job(job, sizes.train))
+    steps = trial_steps(look.train_s / max(1, look.updates))
+    workers = min(here.cores, 4)
+    found = [run(trial) for trial in trial_jobs(job, sizes.train, workers=workers, steps=steps)]
+    measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
+    return [one for one in measured if one is not None]
+
+
+def _this_machine() -> ThisMachine:
+    import psutil
+
+    from phalanx.observe.cgroup import memory_limit
+    from phalanx.plan.gather import ThisMachine
+
+    total = psutil.virtual_memory().total
+    return ThisMachine(
+        host=socket.gethostname(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=min(total, memory_limit() or total),
+    )
+
+
+def _data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
+    from phalanx.data.dataset import open_dataset
+    from phalanx.plan.gather import DataSizes
+
+    data = open_dataset(job.data, data_root=data_root, cache_root=cache_root)
+    return DataSizes(
+        train=data.train.num_samples,
+        validation=data.validation.num_samples,
+        test=data.test.num_samples,
+    )
 
 
 def run_study(

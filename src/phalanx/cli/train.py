@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from phalanx.control.progress import Observer
+    from phalanx.plan.planfile import Plan
+    from phalanx.records.rundir import RunDir
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
 
@@ -28,6 +30,8 @@ phalanx train job.yaml --workers 4 --set optimizer.lr=0.05
 phalanx train job.yaml --strategy local_sgd --set strategy.every=16 --dry-run
 
 phalanx train --resume last --epochs 20
+
+phalanx train --plan plan.json
 """
 
 JobArgument = Annotated[
@@ -47,6 +51,10 @@ SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --s
 ResumeOption = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Continue a run: its name, a beginning, a path or 'last'."),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Run what `phalanx plan -o FILE` has chosen."),
 ]
 RunsOption = Annotated[
     Path | None,
@@ -83,6 +91,7 @@ def train(
     strategy: StrategyOption = None,
     seed: SeedOption = None,
     resume: ResumeOption = None,
+    plan: PlanOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
@@ -100,7 +109,11 @@ def train(
         request = _resumption(resume, runs_root(runs), overrides)
     else:
         places = Places(runs=runs_root(runs), data=data_root(data), cache=cache_root())
-        request = _new_run(job, places, overrides)
+        request = (
+            _new_run(job, places, overrides)
+            if plan is None
+            else _planned_run(plan, places, job_path=job, overrides=overrides)
+        )
     if dry_run:
         _print_job(request.job, as_json=as_json)
         return
@@ -126,7 +139,7 @@ class Request:
     start: Callable[[Sequence[Observer]], Summary]
 
 
-def request_run(job: JobSpec, places: Places) -> Request:
+def request_run(job: JobSpec, places: Places, plan: Plan | None = None) -> Request:
     """A new run of a job."""
     from phalanx import api
 
@@ -137,6 +150,7 @@ def request_run(job: JobSpec, places: Places) -> Request:
             data_root=places.data,
             cache_root=places.cache,
             observers=observers,
+            plan=plan,
         )
 
     return Request(job, start)
@@ -166,6 +180,24 @@ def _new_run(path: Path | None, places: Places, overrides: Sequence[str]) -> Req
             "to continue with --resume; `phalanx demo` needs neither"
         )
     return request_run(load_job(path, overrides), places)
+
+
+def _planned_run(
+    path: Path, places: Places, *, job_path: Path | None, overrides: Sequence[str]
+) -> Request:
+    import socket
+
+    from phalanx.plan.planfile import planned_job, read_plan
+
+    if job_path is not None:
+        raise SpecError(f"--plan {path} holds its job; leave out {job_path}")
+    if overrides:
+        raise SpecError(
+            f"--plan {path} was predicted for its own settings; leave out {overrides[0]}, or make "
+            "a new plan with --set"
+        )
+    plan = read_plan(path)
+    return request_run(planned_job(plan, socket.gethostname()), places, plan)
 
 
 def _resumption(name: str, runs: Path, overrides: Sequence[str]) -> Request:
@@ -213,5 +245,20 @@ def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
     console = open_console(stderr=plain_stderr)
     summary = follow(request, console, plain=plain_stderr)
     if not plain_stderr:
-        show_result(console, summary, collect_warnings(RunDir(Path(summary.run_dir))))
+        run = RunDir(Path(summary.run_dir))
+        show_result(console, summary, collect_warnings(run))
+        _show_versus(console, run, summary)
     return summary
+
+
+def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
+    """After a planned run: what was predicted, and what it came to."""
+    if not (run.path / "plan.json").exists():
+        return
+    from phalanx.cli.plan_table import show_versus
+    from phalanx.plan.planfile import plan_of_run
+    from phalanx.plan.versus import compare_with_run
+
+    plan = plan_of_run(run)
+    if plan is not None:
+        show_versus(console, compare_with_run(plan, summary))

@@ -91,6 +91,7 @@ def calibrate(runs: Sequence[RunMeasures]) -> Calibration:
     model = _model(runs)
     costs = Costs(
         startup_s=sum(run.startup_s for run in runs) / len(runs),
+        warm_up_s=sum(run.warm_up_s for run in runs) / len(runs),
         update_s_per_byte=_update_s_per_byte(runs, model),
     )
     within = _within(runs, fits, model, costs)

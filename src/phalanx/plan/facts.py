@@ -187,6 +187,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     message_s: float = 6e-5
     """Each segment that a server takes and answers."""
     startup_s: float = 6.0
+    """From the command to the first step, and from the last step to the end."""
+    warm_up_s: float = 0.5
+    """What the first steps take longer than later ones."""
     checkpoint_s: float = 0.2
     """Settling and writing down at the end of each epoch."""
     switch_s: float = 1.0

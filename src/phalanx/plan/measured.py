@@ -25,6 +25,7 @@ from phalanx.spec.loader import job_from_mapping
 
 # Steps of each process that are left out, or a quarter of a short run.
 _WARM_UP_STEPS = 5
+_LEAST_STEPS = 6
 # Stalls beyond this quantile count as much as it: one of them must not be all the jitter.
 _STALL_QUANTILE = 0.98
 
@@ -64,6 +65,8 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     communication_s: float
     """Mean exposed exchange of a step, without waiting."""
     startup_s: float
+    warm_up_s: float
+    """What the first steps took longer than later ones, on the worker that lost most."""
     peak_bytes: tuple[tuple[int, int], ...] = ()
     """Samples per step, and the most memory that a worker had."""
     server_push_s: float | None = None
@@ -90,7 +93,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     comparison = Comparison(event for events in workers.values() for event in events)
     steps = {name: _settled(events) for name, events in workers.items()}
     started = {name: _started(events) for name, events in workers.items()}
-    if not all(steps.values()) or not all(started.values()):
+    if any(len(own) < _LEAST_STEPS for own in steps.values()) or not all(started.values()):
         return None
     starts = [one for one in started.values() if one is not None]
     rates = [_rate(own) for own in steps.values()]
@@ -115,6 +118,10 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         samples_per_s=sum(rate for rate in rates if rate is not None),
         communication_s=float(np.mean(exposed_s)),
         startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s),
+        warm_up_s=max(
+            _warm_up_s(events, own)
+            for events, own in zip(workers.values(), steps.values(), strict=True)
+        ),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
     )
@@ -133,6 +140,14 @@ def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
 def _settled(events: Iterable[AnyEvent]) -> list[Step]:
     steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
     return steps[min(_WARM_UP_STEPS, len(steps) // 4) :]
+
+
+def _warm_up_s(events: Iterable[AnyEvent], settled: Sequence[Step]) -> float:
+    """What the steps that are left out took longer than as many later ones."""
+    steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
+    first = steps[: len(steps) - len(settled)]
+    usual_s = float(np.median([_phases_s(step) for step in settled]))
+    return max(0.0, sum(_phases_s(step) for step in first) - usual_s * len(first))
 
 
 def _started(events: Iterable[AnyEvent]) -> Started | None:

@@ -1,7 +1,7 @@
 """From a candidate to time, cost, energy and memory, each with a 90 % interval; or why not.
 
-Joins the models of the families. T_total = start-up + epochs (samples / speed + the tail of the
-epoch + evaluation); a switch mixes its phases by their shares of the samples. The interval is that
+Joins the models of the families. T_total = start-up + warm-up + epochs (samples / speed + the
+tail of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The interval is that
 of a log-normal error: what earlier runs of the family were off by, and the error of the fit of the
 slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
 """
@@ -26,6 +26,8 @@ from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 
 # When a switch comes that chooses its moment by itself: at the first decay of common schedules.
 _AUTO_SHARE = 0.5
+# Standard deviation of start-up and evaluation, as a share: other programs, disks, file caches.
+_BESIDES_ERROR = 0.2
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -125,16 +127,18 @@ def _total(
     train_s += tail_s
     batches = samples / crew.batch
     step_s = around(train_s / batches, error)
+    warm_s = around(costs.warm_up_s, _BESIDES_ERROR)
     # Evaluation is forward only, and shared out over the workers.
     forwards = sum((1 - hand.fit.backward_share) * hand.fit.per_sample_s for hand in crew.hands)
     evaluate_s = job.evaluated_samples * forwards / len(crew.hands) ** 2
     besides_s = costs.startup_s + job.epochs * costs.checkpoint_s + evaluate_s
     besides_s += (len(phases) - 1) * costs.switch_s
-    total_s = step_s * batches + besides_s
+    training_s = step_s * batches + warm_s
+    total_s = training_s + around(besides_s, _BESIDES_ERROR)
     return Prediction(
         step_s=step_s,
         samples_per_s=around(samples / train_s, error),
-        train_s=step_s * batches,
+        train_s=training_s,
         total_s=total_s,
         parts=_mixed(phases, [pace for pace, _ in paces]),
         memory_bytes=needs,

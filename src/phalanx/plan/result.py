@@ -23,8 +23,12 @@ class Interval(msgspec.Struct, frozen=True):
     def __mul__(self, factor: float) -> Interval:
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
-    def __add__(self, constant: float) -> Interval:
-        return Interval(self.value + constant, self.low + constant, self.high + constant)
+    def __add__(self, other: Interval) -> Interval:
+        """The sum of two values whose errors have nothing to do with one another."""
+        value = self.value + other.value
+        below = math.hypot(self.value - self.low, other.value - other.low)
+        above = math.hypot(self.high - self.value, other.high - other.value)
+        return Interval(value, value - below, value + above)
 
 
 def around(value: float, error: float) -> Interval:

@@ -13,7 +13,8 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
 
-LOOK_STEPS = 10
+# Too few to be taken for a measurement later, enough to tell how long a step takes.
+LOOK_STEPS = 7
 _TRIAL_S = 8.0
 _LEAST_STEPS, _MOST_STEPS = 10, 60
 

@@ -1,0 +1,223 @@
+"""The choice in one sentence, and its reasons: what limits it, and what others would come to.
+
+Pure text from findings; nothing is predicted here. Whoever reads a plan must be able to doubt it,
+so every reason carries the figures that it rests on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from phalanx.plan.facts import World
+from phalanx.plan.label import machines_label, strategy_label
+from phalanx.plan.result import Interval, Prediction
+from phalanx.plan.search import Findings, Option
+from phalanx.plan.variants import EFFECTS
+from phalanx.report.format import format_duration, format_percent
+
+_NOTEWORTHY = 0.1
+_MOST_REFUSALS = 3
+
+
+def choice_sentence(findings: Findings) -> str:
+    """What to do and what it comes to."""
+    chosen, prediction = findings.chosen, _prediction(findings.chosen)
+    workers = chosen.candidate.num_workers
+    many = f" ({workers} workers)" if workers != len(chosen.machines) else ""
+    how = strategy_label(chosen.candidate.strategy)
+    with_how = "alone" if how == "single" else f"with {how}"
+    text = f"Use {machines_label(chosen.machines)}{many} {with_how}: "
+    text += _span(prediction.total_s)
+    if prediction.cost is not None:
+        text += f", costs {prediction.cost.value:.2f}"
+    if prediction.energy_j is not None:
+        text += f", {prediction.energy_j.value / 3.6e6:.3f} kWh"
+    return text + f"; {_why(findings)}."
+
+
+def reasons(findings: Findings, world: World) -> list[str]:
+    """What speaks for the choice and what it rests on."""
+    chosen = findings.chosen
+    found = [_limits(_prediction(chosen)), _split(chosen)]
+    found += [_all_machines(findings, world), _looser(findings)]
+    found += _refusals(findings)
+    if not findings.complete:
+        found.append(
+            f"{len(world.machines)} machines have too many sets to look at all: "
+            f"{len(findings.options):,} promising candidates were compared"
+        )
+    return [text for text in found if text]
+
+
+def _why(findings: Findings) -> str:
+    """Against the best alternative that differs in what matters: one machine, or several."""
+    chosen, wish = findings.chosen, findings.wish
+    one_machine = len(chosen.machines) == 1
+    others = [
+        option
+        for option in findings.options
+        if option.refusal is None and (len(option.machines) == 1) != one_machine
+    ]
+    limits = "" if wish.deadline_s is None and wish.budget is None else " within the limits"
+    if not others:
+        workers = {option.candidate.num_workers for option in findings.options}
+        if one_machine and len(workers) > 1:
+            return _why_workers(findings)
+        return f"the best for {wish.goal}{limits}"
+    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
+    if one_machine and ratio >= 1:
+        share = format_percent(_exchange_share(_prediction(other)))
+        return (
+            f"one machine is fastest: {machines_label(other.machines)} with "
+            f"{strategy_label(other.candidate.strategy)} would take {ratio:.2f} times as long, "
+            f"{share} of each step for exchange and waiting"
+        )
+    if ratio >= 1:
+        return f"{ratio:.2f} times as fast as the best single machine, {other.machines[0]}"
+    return (
+        f"the best for {wish.goal}{limits}, although {machines_label(other.machines)} would be "
+        f"{1 / ratio:.2f} times as fast"
+    )
+
+
+def _why_workers(findings: Findings) -> str:
+    chosen = findings.chosen
+    workers = chosen.candidate.num_workers
+    others = [
+        option
+        for option in findings.options
+        if option.refusal is None and option.candidate.num_workers != workers
+    ]
+    if not others:
+        return f"the best for {findings.wish.goal}"
+    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
+    count = other.candidate.num_workers
+    noun = "worker" if count == 1 else "workers"
+    if ratio >= 1:
+        return (
+            f"{count} {noun} with {strategy_label(other.candidate.strategy)} would take "
+            f"{ratio:.2f} times as long"
+        )
+    return f"{count} {noun} would gain less than can be told apart"
+
+
+def _limits(prediction: Prediction) -> str:
+    parts = prediction.parts
+    shares = {
+        "computing": parts.compute_s,
+        "exchanging": parts.communication_s,
+        "waiting for others": parts.wait_s,
+        "updating": parts.apply_s,
+    }
+    total_s = parts.total_s
+    listed = ", ".join(
+        f"{name} {format_percent(spent_s / total_s)}"
+        for name, spent_s in shares.items()
+        if spent_s / total_s >= 0.005
+    )
+    return f"a step takes {prediction.step_s.value * 1e3:.0f} ms: {listed}"
+
+
+def _split(option: Option) -> str:
+    sizes = {seat.machine: sum(seat.batches) for seat in option.candidate.seats if seat.batches}
+    if len(sizes) < 2 or max(sizes.values()) - min(sizes.values()) <= 1:
+        return ""
+    ordered = sorted(sizes, key=lambda name: (-sizes[name], name))
+    first, last = ordered[0], ordered[-1]
+    return (
+        f"batches follow speed: {first} gets {sizes[first]} of "
+        f"{option.candidate.global_batch} samples, {last} {sizes[last]}"
+    )
+
+
+def _all_machines(findings: Findings, world: World) -> str:
+    chosen = findings.chosen
+    if len(chosen.machines) == len(world.machines):
+        return ""
+    # Refused for a limit or not: what they would take says why they are not used.
+    accepted = EFFECTS[: EFFECTS.index(findings.wish.accept) + 1]
+    everyone = [
+        option
+        for option in findings.options
+        if len(option.machines) == len(world.machines)
+        and option.prediction is not None
+        and option.effect in accepted
+    ]
+    if not everyone:
+        return ""
+    best = min(everyone, key=lambda option: _prediction(option).total_s.value)
+    prediction = _prediction(best)
+    return (
+        f"all {len(world.machines)} machines would take {_span(prediction.total_s)}"
+        + (f" and cost {prediction.cost.value:.2f}" if prediction.cost is not None else "")
+        + f", {format_percent(_exchange_share(prediction))} of each step for exchange and waiting"
+    )
+
+
+def _looser(findings: Findings) -> str:
+    """What would be gained by giving up more of the result's exactness."""
+    allowed = EFFECTS.index(findings.wish.accept)
+    looser = [
+        option
+        for option in findings.options
+        if option.prediction is not None and EFFECTS.index(option.effect) > allowed
+    ]
+    if not looser:
+        return ""
+    best = min(looser, key=lambda option: _prediction(option).total_s.value)
+    gain = _prediction(findings.chosen).total_s.value / _prediction(best).total_s.value - 1
+    if gain < _NOTEWORTHY:
+        return ""
+    return (
+        f"{strategy_label(best.candidate.strategy)} on {machines_label(best.machines)} would be "
+        f"{format_percent(gain)} faster, but changes what is learnt: --accept {best.effect}"
+    )
+
+
+def _refusals(findings: Findings) -> list[str]:
+    """The most frequent reasons for which candidates could not be at all."""
+    counts = Counter(
+        option.refusal
+        for option in findings.options
+        if option.prediction is None and option.refusal is not None
+    )
+    return [
+        f"{count} candidates refused: {reason}"
+        for reason, count in counts.most_common(_MOST_REFUSALS)
+    ]
+
+
+def _exchange_share(prediction: Prediction) -> float:
+    parts = prediction.parts
+    return (parts.communication_s + parts.wait_s) / parts.total_s
+
+
+def _span(interval: Interval) -> str:
+    low, high = format_duration(interval.low), format_duration(interval.high)
+    return f"{format_duration(interval.value)} ({low} to {high})"
+
+
+def _prediction(option: Option) -> Prediction:
+    assert option.prediction is not None
+    return option.prediction
+
+
+def best_options(findings: Findings, most: int) -> list[Option]:
+    """The chosen one, then the best of each set of machines with each strategy.
+
+    So that a table shows what differs: half of the rows at most are refused ones.
+    """
+    kept: dict[tuple[object, ...], Option] = {_kind(findings.chosen): findings.chosen}
+    for option in findings.options:
+        kept.setdefault(_kind(option), option)
+    good = [option for option in kept.values() if option.refusal is None]
+    refused = [option for option in kept.values() if option.refusal is not None]
+    rest = min(len(refused), most // 2)
+    return good[: most - rest] + refused[:rest]
+
+
+def _kind(option: Option) -> tuple[object, ...]:
+    candidate = option.candidate
+    return option.machines, candidate.num_workers, strategy_label(candidate.strategy)

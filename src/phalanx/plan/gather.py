@@ -1,0 +1,125 @@
+"""From a job, its data's sizes, calibration and machines to the world that a search works on. Pure.
+
+`api` opens the data, reads runs and pools and calls this; `search` gets what comes out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.plan.calibrate import Calibration, num_moments
+from phalanx.plan.facts import JobFacts, ModelFacts, NetworkFacts, World
+from phalanx.plan.machines import (
+    Reference,
+    find_reference,
+    local_machine,
+    pool_machines,
+    pool_network,
+)
+from phalanx.pool.inventory import Inventory
+from phalanx.spec.job import JobSpec
+
+_CONVOLUTIONAL = ("cnn", "mnist-cnn", "resnet", "densenet")
+
+
+class DataSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of each part."""
+
+    train: int
+    validation: int
+    test: int
+
+
+class ThisMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the command runs."""
+
+    host: str
+    cores: int
+    memory_bytes: int
+
+
+def job_facts(job: JobSpec, sizes: DataSizes) -> JobFacts:
+    """How much there is to do."""
+    looks = {"epoch": job.epochs, "end": 1, "never": 0}[job.evaluate]
+    evaluated = looks * sizes.validation + (sizes.test if job.evaluate != "never" else 0)
+    return JobFacts(
+        global_batch=job.batch.per_worker or job.global_batch,
+        samples_per_epoch=sizes.train,
+        epochs=job.epochs,
+        evaluated_samples=evaluated,
+        per_worker=job.batch.per_worker is not None,
+    )
+
+
+def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
+    """Whether runs here have shown both one worker and several, as far as there are cores."""
+    counts = {fit.workers for fit in calibration.fits.get(here.host, ())}
+    return 1 in counts and (here.cores < 2 or len(counts) > 1)
+
+
+def local_world(
+    job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
+) -> World:
+    """This machine alone, with one to as many workers as it has cores."""
+    machine = local_machine(
+        here.host, cores=here.cores, memory_bytes=here.memory_bytes, calibration=calibration
+    )
+    watts = {"watts_idle": job.observe.watts_idle, "watts_full": job.observe.watts_full}
+    return World(
+        machines={here.host: msgspec.structs.replace(machine, **watts)},
+        model=_model(job, calibration),
+        job=job_facts(job, sizes),
+        network=NetworkFacts(within=calibration.within),
+        costs=calibration.costs,
+        sources=(_runs(calibration),),
+    )
+
+
+def pool_world(
+    job: JobSpec,
+    sizes: DataSizes,
+    calibration: Calibration,
+    inventory: Inventory,
+    own: Reference | None,
+) -> World:
+    """The machines of a pool.
+
+    Args:
+        job: What is to be done.
+        sizes: On how many samples.
+        calibration: What runs have taught.
+        inventory: The pool.
+        own: The machine that the runs were on, if it is none of the pool.
+
+    Raises:
+        PlanError: The speed of none of them is known.
+    """
+    reference = find_reference(inventory, calibration) or own
+    machines, unknown = pool_machines(
+        inventory,
+        calibration,
+        reference=reference,
+        convolutions=job.model.name in _CONVOLUTIONAL,
+    )
+    scaled = [name for name in machines if name not in calibration.fits]
+    sources = [_runs(calibration)]
+    if scaled and reference is not None:
+        sources.append(f"probed speed against {reference.host} for {', '.join(scaled[:6])}")
+    sources += [f"{name} left out: {reason}" for name, reason in unknown.items()]
+    return World(
+        machines=machines,
+        model=_model(job, calibration),
+        job=job_facts(job, sizes),
+        network=pool_network(inventory, calibration),
+        costs=calibration.costs,
+        sources=tuple(sources),
+    )
+
+
+def _model(job: JobSpec, calibration: Calibration) -> ModelFacts:
+    return msgspec.structs.replace(calibration.model, num_moments=num_moments(job.optimizer))
+
+
+def _runs(calibration: Calibration) -> str:
+    count = len(calibration.runs)
+    return f"{count} earlier run{'' if count == 1 else 's'} of the same model and data"

@@ -1,0 +1,154 @@
+"""The plan as a record: plan.json, which `phalanx train --plan` runs and later compares with.
+
+Holds the whole job with the chosen settings, who does what, what was predicted and why; nothing
+else is needed to run it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx._version import __version__
+from phalanx.errors import SpecError
+from phalanx.plan.explain import best_options, choice_sentence, reasons
+from phalanx.plan.facts import World
+from phalanx.plan.label import servers_label, strategy_label
+from phalanx.plan.placement import Seat
+from phalanx.plan.result import Prediction
+from phalanx.plan.search import Findings, Option
+from phalanx.plan.settings import job_of
+from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.render import to_mapping
+from phalanx.store.atomic import write_atomically
+
+PLAN = "plan.json"
+_ROWS = 40
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate in the table."""
+
+    machines: tuple[str, ...]
+    strategy: str
+    servers: str
+    workers: int
+    batches: tuple[int, ...]
+    """Samples per step of each worker."""
+    precision: str
+    effect: str
+    """What it does to the result: exact, rounded or stale."""
+    prediction: Prediction | None
+    refused: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Who does what, and why."""
+
+    phalanx: str
+    job: dict[str, Any]
+    """With the chosen settings."""
+    goal: str
+    deadline_s: float | None
+    budget: float | None
+    accept: str
+    seats: tuple[Seat, ...]
+    """Who does what; ranks count through the workers in this order."""
+    strategy: str
+    prediction: Prediction
+    sentence: str
+    reasons: tuple[str, ...]
+    candidates: tuple[Row, ...]
+    """The chosen one, other good ones, then refused ones."""
+    front: tuple[Row, ...]
+    """No other candidate is better in time, cost and energy at once."""
+    num_candidates: int
+    sources: tuple[str, ...]
+    """Where the facts come from."""
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Machines that do something."""
+        return tuple(seat.machine for seat in self.seats)
+
+
+def record_plan(job: JobSpec, findings: Findings, world: World) -> Plan:
+    """Write down what a search came to."""
+    chosen, wish = findings.chosen, findings.wish
+    assert chosen.prediction is not None
+    return Plan(
+        phalanx=__version__,
+        job=dict(to_mapping(job_of(job, chosen.candidate))),
+        goal=wish.goal,
+        deadline_s=wish.deadline_s,
+        budget=wish.budget,
+        accept=wish.accept,
+        seats=chosen.candidate.seats,
+        strategy=strategy_label(chosen.candidate.strategy),
+        prediction=chosen.prediction,
+        sentence=choice_sentence(findings),
+        reasons=tuple(reasons(findings, world)),
+        candidates=tuple(_row(option) for option in best_options(findings, _ROWS)),
+        front=tuple(_row(option) for option in findings.front[:_ROWS]),
+        num_candidates=len(findings.options),
+        sources=world.sources,
+    )
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan in one stroke."""
+    write_atomically(path, encode_pretty(plan))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        SpecError: There is none, or it is not one.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as error:
+        raise SpecError(f"cannot read the plan {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise SpecError(f"{path} is no plan; make one with `phalanx plan -o {path}`") from error
+
+
+def planned_job(plan: Plan, host: str) -> JobSpec:
+    """The job of a plan that this machine alone can carry out.
+
+    Raises:
+        SpecError: The plan gives work to other machines.
+    """
+    others = [name for name in plan.machines if name != host]
+    if others:
+        raise SpecError(
+            f"the plan gives work to {', '.join(others[:4])}; this machine is {host} and starts "
+            "processes only here"
+        )
+    return job_from_mapping(plan.job)
+
+
+def plan_of_run(run: RunDir) -> Plan | None:
+    """The plan that a run carried out, if it had one."""
+    path = run.path / PLAN
+    return read_plan(path) if path.exists() else None
+
+
+def _row(option: Option) -> Row:
+    candidate = option.candidate
+    return Row(
+        machines=option.machines,
+        strategy=strategy_label(candidate.strategy),
+        servers=servers_label(candidate),
+        workers=candidate.num_workers,
+        batches=tuple(size for seat in candidate.seats for size in seat.batches),
+        precision=candidate.precision,
+        effect=option.effect,
+        prediction=option.prediction,
+        refused=option.refusal,
+    )
