@@ -256,9 +256,10 @@ def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     if not (run.path / "plan.json").exists():
         return
     from phalanx.cli.plan_table import show_versus
+    from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run
     from phalanx.plan.versus import compare_with_run
 
     plan = plan_of_run(run)
     if plan is not None:
-        show_versus(console, compare_with_run(plan, summary))
+        show_versus(console, compare_with_run(plan, summary, measure_run(run)))

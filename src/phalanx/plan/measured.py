@@ -118,10 +118,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         samples_per_s=sum(rate for rate in rates if rate is not None),
         communication_s=float(np.mean(exposed_s)),
         startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s),
-        warm_up_s=max(
-            _warm_up_s(events, own)
-            for events, own in zip(workers.values(), steps.values(), strict=True)
-        ),
+        warm_up_s=max(_warm_up_s(workers[name], own) for name, own in steps.items()),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
     )

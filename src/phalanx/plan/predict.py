@@ -1,9 +1,9 @@
 """From a candidate to time, cost, energy and memory, each with a 90 % interval; or why not.
 
-Joins the models of the families. T_total = start-up + warm-up + epochs (samples / speed + the
-tail of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The interval is that
-of a log-normal error: what earlier runs of the family were off by, and the error of the fit of the
-slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
+Joins the models of the families. T_total = start-up + warm-up + epochs (samples / speed + the tail
+of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The interval
+is that of a log-normal error: what earlier runs of the family were off by, and the error of the fit
+of the slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
 """
 
 from __future__ import annotations

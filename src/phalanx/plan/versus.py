@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.plan.measured import RunMeasures
 from phalanx.plan.planfile import Plan
 from phalanx.plan.result import Interval
 from phalanx.records.summary import Summary
@@ -28,11 +29,20 @@ class Versus(msgspec.Struct, frozen=True, kw_only=True):
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
-def compare_with_run(plan: Plan, summary: Summary) -> list[Versus]:
-    """What was predicted, against what the run came to; measures that nobody took are left out."""
+def compare_with_run(
+    plan: Plan, summary: Summary, measures: RunMeasures | None = None
+) -> list[Versus]:
+    """What was predicted, against what the run came to; measures that nobody took are left out.
+
+    Args:
+        plan: What was predicted.
+        summary: What the run came to.
+        measures: Its steady state; None: it was too short to have one.
+    """
+    step_s = summary.global_batch / measures.samples_per_s if measures is not None else None
     prediction = plan.prediction
     pairs: list[tuple[str, str, Interval | None, float | None]] = [
-        ("step", "s", prediction.step_s, _step_s(summary)),
+        ("step", "s", prediction.step_s, step_s),
         ("training", "s", prediction.train_s, summary.train_s),
         ("in all", "s", prediction.total_s, summary.elapsed_s),
         ("energy", "J", prediction.energy_j, summary.energy_j),
@@ -42,10 +52,3 @@ def compare_with_run(plan: Plan, summary: Summary) -> list[Versus]:
         for measure, unit, predicted, measured in pairs
         if predicted is not None and measured
     ]
-
-
-def _step_s(summary: Summary) -> float | None:
-    """Training time of one global batch."""
-    if not summary.samples:
-        return None
-    return summary.train_s * summary.global_batch / summary.samples
