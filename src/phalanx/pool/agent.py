@@ -55,6 +55,8 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
         self._pending = b""
+        self._num_asked = 0
+        self._is_idle = True
 
     def __enter__(self) -> Agent:
         source = resources.files("phalanx.pool").joinpath("remote.py").read_bytes()
@@ -78,6 +80,9 @@ class Agent:
         assert self._said is not None
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
+        if not self._is_idle:
+            # It would notice only after its present work; without ssh it ends then, too.
+            self._process.kill()
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -95,12 +100,17 @@ class Agent:
             LaunchError: It answered that it could not do what was asked.
         """
         deadline = Deadline.after(limit_s, f"an answer of {self._route.machine.title}")
+        self._num_asked += 1
+        self._is_idle = False
         try:
-            self._stdin.write(msgspec.json.encode(question) + b"\n")
+            self._stdin.write(msgspec.json.encode({**question, "id": self._num_asked}) + b"\n")
             self._stdin.flush()
         except BrokenPipeError:
             raise self._fault(deadline) from None
         answer = json.loads(self._line(deadline))
+        while answer["id"] != self._num_asked:  # to a question that had been given up
+            answer = json.loads(self._line(deadline))
+        self._is_idle = True
         if "error" in answer:
             raise LaunchError(f"{self._route.machine.title}: {answer['error']}")
         return answer["ok"]

@@ -73,11 +73,11 @@ def main() -> None:
         line = sys.stdin.buffer.readline()
         if not line:
             break
+        request = json.loads(line)
         try:
-            request = json.loads(line)
-            answer = {"ok": actions[request["do"]](request)}
+            answer = {"id": request["id"], "ok": actions[request["do"]](request)}
         except Exception as error:  # the process boundary: the asker is told, and may go on
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"id": request["id"], "error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(MARKER + json.dumps(answer) + "\n")
         sys.stdout.flush()
     listener.close()

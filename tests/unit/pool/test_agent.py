@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 import socket
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from phalanx.errors import LaunchError
+from phalanx.pool import remote
 from phalanx.pool.agent import Agent, MachineFault
 from phalanx.pool.facts import Looks
 from phalanx.pool.remote import TOKEN_LENGTH
@@ -34,6 +37,10 @@ class LocalRoute(SshRoute):
 
 def agent(python: str = sys.executable, before: str = "echo welcome") -> Agent:
     return Agent(LocalRoute(MachineSpec(host="alpha", python=python), before=before))
+
+
+def test_the_probe_is_written_for_older_interpreters_too() -> None:
+    ast.parse(Path(remote.__file__).read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
 def test_a_machine_describes_itself_behind_the_noise_of_a_login_script() -> None:
@@ -109,3 +116,12 @@ def test_a_machine_that_does_not_answer_is_given_up_and_ended() -> None:
     with agent(before="exec sleep 600") as asked, pytest.raises(MachineFault) as caught:
         asked.ask({"do": "clock"}, 0.2)
     assert caught.value.fault.kind == "slow"
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
+    with agent() as asked:
+        asked.ask({"do": "clock"}, LIMIT_S)
+        question = {"do": "describe", "workdir": "/", "quick": False}  # takes a second at least
+        with pytest.raises(MachineFault):
+            asked.ask(question, 0.001)
+        assert set(asked.ask({"do": "clock"}, LIMIT_S)) == {"time_s"}
