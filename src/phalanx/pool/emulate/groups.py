@@ -22,8 +22,10 @@ from phalanx.wire.deadline import Deadline
 CONTROLLERS = ("cpu", "memory")
 # Short, so that a slow host is evenly slow instead of stopping for a tenth of a second at a time.
 _PERIOD_US = 20_000
-# Ten times the usual weight: other work on this machine does not take what a host was promised.
-_SHARES_V1, _WEIGHT_V2 = 10 * 1024, 1000
+# Far more than the usual weight of 1024 (version 2: 100), so that other work on this machine does
+# not take what a host was promised; by cores, so that hosts suffer alike if too much was promised.
+_SHARES_PER_CORE, _MAX_SHARES = 64 * 1024, 1 << 18
+_WEIGHT_PER_CORE, _MAX_WEIGHT = 6400, 10_000
 _EMPTY_S = 20.0
 
 
@@ -190,10 +192,12 @@ def _limit(
     if (controller, version) == ("cpu", 1):
         (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
-        (folder / "cpu.shares").write_text(str(_SHARES_V1))
+        shares = min(_MAX_SHARES, round(_SHARES_PER_CORE * cores))
+        (folder / "cpu.shares").write_text(str(shares))
     elif (controller, version) == ("cpu", 2):
         (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
-        (folder / "cpu.weight").write_text(str(_WEIGHT_V2))
+        weight = min(_MAX_WEIGHT, round(_WEIGHT_PER_CORE * cores))
+        (folder / "cpu.weight").write_text(str(weight))
     elif memory_bytes is not None and version == 1:
         (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
     elif memory_bytes is not None:
