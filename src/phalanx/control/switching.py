@@ -29,7 +29,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
-from phalanx.wire.phases import CARRIED, Begin, Begun, Idle, Limit, Turn, Window
+from phalanx.wire.phases import CARRIED, Begin, Begun, Idle, Keep, Limit, Turn, Window
 from phalanx.wire.serving import Finish, Looked, Measured, Saved, WorkDone
 
 _WORDS = {
@@ -74,6 +74,7 @@ class SwitchCoordinator(Coordinator):
         self._saved_position: Position | None = None
         self._shares: tuple[float, ...] = ()
         self._follows_servers = False
+        self._begun_at = position
         self._checkpoint = "newest" if resumed else ""
         self._snapshot = ""
         self._statistics = b""
@@ -185,6 +186,16 @@ class SwitchCoordinator(Coordinator):
             self._forget_looks()
         if isinstance(self._inner, ServingCoordinator):
             self._inner.left(process)
+            if process == "worker-0" and not self._inner.is_handed_over:
+                self._rescue_snapshot()
+
+    def _rescue_snapshot(self) -> None:
+        """The chief may have been lost before it had written the state at the switch."""
+        others = [f"worker-{rank}" for rank in range(1, self._job.workers)]
+        holder = next((one for one in others if one not in self._missing), None)
+        if holder is not None and self._snapshot and not self._follows_servers:
+            at = msgspec.json.encode(self._begun_at)
+            self._desk.send(holder, Keep(snapshot=self._snapshot, position=at))
 
     def _forget_looks(self) -> None:
         """The evaluator is gone, with whatever a phase before had asked it to write."""
@@ -353,6 +364,7 @@ class SwitchCoordinator(Coordinator):
         elif was_loose:
             self._shares = ()
         self._position.phase_begin = self._position.samples
+        self._begun_at = msgspec.structs.replace(self._position)
         moment = self._switch.resolved[self._home]
         self._announced = events.Switched(
             phase=self._phase,

@@ -122,5 +122,17 @@ class HandOver(_Message, frozen=True):
     read: bool
 
 
+class Keep(_Message, frozen=True):
+    """To a worker of a phase with servers: the chief is gone, maybe before it had written this.
+
+    Attributes:
+        snapshot: Name of the file with the state at which the phase began.
+        position: Where that was, in JSON.
+    """
+
+    snapshot: str
+    position: bytes
+
+
 ToSwitch = Idle | Begun | Window | HandedOver
-FromSwitch = Begin | Turn | HandOver
+FromSwitch = Begin | Turn | HandOver | Keep

@@ -10,15 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
 
+from phalanx.engine.replica import Replica
 from phalanx.errors import StoreError
 from phalanx.records import events
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.tensorfile import write_tensors
 
 _REPLICA, _OPTIMIZER = "replica.", "replica.optimizer/"
 
@@ -27,6 +30,20 @@ _REPLICA, _OPTIMIZER = "replica.", "replica.optimizer/"
 class _Unsaved:
     position: Position
     tensors: dict[str, torch.Tensor]
+
+
+def rescue_memory(path: Path, replica: Replica, position: bytes) -> None:
+    """Write the optimiser's state at the last switch down, if the chief was lost before it could.
+
+    Every worker has it while servers are at work. The parameters have moved on since: a file
+    without them serves those who get theirs from others, and nobody can go back to it.
+    """
+    if path.exists():
+        return
+    tensors = {
+        _REPLICA + name: tensor for name, tensor in replica.state().items() if name != "parameters"
+    }
+    write_tensors(path, tensors, {"position": position.decode()})
 
 
 class Keeper:

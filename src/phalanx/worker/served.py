@@ -23,7 +23,7 @@ from phalanx.protocol.shards import Layout
 from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator
-from phalanx.wire.phases import HandedOver, HandOver
+from phalanx.wire.phases import HandedOver, HandOver, Keep
 from phalanx.wire.serving import (
     Completed,
     Connect,
@@ -43,6 +43,7 @@ from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
 from phalanx.worker.handover import Entry, Rate
 from phalanx.worker.inject import Slowdown
+from phalanx.worker.keeper import rescue_memory
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.server import HostedServer, first_entry
 from phalanx.worker.station import Station
@@ -113,6 +114,7 @@ class ServedWorker:
         self._reported = time.monotonic()
         self._step_s = 0.05
         self._slept_s = 0.0
+        self._seen_at: dict[int, int] = {}  # samples that were known of when a ticket was begun
         self._idle_since: float | None = None
         self._is_training = False
         self._leave_next = self._left = self._connected = False
@@ -281,6 +283,7 @@ class ServedWorker:
             tally.begin_epoch(epoch, total=self._dataset.train.num_samples, resumed=False)
         total = self._dataset.train.num_samples * self._station.job.epochs
         self._slept_s = self._slowdown.wait(self._client.samples_seen / total)
+        self._seen_at[ticket] = self._client.samples_seen
         for pushed in self._push_pull.step(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
@@ -294,7 +297,7 @@ class ServedWorker:
         assert self._client is not None
         facts, unit, tally = pushed.facts, self._plan.unit(pushed.ticket), self._station.tally
         facts = self._slowdown.count(facts, self._slept_s)
-        lr = self._rate(self._client.samples_seen)
+        lr = self._rate(self._seen_at.pop(pushed.ticket))
         record_step(
             self._station.log,
             tally,
@@ -354,6 +357,9 @@ class ServedWorker:
                 self._client.donate(order.server)
             case Donate():
                 self._to_donate.append(order.server)
+            case Keep():
+                path = self._station.run.checkpoints / order.snapshot
+                rescue_memory(path, self._replica, order.position)
             case HandOver():
                 self._hand_over_next = order
             case Finish():

@@ -297,7 +297,11 @@ class HostedServer:
         else:
             position, tensors = read_checkpoint(path)
         bounds = layout.bounds(self._index)
-        self._shard.updater.parameters.copy_(tensors["replica.parameters"][slice(*bounds)])
+        if "replica.parameters" in tensors:
+            self._shard.updater.parameters.copy_(tensors["replica.parameters"][slice(*bounds)])
+        else:
+            # Rescued when the chief was lost: the parameters come from another worker.
+            self._begins_anew = True
         prefix = "replica.optimizer/"
         optimizer = {
             name.removeprefix(prefix): value
