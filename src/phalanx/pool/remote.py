@@ -75,9 +75,9 @@ def main() -> None:
             break
         request = json.loads(line)
         try:
-            answer = {"id": request["id"], "ok": actions[request["do"]](request)}
+            answer = {"id": request.get("id"), "ok": actions[request["do"]](request)}
         except Exception as error:  # the process boundary: the asker is told, and may go on
-            answer = {"id": request["id"], "error": f"{type(error).__name__}: {error}"}
+            answer = {"id": request.get("id"), "error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(MARKER + json.dumps(answer) + "\n")
         sys.stdout.flush()
     listener.close()
