@@ -19,8 +19,12 @@ _RESERVE = 0.05
 def memory_needs(candidate: Candidate, world: World) -> dict[str, int]:
     """Bytes that each machine needs."""
     num_servers = sum(seat.servers for seat in candidate.seats)
+    # A worker may have a push on its way and the next one begun.
+    coming = 2 * candidate.num_workers * world.model.size_bytes / max(1, num_servers)
+    own = world.model.size_bytes * (1 + world.model.num_moments) / max(1, num_servers)
     return {
-        seat.machine: _seat_bytes(seat, candidate, world, num_servers) for seat in candidate.seats
+        seat.machine: _seat_bytes(seat, candidate, world, server_bytes=own + coming)
+        for seat in candidate.seats
     }
 
 
@@ -33,7 +37,7 @@ def memory_fault(needs: dict[str, int], world: World) -> str | None:
     return None
 
 
-def _seat_bytes(seat: Seat, candidate: Candidate, world: World, num_servers: int) -> int:
+def _seat_bytes(seat: Seat, candidate: Candidate, world: World, *, server_bytes: float) -> int:
     model = world.model
     served = _is_served(candidate)
     # Parameters, gradients, what travels; moments where the worker updates by itself.
@@ -45,11 +49,9 @@ def _seat_bytes(seat: Seat, candidate: Candidate, world: World, num_servers: int
         for batch in seat.batches
     )
     if seat.servers:
-        own = model.size_bytes * (1 + model.num_moments) / num_servers
-        coming = 2 * candidate.num_workers * model.size_bytes / num_servers
         # Servers inside workers are threads of theirs.
         processes = max(0, seat.servers - seat.workers) * model.process_bytes
-        need += int(processes + seat.servers * (own + coming))
+        need += int(processes + seat.servers * server_bytes)
     if seat.evaluator:
         need += model.process_bytes + model.size_bytes
     return int(need)

@@ -6,7 +6,8 @@ u being the share of its cores that is busy on average.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from phalanx.plan.crew import Crew
 from phalanx.plan.facts import World
@@ -37,20 +38,22 @@ def energy_of(
         world: What the machines draw.
     """
     watts = 0.0
+    shares = [_busy_cores(pace, crew) for pace, crew in paces]
     for seat in candidate.seats:
         machine = world.machines[seat.machine]
         if machine.watts_idle is None or machine.watts_full is None:
             return None
-        busy = sum(_busy_cores(seat.machine, pace, crew) for pace, crew in paces) / len(paces)
+        busy = sum(share[seat.machine] for share in shares) / len(paces)
         used = min(1.0, busy / machine.cores)
         watts += machine.watts_idle + (machine.watts_full - machine.watts_idle) * used
     return total_s * watts
 
 
-def _busy_cores(machine: str, pace: Pace, crew: Crew) -> float:
-    working = sum(
-        share * hand.fit.threads
-        for share, hand in zip(pace.busy, crew.hands, strict=True)
-        if hand.machine == machine
-    )
-    return working + crew.servers.count(machine) * pace.server_busy
+def _busy_cores(pace: Pace, crew: Crew) -> Mapping[str, float]:
+    """Cores that are busy on average, by machine."""
+    busy: defaultdict[str, float] = defaultdict(float)
+    for share, hand in zip(pace.busy, crew.hands, strict=True):
+        busy[hand.machine] += share * hand.fit.threads
+    for machine in crew.servers:
+        busy[machine] += pace.server_busy
+    return busy

@@ -30,8 +30,8 @@ Goal = Literal["time", "cost", "energy", "balanced"]
 GOALS: tuple[Goal, ...] = ("time", "cost", "energy", "balanced")
 
 INDISTINCT = 0.02
-_IMPROVED_SETS = 4
-_MOST_ROUNDS = 12
+_IMPROVED_SETS = 3
+_MOST_ROUNDS = 10
 # Beyond so many machines only variants that may be chosen are looked at.
 _SHOW_ALL_UP_TO = 12
 

@@ -8,13 +8,14 @@ network D = M / (m W) and processor u M / m; thinking Z_i = C_i + 2 L + M / W + 
 Servers inside workers share their network in both directions, so each carries push and pull.
 Bounded (ssp, dssp): no round is faster than T(s) = c + (E[max C] - c) / (1 + 1.15 s / v), c being
 the slowest worker's mean and v its variation; a fit to simulations, good to 3 %.
-Barriers (bsp, k_sync): the k-th of N workers, then all pushes at once, pipelined by segments: the
-slowest of network and processor, and three segments to fill and drain the pipe.
+Barriers (bsp, k_sync): the k-th of N workers, then all push and pull at once; see `_rush_s`.
 Processes that share cores with servers are slower by what the servers take: solved by iteration.
 References: Ho et al. 2013; Dutta et al. 2018; Reiser and Lavenberg 1980.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import msgspec
 
@@ -32,9 +33,10 @@ PUSH_BYTES = {"none": 4, "bf16": 2, "int8": 1}
 PULL_BYTES = {"none": 4, "bf16": 2}
 _SSP_SLOPE = 1.15
 # On machines that serve and work, pushes and answers get into each other's way beyond their mere
-# sum. Fits to simulations of 2 to 16 machines, 5 and 40 MB: async to 5 %, barriers to 20 %.
+# sum. Fits to simulations of 2 to 16 machines, 5 and 40 MB: async to 8 %, barriers to 15 %.
 _COLOCATED_FLOW = 1.15
 _COLOCATED_RUSH = 1.35
+_RUSH_INWARD = 0.9
 # A fixed point of mild feedback: three rounds bring it below a per cent.
 _ROUNDS = 4
 
@@ -72,33 +74,13 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
     num_servers = len(servers)
     up = model.num_parameters * PUSH_BYTES[spec.compression]
     down = model.num_parameters * PULL_BYTES[spec.pull_compression]
-    busier = max(up, down)
-    loads_s, one_way_s = [0.0] * num_servers, [0.0] * num_servers
-    wires_s = [0.0] * len(crew.hands)
-    latency_s, slowest = 0.0, float("inf")
-    links = {
-        (machine, server): world.network.link(machine, server)
-        for machine in set(crew.machines)
-        for server in set(servers)
-    }
-    working = set(crew.machines)
-    for number, server in enumerate(servers):
-        for rank, hand in enumerate(crew.hands):
-            link = links[hand.machine, server]
-            part_s = 1 / num_servers / link.bandwidth_bytes_per_s
-            # A machine that serves and works carries pushes and pulls in each direction.
-            shared = server in working and hand.machine != server
-            load = (up + down) * _COLOCATED_FLOW if shared else busier
-            loads_s[number] += load * part_s / len(crew.hands)
-            rush = busier * (_COLOCATED_RUSH if shared else 1)
-            one_way_s[number] += rush * part_s / len(crew.hands)
-            wires_s[rank] += busier * part_s
-            slowest = min(slowest, link.bandwidth_bytes_per_s)
-            latency_s = max(latency_s, link.latency_s)
-    longest = max(segment.size for segment in layout.segments) / model.num_parameters * busier
+    ways = _ways(crew, servers, world, up=up, down=down)
+    longest = (
+        max(segment.size for segment in layout.segments) / model.num_parameters * max(up, down)
+    )
     return Demand(
-        network_s=max(loads_s),
-        one_way_s=max(one_way_s),
+        network_s=max(ways.loads_s),
+        one_way_s=max(ways.one_way_s),
         processor_s=(
             model.size_bytes * costs.update_s_per_byte + len(layout.segments) * costs.message_s
         )
@@ -107,12 +89,44 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
             (segment.server, segment.size / model.num_parameters)
             for segment in reversed(layout.segments)
         ),
-        wire_s=tuple(wires_s),
-        latency_s=latency_s,
-        pipe_s=3 * longest / slowest,
+        wire_s=tuple(ways.wires_s),
+        latency_s=ways.latency_s,
+        pipe_s=3 * longest / ways.slowest,
         sent_bytes=up,
         num_servers=num_servers,
     )
+
+
+class _Ways(msgspec.Struct):
+    """Sums over all pairs of workers and servers, for one push of each worker."""
+
+    loads_s: list[float]
+    one_way_s: list[float]
+    wires_s: list[float]
+    latency_s: float = 0.0
+    slowest: float = float("inf")
+
+
+def _ways(crew: Crew, servers: tuple[str, ...], world: World, *, up: float, down: float) -> _Ways:
+    num_servers, num_workers = len(servers), len(crew.hands)
+    ways = _Ways([0.0] * num_servers, [0.0] * num_servers, [0.0] * num_workers)
+    working = Counter(crew.machines)
+    wires: dict[str, float] = dict.fromkeys(working, 0.0)
+    for number, server in enumerate(servers):
+        for machine, count in working.items():
+            link = world.network.link(machine, server)
+            part_s = max(up, down) / num_servers / link.bandwidth_bytes_per_s
+            # A machine that serves and works carries pushes and pulls in each direction.
+            shared = server in working and machine != server
+            both = (up + down) / max(up, down) * _COLOCATED_FLOW if shared else 1.0
+            rush = _COLOCATED_RUSH if shared else 1.0
+            ways.loads_s[number] += both * part_s * count / num_workers
+            ways.one_way_s[number] += rush * part_s * count / num_workers
+            wires[machine] += part_s
+            ways.latency_s = max(ways.latency_s, link.latency_s)
+            ways.slowest = min(ways.slowest, link.bandwidth_bytes_per_s)
+    ways.wires_s = [wires[machine] for machine in crew.machines]
+    return ways
 
 
 def serving_pace(crew: Crew, spec: ParameterServerSpec, world: World) -> Pace:
@@ -132,10 +146,11 @@ def serving_pace(crew: Crew, spec: ParameterServerSpec, world: World) -> Pace:
 def _slowed(crew: Crew, pace: Pace, world: World) -> list[float]:
     """Computation where servers take their part of the cores that workers fill."""
     times_s = []
+    serving = Counter(crew.servers)
     for hand in crew.hands:
         machine = world.machines[hand.machine]
         busy = hand.fit.workers * hand.fit.threads
-        busy_servers = crew.servers.count(hand.machine) * pace.server_busy
+        busy_servers = serving[hand.machine] * pace.server_busy
         over = (busy + busy_servers) / machine.cores if busy >= machine.cores else 1.0
         times_s.append(hand.compute_s * max(1.0, over / max(1.0, busy / machine.cores)))
     return times_s
@@ -151,7 +166,7 @@ def _flowing(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> 
     flow = throughput([demand.network_s, demand.processor_s], thinks_s)
     lead = rule.lead_max if rule.lead_max is not None else rule.lead
     if lead is not None and len(crew.hands) > 1:
-        flow = _bounded(flow, crew, thinks_s, lead)
+        flow = _bounded(crew, thinks_s, lead, demand)
     samples_per_s = sum(r * h.batch for r, h in zip(flow.rates, crew.hands, strict=True))
     round_s = crew.batch / samples_per_s
     mean_compute_s = sum(r * c for r, c in zip(flow.rates, compute_s, strict=True)) * round_s
@@ -195,17 +210,17 @@ def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
     return thinks_s
 
 
-def _bounded(flow: Throughput, crew: Crew, thinks_s: list[float], lead: int) -> Throughput:
-    """Nobody goes on faster than the slowest with the jitter that the bound lets through."""
+def _bounded(crew: Crew, thinks_s: list[float], lead: int, demand: Demand) -> Throughput:
+    """All go at the pace of the slowest, with as much of the jitter as the bound lets through."""
     jitters = [
         hand.fit.jitter * min(1.0, hand.compute_s / think_s)
         for hand, think_s in zip(crew.hands, thinks_s, strict=True)
     ]
     slowest_s = max(thinks_s)
+    flow = throughput([demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s))
     waited_s = expected_max(thinks_s, jitters) - slowest_s
-    round_s = max(1 / rate for rate in flow.rates)
-    round_s += waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
-    return Throughput((1 / round_s,) * len(flow.rates), flow.residence_s)
+    round_s = 1 / flow.rates[0] + waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
+    return Throughput((1 / round_s,) * len(thinks_s), flow.residence_s)
 
 
 def _gathered(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
@@ -236,19 +251,27 @@ def _gathered(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) ->
 def _rush_s(crew: Crew, compute_s: list[float], needed: int, demand: Demand) -> float:
     """From the end of backward to the new parameters, when all push and pull at the same time.
 
-    An update waits for every segment's last copy, so pushes and answers hardly overlap: one crowd
-    in, one crowd out. Answers leave one after the other, so workers go on slightly apart and their
-    next first segments no longer crowd: that part of the way in is hidden.
+    One crowd passes each server's wire on the way out. On the way in, a part of it: answers leave
+    one after the other, so workers go on apart, and the further apart they are (workers over
+    segments of a server), the less can be answered before the last push is in. Servers are served
+    one after the other, which holds the last of them up. The weight is a fit to simulations.
     """
     slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
     backward_s = compute_s[slowest] * crew.hands[slowest].fit.backward_share
-    segments_each = len(demand.segments) / demand.num_servers
+    num_segments, num_servers = len(demand.segments), demand.num_servers
+    each = num_segments / num_servers
     wire_s = max(demand.wire_s)
-    own_s = backward_s + exposed_s([share * wire_s for _, share in demand.segments], backward_s)
-    later = needed * (1 - 1 / segments_each)
-    crowd_s = max(later * demand.one_way_s, later * demand.processor_s)
-    last_s = wire_s / len(demand.segments)
-    arrived_s = max(own_s + last_s, crowd_s) + demand.latency_s
-    worked_s = arrived_s + demand.processor_s / segments_each
-    out_s = max(needed * demand.one_way_s, wire_s / demand.num_servers)
-    return max(0.0, worked_s + out_s + demand.latency_s + last_s - backward_s)
+    apart = needed / each
+    inward = _RUSH_INWARD * apart / (1 + apart) * (1 - 1 / each)
+    crowd_s = needed * demand.one_way_s
+    crowd_s += inward * needed * max(demand.one_way_s, demand.processor_s)
+    behind_s = wire_s * (num_servers - 1) / num_servers
+    hidden_s = backward_s * (1 - 1 / num_segments)
+    ends_s = 2 * demand.latency_s + demand.processor_s / each
+    left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
+    return ends_s + max(
+        left_s + 2 * demand.pipe_s / 3,
+        crowd_s + behind_s + 2 * demand.pipe_s / 3 - hidden_s,
+        needed * demand.one_way_s + demand.pipe_s - backward_s * (1 - 1 / each),
+        needed * demand.processor_s - hidden_s,
+    )

@@ -24,6 +24,7 @@ Due = list[tuple[int, int]]
 class _Seat:
     """What a server knows of one worker."""
 
+    clock: int = 0
     missing: int = 0
     update: int | None = None
     released: bool = False
@@ -36,8 +37,9 @@ class _Seat:
 class _Gathering:
     """An update whose gradients are coming in."""
 
-    pushes: set[int] = field(default_factory=set)
-    arrived: dict[int, set[int]] = field(default_factory=dict)
+    pushes: set[tuple[int, int]] = field(default_factory=set)
+    """Worker and clock: where nobody waits, one worker may be in an update twice."""
+    arrived: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     closed: bool = False
 
@@ -75,9 +77,9 @@ class SimulatedServer:
         seat = self._seats.pop(worker, None)
         if seat is not None and seat.missing and seat.update in self._gatherings:
             gathering = self._gatherings[seat.update]
-            gathering.pushes.discard(worker)
+            gathering.pushes.discard((worker, seat.clock))
             for arrived in gathering.arrived.values():
-                arrived.discard(worker)
+                arrived.discard((worker, seat.clock))
             self._apply_ready(seat.update)
         self._follow(self.policy.leave(worker))
         return self._answers()
@@ -85,13 +87,16 @@ class SimulatedServer:
     def begin(self, worker: int, *, readver: int, num_samples: int, now_s: float) -> None:
         """The first segment of a push is here."""
         seat = self._seats[worker]
+        seat.clock += 1
         seat.missing = len(self.segments)
         seat.released = False
         seat.unanswered = set()
         outcome = self.policy.offer(worker, readver=readver, num_samples=num_samples, now_s=now_s)
         seat.update = outcome.update
         if outcome.update is not None:
-            self._gatherings.setdefault(outcome.update, _Gathering()).pushes.add(worker)
+            self._gatherings.setdefault(outcome.update, _Gathering()).pushes.add(
+                (worker, seat.clock)
+            )
         self._follow(outcome)
 
     def has_seat(self, worker: int) -> bool:
@@ -114,7 +119,7 @@ class SimulatedServer:
         self._touched.add(worker)
         if seat.update is not None:
             gathering = self._gatherings[seat.update]
-            gathering.arrived.setdefault(index, set()).add(worker)
+            gathering.arrived.setdefault(index, set()).add((worker, seat.clock))
             self._try_apply(seat.update, index)
         if seat.missing == 0:
             self._follow(self.policy.finish(worker))

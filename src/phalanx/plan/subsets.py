@@ -33,7 +33,7 @@ def machine_sets(world: World, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Nam
     return list(found), False
 
 
-def neighbours(chosen: Names, world: World, *, most: int = 24) -> Iterator[Names]:
+def neighbours(chosen: Names, world: World, *, most: int = 16) -> Iterator[Names]:
     """Sets that differ by one machine: one less, one more, or one in another's place."""
     ordered = by_speed(world)
     kinds = {kind[0].name: kind for kind in _kinds(ordered, world.network)}
@@ -49,8 +49,8 @@ def neighbours(chosen: Names, world: World, *, most: int = 24) -> Iterator[Names
             yield _in_order([m for m in ordered if m.name in inside - {name}], ordered)
     for new in addable:
         yield _in_order([m for m in ordered if m.name in inside | {new}], ordered)
-    for new in addable[:8]:
-        for name in droppable[-8:]:
+    for new in addable[:6]:
+        for name in droppable[-6:]:
             swapped = inside - {name} | {new}
             yield _in_order([m for m in ordered if m.name in swapped], ordered)
 

@@ -8,6 +8,7 @@ parameters or replicas that drift apart. The job's own strategy counts as exact:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -129,12 +130,13 @@ def _seats(
         served is not None and served.servers == "colocated"
     )
     seats = []
+    rest = iter(batches)
     for number, (machine, count) in enumerate(zip(machines, counts, strict=True)):
         beside = served.servers if served is not None and number == 0 else 0
         seats.append(
             Seat(
                 machine=machine.name,
-                batches=batches[sum(counts[:number]) : sum(counts[: number + 1])],
+                batches=tuple(islice(rest, count)),
                 threads=machine.threads(count),
                 servers=count if colocated else int(beside) if beside != "colocated" else 0,
                 evaluator=number == 0 and (served is not None or isinstance(strategy, SwitchSpec)),
