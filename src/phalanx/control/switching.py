@@ -186,12 +186,12 @@ class SwitchCoordinator(Coordinator):
             self._forget_looks()
         if isinstance(self._inner, ServingCoordinator):
             self._inner.left(process)
-            if process == "worker-0" and not self._inner.is_handed_over:
+            if process.startswith("worker-") and not self._inner.is_handed_over:
                 self._rescue_snapshot()
 
     def _rescue_snapshot(self) -> None:
-        """The chief may have been lost before it had written the state at the switch."""
-        others = [f"worker-{rank}" for rank in range(1, self._job.workers)]
+        """A successor needs the state at the switch, which the chief may not have written yet."""
+        others = [f"worker-{rank}" for rank in range(self._job.workers)]
         holder = next((one for one in others if one not in self._missing), None)
         if holder is not None and self._snapshot and not self._follows_servers:
             at = msgspec.json.encode(self._begun_at)

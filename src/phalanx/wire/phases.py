@@ -123,7 +123,7 @@ class HandOver(_Message, frozen=True):
 
 
 class Keep(_Message, frozen=True):
-    """To a worker of a phase with servers: the chief is gone, maybe before it had written this.
+    """To a worker of a phase with servers: see to it that the state at its beginning is written.
 
     Attributes:
         snapshot: Name of the file with the state at which the phase began.

@@ -33,7 +33,7 @@ class _Unsaved:
 
 
 def rescue_memory(path: Path, replica: Replica, position: bytes) -> None:
-    """Write the optimiser's state at the last switch down, if the chief was lost before it could.
+    """Write the optimiser's state at the last switch down at once, if nobody has so far.
 
     Every worker has it while servers are at work. The parameters have moved on since: a file
     without them serves those who get theirs from others, and nobody can go back to it.
