@@ -33,9 +33,9 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.precision import Precision, cpu_has_bf16
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
+from phalanx.spec.lockstep import AllreduceSpec, SingleSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec, ResnetSpec
 from phalanx.spec.optimize import LossSpec, SgdSpec
-from phalanx.spec.lockstep import AllreduceSpec, SingleSpec
 from phalanx.strategy.base import Strategy
 from phalanx.strategy.catalogue import build_strategy
 
