@@ -16,9 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.cli.progress import Pace, current_epoch, describe_run, step_of_epoch
+from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
 from phalanx.control.progress import RunProgress
+from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     NOTHING,
@@ -103,6 +104,10 @@ class LiveView:
             format_duration(seconds),
         )
         self._print(Text(_columns(cells)))
+
+    def switched(self, switch: Switched) -> None:
+        """Leave a line above the live part."""
+        self._print(Text(f"switched: {describe_switch(switch)}"))
 
     def run_finished(self, summary: Summary) -> None:
         """Give the terminal back; the command shows the summary."""

@@ -10,8 +10,9 @@ from types import TracebackType
 
 from rich.console import Console
 
-from phalanx.cli.progress import Pace, current_epoch, describe_run, step_of_epoch
+from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
 from phalanx.control.progress import RunProgress
+from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     format_accuracy,
@@ -81,6 +82,10 @@ class PlainView:
                 f"accuracy {format_accuracy(report.val_accuracy)}",
             ]
         self._write("  ".join(parts))
+
+    def switched(self, switch: Switched) -> None:
+        """Say that the strategy has changed."""
+        self._write(f"{format_clock(self._elapsed_s)}  switched: {describe_switch(switch)}")
 
     def run_finished(self, summary: Summary) -> None:
         """The command shows the summary."""

@@ -13,7 +13,9 @@ from typing import Protocol
 from rich.console import Console
 
 from phalanx.control.progress import Observer, RunProgress
-from phalanx.report.format import count_noun
+from phalanx.records.events import Switched
+from phalanx.records.summary import SwitchSummary
+from phalanx.report.format import count_noun, format_duration
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochReport
 
@@ -64,6 +66,14 @@ def describe_run(job: JobSpec) -> str:
         f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "
         f"{count_noun(job.epochs, 'epoch')}"
     )
+
+
+def describe_switch(switch: Switched | SwitchSummary) -> str:
+    """One line that says what follows what, where, why, and what it cost."""
+    same = switch.before == switch.after
+    what = f"{switch.after} goes on" if same else f"{switch.before} → {switch.after}"
+    pause = format_duration(switch.pause_s)
+    return f"{what} after {switch.samples:,} samples ({switch.cause}), {pause} pause"
 
 
 def step_of_epoch(progress: RunProgress, global_batch: int) -> tuple[int, int]:

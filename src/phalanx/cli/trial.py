@@ -91,6 +91,9 @@ class _Teller:
     def epoch_done(self, report: object) -> None:
         """The study counts runs, not epochs."""
 
+    def switched(self, switch: object) -> None:
+        """It is in the run's own records."""
+
     def run_finished(self, summary: object) -> None:
         """Its process says so when it ends."""
 

@@ -26,7 +26,7 @@ from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher
 from phalanx.observe.sampler import Sampler
-from phalanx.records.events import Decision, Event, Failure, Finished
+from phalanx.records.events import Decision, Event, Failure, Finished, Switched
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position, newest_position
 from phalanx.records.rundir import Status
@@ -237,6 +237,8 @@ class Controller:
     def record(self, event: Event) -> None:
         """Write an event, for the coordinator."""
         self._log.record(event)
+        if isinstance(event, Switched):
+            self._notify(lambda one: one.switched(event))
 
     def announce(self, report: EpochReport) -> None:
         """Tell the observers of an epoch, for the coordinator."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochReport, Progress
@@ -46,6 +47,9 @@ class Observer(Protocol):
 
     def epoch_done(self, report: EpochReport) -> None:
         """An epoch is over."""
+
+    def switched(self, switch: Switched) -> None:
+        """The run goes on under another strategy."""
 
     def run_finished(self, summary: Summary) -> None:
         """The run came to its end."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -10,12 +11,22 @@ from rich.console import Console
 
 from phalanx.cli.live import LiveView, ProgressPanel
 from phalanx.cli.plain import PlainView
-from phalanx.cli.progress import View, choose_view
+from phalanx.cli.progress import View, choose_view, describe_switch
 from phalanx.cli.screen import time_bar
+from phalanx.records.events import Switched
 from phalanx.spec.job import JobSpec
 from support.scripted import make_progress, make_report, make_summary
 
 JOB = JobSpec.model_validate({"model": "cnn", "epochs": 10, "workers": 4})
+
+
+def make_switch(**fields: Any) -> Switched:
+    settings = {
+        "phase": 1, "before": "allreduce", "after": "parameter_server", "epoch": 1,
+        "cause": "50% of the samples", "samples": 1294, "pause_s": 0.25, "carried": [],
+        "handover": "live",
+    }  # fmt: skip
+    return Switched(**settings | fields)
 
 
 def play(view: View) -> None:
@@ -29,6 +40,7 @@ def play(view: View) -> None:
         view.epoch_done(make_report())
         view.progressed(make_progress(elapsed_s=15.0))
         view.progressed(make_progress(elapsed_s=22.6))
+        view.switched(make_switch())
         view.epoch_done(make_report(epoch=1, samples=2588, train_s=12.0, val_loss=None))
         view.run_finished(make_summary())
 
@@ -43,8 +55,18 @@ def test_plain_lines_are_exact() -> None:
         "validation loss 0.8012  accuracy 74.31 %",
         "0:22  epoch 3/10  62 %  step 7/11  12,346 samples/s  loss 0.2346  accuracy 93.10 %  "
         "lr 0.05  ETA 1 min 34 s  input 2 %, compute 61 %, communication 25 %, waiting 12 %",
+        "0:22  switched: allreduce → parameter_server after 1,294 samples (50% of the samples), "
+        "0.25 s pause",
         "0:22  epoch 2/10 done  10 s  129 samples/s  train loss 1.2034  accuracy 61.20 %",
     ]
+
+
+def test_the_same_strategy_with_other_shares_goes_on() -> None:
+    switch = make_switch(after="allreduce", cause="worker-1 takes 2.00 times the median time")
+    assert describe_switch(switch) == (
+        "allreduce goes on after 1,294 samples (worker-1 takes 2.00 times the median time), "
+        "0.25 s pause"
+    )
 
 
 def test_the_first_epoch_of_a_resumed_run_has_no_time_of_its_own() -> None:
