@@ -75,7 +75,11 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_run(run: RunDir) -> RunMeasures | None:
     """What a run teaches; None: it did not finish, was disturbed on purpose, or is too short."""
-    summary = run.read_summary()
+    try:
+        summary = run.read_summary()
+    except msgspec.ValidationError:
+        # Written by another version of Phalanx.
+        return None
     if summary is None or summary.state != "finished" or not summary.parameters:
         return None
     try:

@@ -186,9 +186,12 @@ def test_stale_strategies_need_to_be_allowed() -> None:
 
 def test_the_jobs_own_strategy_is_allowed() -> None:
     own = job(workers=2, strategy={"name": "local_sgd", "every": 4})
-    where = world([machine("ada"), machine("bob")], bandwidth=5e7)
-    chosen = search(own, where, Wish(accept="exact")).chosen
-    assert chosen.candidate.strategy == own.strategy
+    where = world([machine("ada"), machine("bob")])
+    options = search(own, where, Wish(accept="exact")).options
+    allowed = {one.candidate.strategy for one in options if one.refusal is None}
+    assert own.strategy in allowed
+    refused = [one.refusal for one in options if one.candidate.strategy.name == "switch"]
+    assert refused == ["gradients about 1.0 updates old; --accept stale allows it"]
 
 
 def test_what_the_job_forbids_is_refused_with_its_reason() -> None:

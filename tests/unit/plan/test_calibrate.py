@@ -1,0 +1,163 @@
+"""Calibration finds the constants that runs were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phalanx.plan.calibrate import calibrate, is_alike, predicted_pace, read_runs
+from phalanx.plan.facts import JobFacts, MachineFacts, NetworkFacts, World
+from phalanx.plan.fit import line
+from phalanx.plan.measured import RunMeasures, measure_run
+from phalanx.records.rundir import RunDir
+from phalanx.spec.loader import job_from_mapping
+from support.worlds import short_summary
+from support.written import started, step, write_run
+
+FIXED_S, PER_SAMPLE_S, APPLY_S, EXCHANGE_S = 0.02, 0.001, 0.004, 0.03
+JOB = {"data": "digits", "batch": {"global": 64}, "workers": 1, "strategy": "single"}
+
+
+def made_up_run(
+    root: Path,
+    *,
+    batch: int = 64,
+    workers: int = 1,
+    jitter: float = 0.0,
+    slow: float = 1.0,
+    job: Mapping[str, Any] | None = None,
+    num_steps: int = 40,
+) -> RunDir:
+    """Steps that take just what the constants say."""
+    rng = np.random.default_rng(3)
+    strategy = "allreduce" if workers > 1 else "single"
+    logs = {}
+    for rank in range(workers):
+        events: list[Any] = [started(rank, 0.0, threads=2 // workers)]
+        now_s = 1.0
+        for number in range(num_steps):
+            compute_s = (FIXED_S + PER_SAMPLE_S * batch) * slow
+            if jitter:
+                compute_s *= rng.gamma(1 / jitter**2, jitter**2)
+            exchange_s = EXCHANGE_S if workers > 1 else 0.0
+            # The first steps are slow, as they are.
+            warm_s = 1.0 if number < 3 else 0.0
+            now_s += compute_s + exchange_s + APPLY_S + warm_s
+            events.append(
+                step(
+                    number,
+                    now_s,
+                    num_samples=batch,
+                    forward_s=0.4 * compute_s + warm_s,
+                    backward_s=0.6 * compute_s,
+                    exchange_s=exchange_s,
+                    apply_s=APPLY_S,
+                )
+            )
+        logs[f"worker-{rank}"] = events
+    spec = dict(JOB) | {
+        "batch": {"global": batch * workers},
+        "workers": workers,
+        "strategy": strategy,
+    }
+    run = write_run(root, logs, job=spec | dict(job or {}))
+    run.write_summary(short_summary(batch * workers, workers))
+    return run
+
+
+def measured(run: RunDir) -> RunMeasures:
+    found = measure_run(run)
+    assert found is not None
+    return found
+
+
+def test_two_batch_sizes_tell_fixed_from_proportional(tmp_path: Path) -> None:
+    runs = [measured(made_up_run(tmp_path, batch=batch)) for batch in (16, 64)]
+    calibration = calibrate(runs)
+    (fit,) = calibration.fits["here"]
+    assert fit.fixed_s == pytest.approx(FIXED_S, rel=0.02)
+    assert fit.per_sample_s == pytest.approx(PER_SAMPLE_S, rel=0.02)
+    assert fit.apply_s == pytest.approx(APPLY_S)
+    assert fit.backward_share == pytest.approx(0.6, rel=0.02)
+    assert fit.jitter == pytest.approx(0.0, abs=1e-6)
+    assert (fit.threads, fit.workers, fit.precision) == (2, 1, "fp32")
+    assert calibration.costs.startup_s == pytest.approx(5.0)
+    assert calibration.costs.warm_up_s == pytest.approx(3.0, rel=0.05)
+    assert calibration.model.num_parameters == 1_000_000
+
+
+def test_jitter_is_found(tmp_path: Path) -> None:
+    found = calibrate([measured(made_up_run(tmp_path, jitter=0.3, num_steps=400))])
+    assert found.fits["here"][0].jitter == pytest.approx(0.3, rel=0.15)
+
+
+def test_a_held_out_batch_size_is_predicted(tmp_path: Path) -> None:
+    calibration = calibrate([measured(made_up_run(tmp_path, batch=b)) for b in (16, 64)])
+    other = measured(made_up_run(tmp_path, batch=32))
+    pace = predicted_pace(other, world_of(calibration.fits["here"], calibration))
+    assert pace.samples_per_s == pytest.approx(other.samples_per_s, rel=0.01)
+    assert calibration.costs.correction("single").factor == pytest.approx(1.0, abs=0.02)
+
+
+def world_of(fits: Any, calibration: Any) -> World:
+    here = MachineFacts(name="here", cores=2, memory_bytes=1 << 34, fits=fits, slots=2)
+    return World(
+        machines={"here": here},
+        model=calibration.model,
+        job=JobFacts(global_batch=64, samples_per_epoch=1000, epochs=1),
+        network=NetworkFacts(within=calibration.within),
+        costs=calibration.costs,
+    )
+
+
+def test_the_link_within_a_machine_explains_the_exposed_exchange(tmp_path: Path) -> None:
+    runs = [
+        measured(made_up_run(tmp_path, batch=64)),
+        measured(made_up_run(tmp_path, batch=64, workers=2)),
+    ]
+    calibration = calibrate(runs)
+    pace = predicted_pace(runs[1], world_of(calibration.fits["here"], calibration))
+    assert pace.parts.communication_s == pytest.approx(EXCHANGE_S, rel=0.02)
+    assert pace.samples_per_s == pytest.approx(runs[1].samples_per_s, rel=0.02)
+
+
+def test_runs_that_differ_from_the_prediction_widen_the_interval(tmp_path: Path) -> None:
+    steady = calibrate([measured(made_up_run(tmp_path)) for _ in range(6)])
+    mixed = calibrate(
+        [measured(made_up_run(tmp_path, slow=slow)) for slow in (0.6, 1.6, 0.7, 1.4, 1.0, 1.2)]
+    )
+    assert mixed.costs.correction("single").error > 2 * steady.costs.correction("single").error
+
+
+def test_only_runs_that_can_teach_are_read(tmp_path: Path) -> None:
+    good = made_up_run(tmp_path)
+    made_up_run(tmp_path, num_steps=5)
+    made_up_run(tmp_path, job={"inject": [{"rank": 0}]})
+    made_up_run(tmp_path, job={"model": "mlp"})
+    broken = made_up_run(tmp_path)
+    (broken.path / "summary.json").unlink()
+    found = read_runs([tmp_path, tmp_path / "nowhere"], job_from_mapping(JOB))
+    assert [run.name for run in found] == [good.name]
+
+
+def test_alike_means_the_same_computation() -> None:
+    one = job_from_mapping(JOB)
+    assert is_alike(one, job_from_mapping(JOB | {"batch": {"global": 8}, "epochs": 9, "seed": 7}))
+    assert not is_alike(one, job_from_mapping(JOB | {"optimizer": "adam"}))
+    assert not is_alike(one, job_from_mapping(JOB | {"data": "mnist"}))
+
+
+def test_lines_never_go_below_zero() -> None:
+    assert line([1, 2, 3], [3.0, 5.0, 7.0], [1, 1, 1]) == pytest.approx((1.0, 2.0))
+    # Falling through zero: no fixed part.
+    assert line([1, 2], [1.0, 3.0], [1, 1])[0] == 0.0
+    # Falling with the batch, which only noise can do.
+    fixed, slope = line([1, 2], [3.0, 2.0], [1, 1])
+    assert fixed > 0
+    assert slope > 0
+    # One size: a tenth is taken as fixed.
+    assert line([4], [2.0], [1]) == pytest.approx((0.2, 0.45))
