@@ -101,7 +101,8 @@ def pool_world(
         reference=reference,
         convolutions=job.model.name in _CONVOLUTIONAL,
     )
-    scaled = [name for name in machines if name not in calibration.fits]
+    measured = list(calibration.fits.values())
+    scaled = [name for name, one in machines.items() if one.fits not in measured]
     sources = [_runs(calibration)]
     if scaled and reference is not None:
         sources.append(f"probed speed against {reference.host} for {', '.join(scaled[:6])}")
