@@ -39,6 +39,11 @@ def scale(
         raise SpecError(f"run {found.name} is {status.state}; only a running one can grow")
     job = read_manifest(found).job
     strategy = job["strategy"]
+    if strategy["name"] == "switch":
+        raise SpecError(
+            f"run {found.name} cannot grow: a run that switches keeps its workers, as a phase to "
+            "come may need all of them in step"
+        )
     if strategy["name"] != "parameter_server" or strategy["dispatch"] != "dynamic":
         raise SpecError(
             f"run {found.name} cannot grow: its batches are shared out in advance; only "

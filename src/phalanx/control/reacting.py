@@ -134,12 +134,9 @@ class Reactor:
         self._counted = [a + b for a, b in zip(self._counted, window.num_samples, strict=True)]
         if max(self._computed_s) < spec.window_s:
             return None
-        times = [
-            computed_s / count if count else 0.0
-            for computed_s, count in zip(self._computed_s, self._counted, strict=True)
-        ]
+        computed_s, counted = self._computed_s, self._counted
         self._forget_times()
-        return self._straggler.consider(times)
+        return self._straggler.consider(computed_s, counted)
 
     def _forget_times(self) -> None:
         self._computed_s = [0.0] * self._job.workers
@@ -172,11 +169,9 @@ class Reactor:
         before, self._before = self._before, present
         if before is None:
             return None
-        times = [
-            (new.compute_s - old.compute_s) / (new.samples - old.samples)
-            if new.samples > old.samples
-            else 0.0
-            for old, new in zip(before, present, strict=True)
-        ]
-        reaction = self._straggler.consider(times)
+        pairs = list(zip(before, present, strict=True))
+        reaction = self._straggler.consider(
+            [new.compute_s - old.compute_s for old, new in pairs],
+            [new.samples - old.samples for old, new in pairs],
+        )
         return None if reaction is None else Move(reaction.what, reaction.reason, reaction.shares)

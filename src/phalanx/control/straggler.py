@@ -42,21 +42,21 @@ class StragglerPolicy:
         self._num_changes = 0
         self._slow_windows = self._calm_windows = 0
 
-    def consider(self, sample_s: Sequence[float]) -> Reaction | None:
-        """What the times per sample of all workers, over one window, call for.
+    def consider(self, computed_s: Sequence[float], counts: Sequence[int]) -> Reaction | None:
+        """What one window calls for.
 
         Args:
-            sample_s: By rank; 0 for a worker that did nothing in the window.
+            computed_s: Time that each worker computed, by rank.
+            counts: Samples that it did meanwhile.
         """
-        known = [one for one in sample_s if one > 0]
-        if len(known) < len(sample_s) or len(known) < 2:
+        if len(counts) < 2 or not all(counts) or not all(one > 0 for one in computed_s):
             return None
-        median_s = statistics.median_low(known)
+        sample_s = [one / count for one, count in zip(computed_s, counts, strict=True)]
+        median_s = statistics.median_low(sample_s)
         slowness = [one / median_s for one in sample_s]
         worst = max(range(len(slowness)), key=slowness.__getitem__)
-        is_slow = slowness[worst] > self._spec.slow
-        # Half of the way back to even: what is slow and what has recovered do not touch.
-        is_calm = slowness[worst] < (1 + self._spec.slow) / 2
+        is_calm = slowness[worst] < self._recovered or self._is_early(computed_s)
+        is_slow = slowness[worst] > self._spec.slow and not is_calm
         self._slow_windows = self._slow_windows + 1 if is_slow else 0
         self._calm_windows = self._calm_windows + 1 if is_calm else 0
         if self._num_changes >= self._spec.max_changes:
@@ -67,6 +67,23 @@ class StragglerPolicy:
         if self._calm_windows >= self._spec.windows:
             return self._undo(words)
         return None
+
+    @property
+    def _recovered(self) -> float:
+        """Half of the way back to even: what is slow and what has recovered do not touch."""
+        return (1 + self._spec.slow) / 2
+
+    def _is_early(self, computed_s: Sequence[float]) -> bool:
+        """Whether the worker that was given least to do is done well before the others.
+
+        Its time per sample says little then: what a step costs whatever its size weighs more on a
+        small part.
+        """
+        least = min(range(len(self._shares)), key=self._shares.__getitem__)
+        if self._loose or self._shares[least] == max(self._shares):
+            return False
+        others = [one for rank, one in enumerate(computed_s) if rank != least]
+        return statistics.median_low(others) > self._recovered * computed_s[least]
 
     def _answer(self, slowness: Sequence[float], worst: int, words: str) -> Reaction | None:
         spec = self._spec

@@ -69,6 +69,7 @@ class TrainLoop:
         reporting: Where facts go.
         position: Where to begin; None: at the beginning of the job.
         council: Where the workers agree now and then whether to end the phase; None: they do not.
+        slowdown: What the job injects into this worker, as it stands from earlier phases.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class TrainLoop:
         reporting: Reporting,
         position: Position | None = None,
         council: Council | None = None,
+        slowdown: Slowdown | None = None,
     ) -> None:
         self._job = job
         self._dataset = trainee.dataset
@@ -96,7 +98,7 @@ class TrainLoop:
         self._position = position or Position()
         self._position.num_workers = trainee.collective.size
         self._council = council
-        self._slowdown = Slowdown(job.inject, rank=trainee.collective.rank)
+        self._slowdown = slowdown or Slowdown(job.inject, rank=trainee.collective.rank)
 
     @property
     def position(self) -> Position:

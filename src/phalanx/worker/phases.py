@@ -39,6 +39,7 @@ from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.council import Council
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.handover import Entry
+from phalanx.worker.inject import Slowdown
 from phalanx.worker.keeper import Keeper
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.replica import Basis, build_replica, settle_precision
@@ -163,6 +164,7 @@ class SwitchingWorker:
         self._council: Council | None = None
         self._served: _Served | None = None
         self._stopped = time.monotonic()
+        self._slowdown = Slowdown(station.job.inject, rank=station.spec.rank)
         self._has_room = False
         self._keeper = Keeper(self._checkpoints, station.log)
         stack.callback(self._keeper.wait)
@@ -212,6 +214,7 @@ class SwitchingWorker:
             ),
             position=position,
             council=self._council,
+            slowdown=self._slowdown,
         )
         if order.checkpoint:
             self._restore(loop, order.checkpoint, position)
@@ -310,7 +313,7 @@ class SwitchingWorker:
             self._keeper.write()
 
         with ExitStack() as stack:
-            worker = ServedWorker(phase, self._basis, stack, entry=entry)
+            worker = ServedWorker(phase, self._basis, stack, entry=entry, slowdown=self._slowdown)
             # What is being written is the state that the last one is going to replace.
             worker.do(on_start=on_start, on_end=self._keeper.wait)
             self._stopped = worker.paused_at

@@ -88,9 +88,18 @@ class ServedWorker:
         basis: What it computes with.
         stack: Closes what it opens.
         entry: How it comes in.
+        slowdown: What the job injects into this worker, as it stands from earlier phases.
     """
 
-    def __init__(self, station: Station, basis: Basis, stack: ExitStack, *, entry: Entry) -> None:
+    def __init__(
+        self,
+        station: Station,
+        basis: Basis,
+        stack: ExitStack,
+        *,
+        entry: Entry,
+        slowdown: Slowdown | None = None,
+    ) -> None:
         self._station = station
         self._stack = stack
         self._entry = entry
@@ -100,7 +109,7 @@ class ServedWorker:
         self._rate = Rate(
             station.job, samples_per_epoch=basis.dataset.train.num_samples, ramp=entry.ramp
         )
-        self._slowdown = Slowdown(station.job.inject, rank=station.spec.rank)
+        self._slowdown = slowdown or Slowdown(station.job.inject, rank=station.spec.rank)
         self._layout = station.layout(self._replica.parameters.numel())
         num_samples, batch = self._dataset.train.num_samples, station.job.global_batch
         self._plan = TicketPlan(num_parts=station.job.workers, num_steps=-(-num_samples // batch))

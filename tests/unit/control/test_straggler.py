@@ -16,9 +16,26 @@ def policy(num_workers: int = 3, **settings: object) -> StragglerPolicy:
     return StragglerPolicy(StragglerSpec.model_validate(settings), num_workers=num_workers)
 
 
-def feed(straggler: StragglerPolicy, slowness: float, windows: int) -> list[Reaction]:
-    """Windows in which worker 2 takes so many times as long as the others."""
-    answers = [straggler.consider([1.0, 1.0, slowness]) for _ in range(windows)]
+def window(
+    straggler: StragglerPolicy, slowness: Sequence[float], step_s: float = 0.0
+) -> Reaction | None:
+    """Workers of so many times the usual time per sample do their shares of a batch.
+
+    Args:
+        straggler: Watches them.
+        slowness: By rank.
+        step_s: What a step costs whatever its size, where a sample usually takes a second.
+    """
+    counts = [round(100 * share) for share in straggler._shares]
+    times = [one * (count + step_s) for one, count in zip(slowness, counts, strict=True)]
+    return straggler.consider(times, counts)
+
+
+def feed(
+    straggler: StragglerPolicy, slowness: float, windows: int, step_s: float = 0.0
+) -> list[Reaction]:
+    """Windows in which worker 2 is slow."""
+    answers = [window(straggler, [1.0, 1.0, slowness], step_s) for _ in range(windows)]
     return [answer for answer in answers if answer is not None]
 
 
@@ -65,8 +82,19 @@ def test_what_is_slow_and_what_has_recovered_do_not_touch() -> None:
 
 def test_a_window_without_work_says_nothing() -> None:
     straggler = policy(windows=1)
-    assert straggler.consider([1.0, 0.0, 9.0]) is None
-    assert policy(num_workers=1).consider([1.0]) is None
+    assert straggler.consider([1.0, 0.0, 9.0], [10, 0, 10]) is None
+    assert policy(num_workers=1).consider([1.0], [10]) is None
+
+
+def test_recovery_is_seen_however_much_a_step_costs() -> None:
+    """With little to do, the cost of a step alone makes a worker look slow per sample."""
+    straggler = policy(loosen_above=None)
+    shares = [one.shares[2] for one in feed(straggler, 4.0, 30, step_s=40.0)]
+    # Towards steps of equal length, and no further than what leaves a change for undoing.
+    assert len(shares) == 3
+    assert 0.5 > shares[0] > shares[1] > shares[2] > 0.1
+    [even] = feed(straggler, 1.0, 3, step_s=40.0)
+    assert even.shares == (1.0, 1.0, 1.0)
 
 
 def test_the_last_change_is_kept_for_undoing() -> None:
@@ -90,7 +118,7 @@ def test_a_machine_that_comes_and_goes_never_makes_the_run_flap(
     since = settings["windows"]
     for length, slowness in periods:
         for _ in range(length):
-            answer = straggler.consider([1.0, slowness, 1.0])
+            answer = window(straggler, [1.0, slowness, 1.0])
             since += 1
             if answer is not None:
                 assert since >= settings["windows"], "two changes closer than the windows"
@@ -103,7 +131,7 @@ def test_a_machine_that_comes_and_goes_never_makes_the_run_flap(
         assert (change.what == "return") <= loose
         loose = change.what == "loosen" or (loose and change.what != "return")
     # Whatever has been done, a machine that stays well is answered with even batches.
-    restored = [a for a in (straggler.consider([1.0] * 3) for _ in range(20)) if a is not None]
+    restored = [a for a in (window(straggler, [1.0] * 3) for _ in range(20)) if a is not None]
     if any(change.what != "return" for change in changes[-1:]) and restored:
         assert restored[-1].shares == (1.0, 1.0, 1.0)
     assert not straggler._loose
