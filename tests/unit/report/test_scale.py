@@ -19,7 +19,7 @@ def test_two_hundred_runs_fit_into_memory(tmp_path: Path) -> None:
         "import re, sys; from pathlib import Path; from phalanx.api import make_report\n"
         "make_report([Path(sys.argv[1])], page=Path(sys.argv[2]))\n"
         # Not getrusage: its peak is that of the process that started this one, if that was higher.
-        "peak = re.search(r'VmHWM: *\\t*(\\d+)', Path('/proc/self/status').read_text())\n"
+        "peak = re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())\n"
         "print(int(peak[1]) // 1024)"
     )
     page = tmp_path / "report.html"
