@@ -23,7 +23,9 @@ from phalanx.wire.serving import ServerAddress
 from phalanx.wire.tokens import present_token
 
 _KNOCK_AGAIN_S = 0.5
-_REOPEN_AFTER_S = 0.5
+# A door that refused is tried anew after this long at first, and after twice as long each time.
+_REOPEN_AFTER_S = 0.05
+_LONGEST_PATIENCE_S = 0.5
 _CONNECT_WITHIN_S = 3.0
 _DOOR_MESSAGE_BYTES = 1 << 12
 # Joining two flags costs as much as packing a header, and this is on the way of every push.
@@ -85,6 +87,7 @@ class Link:
         self._welcome: Welcome | None = None
         self._is_up = False
         self._again_s = 0.0
+        self._patience_s = _REOPEN_AFTER_S
         self._open_door(address)
 
     @property
@@ -154,6 +157,7 @@ class Link:
         """The server has been started anew elsewhere."""
         self.renew()
         self._door.close()
+        self._patience_s = _REOPEN_AFTER_S
         self._open_door(address)
 
     def close(self) -> None:
@@ -175,9 +179,10 @@ class Link:
         if self._door.poll(0, zmq.POLLOUT):
             self._door.send(msgspec.msgpack.encode(knock), zmq.NOBLOCK)
             self._again_s = time.monotonic() + _KNOCK_AGAIN_S
-        elif time.monotonic() - self._opened_s > _REOPEN_AFTER_S:
+        elif time.monotonic() - self._opened_s > self._patience_s:
             # ZeroMQ does not try again after a refusal, and this client may have come before the
             # server had heard of it.
+            self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
             self._door.close()
             self._open_door(self._address)
 

@@ -360,3 +360,22 @@ def test_a_worker_knows_how_much_of_its_wait_was_the_rules_doing() -> None:
         assert 0.8 * (sent - here) <= early.held_s <= ended - begun
         # Nobody held the late one back, it only communicated.
         assert late.held_s < early.held_s / 2
+
+
+def test_a_worker_that_brings_the_parameters_along_is_sent_none() -> None:
+    """Only what the servers begin with counts: not a later state, and not what another claims."""
+    with ExitStack() as stack:
+        cluster = Cluster(stack, workers=3, servers=2)
+        bringing, parameters, gradients = cluster.client(0, holds=True)
+        assert parameters.isnan().all()  # left as it was
+        received = sum(bringing.facts().received_bytes.values())
+        assert received < SIZE
+        empty, others, _ = cluster.client(1)
+        assert torch.equal(others, cluster.parameters())
+        assert sum(empty.facts().received_bytes.values()) > 4 * SIZE
+        gradients.fill_(1.0)
+        exchange(bringing)
+        assert torch.equal(parameters, cluster.parameters())
+        # The servers have moved on: what is brought along now is out of date.
+        _, late, _ = cluster.client(2, holds=True)
+        assert torch.equal(late, cluster.parameters())
