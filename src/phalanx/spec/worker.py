@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from phalanx.spec.backend import MODULES
 from phalanx.spec.base import ListOf, Spec
 from phalanx.spec.job import JobSpec
 
@@ -20,7 +21,12 @@ class WorkerSpec(Spec):
     incarnation: int
     """How often this process has been started in this attempt, from 1."""
     run_dir: str
-    """Where records and checkpoints go."""
+    """Where records go, on the machine of this process."""
+    shared_run_dir: bool = True
+    """Whether that is the controller's own run directory. If not, checkpoints and the state of
+    servers go to the controller's machine, and come from there, over the depot's channel."""
+    depot_port: int = 0
+    """Port of the depot, on the host of `control_address`."""
     data_root: str
     """Where data sets lie."""
     cache_root: str
@@ -52,3 +58,8 @@ class WorkerSpec(Spec):
     def process(self) -> str:
         """The name of this process in logs and messages, such as worker-0."""
         return f"{self.role}-{self.rank}"
+
+    @property
+    def module(self) -> str:
+        """What a launcher starts as `python -m`."""
+        return MODULES[self.job.backend]
