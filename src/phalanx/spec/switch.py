@@ -64,7 +64,7 @@ class AutoSpec(Spec):
 
     rel_lr: Annotated[float, Field(gt=0, le=1)] = 0.2
     """The learning rate is at most this share of its peak."""
-    noise: Annotated[float, Field(ge=0)] = 8.0
+    noise: Annotated[float, Field(ge=0)] = 2.0
     """The gradient noise scale is at least this many global batches."""
     gain: AtLeastOne = 1.1
     """The next phase is expected to process at least this many times the samples per second."""

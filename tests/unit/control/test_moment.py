@@ -62,8 +62,8 @@ def test_all_gates_open() -> None:
     [
         (changed(samples=2_999), {}, "it is too early"),
         (changed(lr=0.021), {}, "the learning rate is above 20% of its peak"),
-        (changed(noise=799.0), {}, "the gradient noise scale is below 8 global batches"),
-        (changed(noise=-1.0), {}, "the gradient noise scale is below 8 global batches"),
+        (changed(noise=199.0), {}, "the gradient noise scale is below 2 global batches"),
+        (changed(noise=-1.0), {}, "the gradient noise scale is below 2 global batches"),
         (OPEN, {"gain": 1.6}, "the gain is below 1.60x"),
         (changed(samples=99_900), {}, "it saves less than 0.8 s"),
     ],
