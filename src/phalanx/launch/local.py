@@ -52,7 +52,7 @@ class LocalGroup(WorkerGroup):
 
     @override
     def add(self, spec: WorkerSpec) -> None:
-        command = [sys.executable, "-m", "phalanx.worker"]
+        command = [sys.executable, "-m", spec.module]
         with self._log_path(spec.process).open("ab") as log:
             try:
                 child = subprocess.Popen(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.inject import InjectSpec
@@ -93,6 +94,9 @@ class JobSpec(Spec):
     """auto: bf16 where the CPU has it and a short measurement shows that it is faster."""
     strategy: StrategySpec = AllreduceSpec()
     """Who exchanges what, when."""
+    backend: Backend = "native"
+    """Whose engine runs it: native (this system on PyTorch), tensorflow (tf.distribute and Keras 3)
+    or ddp (torch's DistributedDataParallel); the last two to compare with, and for Keras models."""
     evaluate: Literal["epoch", "end", "never"] = "epoch"
     """When the validation set is measured; the test set once at the end, unless never."""
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -130,6 +134,7 @@ class JobSpec(Spec):
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
+        check_backend(self)
         return self
 
     def _check_strategy(self, strategy: PhaseStrategy) -> None:

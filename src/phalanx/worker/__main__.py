@@ -2,4 +2,4 @@
 
 from phalanx.worker.bootstrap import main
 
-main()
+main("phalanx.worker.roles")

@@ -1,8 +1,8 @@
 """From a started process to a worker that trains: the only module that reads the environment.
 
 Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the
-role and reports how it ended. torch is imported after the cores are bound, so that its thread
-pools see the right ones.
+role and reports how it ended. The framework is imported after the cores are bound, so that its
+thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.errors import EngineError, ExitCode, PhalanxError, StoreError
 from phalanx.observe.sampler import Sampler
@@ -25,9 +28,12 @@ from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.messages import Failed, Hello
+from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.tally import Tally
+
+if TYPE_CHECKING:
+    from phalanx.worker.station import Station
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +41,12 @@ _log = logging.getLogger(__name__)
 _MAX_SAID = 100_000
 
 
-def main() -> None:
-    """Run the process described on standard input, then exit with its code."""
+def main(roles: str) -> None:
+    """Run the process described on standard input, then exit with its code.
+
+    Args:
+        roles: Module whose `run_role(station)` does the work; imported once cores are bound.
+    """
     started = time.monotonic()
     spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
     logging.basicConfig(
@@ -50,10 +60,10 @@ def main() -> None:
     if spec.cpus:
         os.sched_setaffinity(0, spec.cpus)
     _limit_threads(spec.threads)
-    sys.exit(_take_part(spec, log, started))
+    sys.exit(_take_part(spec, log, started, roles))
 
 
-def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
+def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> int:
     tally = Tally()
     control = ControlClient(
         spec.control_address,
@@ -75,10 +85,10 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float) -> int:
                         tally.activity = "watching the idle machine"
                         sampler.watch_idle(spec.baseline_s)
                         started += spec.baseline_s
-                    # torch and all that needs it, only now.
-                    from phalanx.worker.roles import run_role
+                    # numpy, the framework and all that needs them, only now.
                     from phalanx.worker.station import Station
 
+                    run_role: Callable[[Station], Done] = import_module(roles).run_role
                     done = run_role(Station(spec, control, log, tally, started, sampler))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised

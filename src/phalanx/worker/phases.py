@@ -59,7 +59,7 @@ def run_switching_worker(station: Station) -> Done:
     dataset = station.open_data()
     precision = settle_precision(station.job, dataset, SoloCollective())
     replica = build_replica(station.job, dataset, rank=station.spec.rank, precision=precision.name)
-    startup_s = station.record_start(precision)
+    startup_s = station.record_start(precision.name, precision.reason)
     with ExitStack() as stack:
         basis = Basis(dataset, precision, replica)
         return SwitchingWorker(station, basis, stack, startup_s=startup_s).run()

@@ -62,7 +62,7 @@ def run_lockstep_worker(station: Station) -> Done:
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
         station.profiler.prepare()
-        startup_s = station.record_start(precision)
+        startup_s = station.record_start(precision.name, precision.reason)
         loop = TrainLoop(
             job,
             trainee=Trainee(dataset, replica, strategy, collective),

@@ -72,7 +72,7 @@ def run_served_worker(station: Station) -> Done:
     with ExitStack() as stack:
         basis = Basis(dataset, precision, replica)
         worker = ServedWorker(station, basis, stack, entry=first_entry(station))
-        worker.do(on_start=lambda: station.record_start(precision))
+        worker.do(on_start=lambda: station.record_start(precision.name, precision.reason))
         return worker.finish()
 
 

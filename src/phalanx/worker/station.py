@@ -1,4 +1,7 @@
-"""What every role is given, and how all processes of a run cut the model alike."""
+"""What every role is given, and how all processes of a run cut the model alike.
+
+Imports no framework: processes of every backend have a station.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.data.pipeline import Dataset, open_dataset
-from phalanx.engine.precision import PrecisionChoice
 from phalanx.observe.sampler import Sampler
 from phalanx.protocol.shards import Layout, plan_shards
 from phalanx.records import events
@@ -21,10 +24,11 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
-from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.tally import Tally
 
-LOOPBACK = "127.0.0.1"
+if TYPE_CHECKING:
+    from phalanx.worker.depot import Depot
+    from phalanx.worker.profile import EpochProfiler
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Station:
 
     @cached_property
     def profiler(self) -> EpochProfiler:
-        """Takes the times of operators where the job asks for it."""
+        """Takes the times of torch's operators where the job asks for it."""
+        from phalanx.worker.profile import EpochProfiler
+
         return EpochProfiler(self.job.profile, run=self.run, process=self.spec.process)
 
     @property
@@ -72,8 +78,13 @@ class Station:
             cache_root=Path(self.spec.cache_root),
         )
 
-    def record_start(self, precision: PrecisionChoice) -> float:
-        """Note that this worker has joined; returns the seconds since the process started."""
+    def record_start(self, precision: str, reason: str) -> float:
+        """Note that this worker has joined; returns the seconds since the process started.
+
+        Args:
+            precision: The number format that it computes in.
+            reason: Why this one.
+        """
         startup_s = time.monotonic() - self.started
         self.log.record(
             events.Started(
@@ -84,8 +95,8 @@ class Station:
                 attempt=self.spec.attempt,
                 threads=self.spec.threads,
                 cpus=sorted(os.sched_getaffinity(0)),
-                precision=precision.name,
-                precision_reason=precision.reason,
+                precision=precision,
+                precision_reason=reason,
                 startup_s=startup_s,
             )
         )
