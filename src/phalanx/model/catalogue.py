@@ -6,7 +6,7 @@ A network is imported when it is first asked for. What the settings of a network
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import cast
 
@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from phalanx.errors import SpecError
-from phalanx.model.user import build_user_model
-from phalanx.spec.model import ModelSpec, UserModelSpec
+from phalanx.model.user import call_user_function
+from phalanx.spec.modality import Modality
+from phalanx.spec.model import LandCoverSpec, ModelSpec, UserModelSpec
 
 BUILDERS = {
     "mlp": "phalanx.model.mlp:build_mlp",
@@ -23,12 +24,19 @@ BUILDERS = {
     "mnist-cnn": "phalanx.model.cnn:build_mnist_cnn",
     "resnet": "phalanx.model.resnet:build_resnet",
     "densenet": "phalanx.model.densenet:build_densenet",
+    "redshift": "phalanx.model.redshift:build_redshift",
+    "land-cover": "phalanx.model.land_cover:build_land_cover",
 }
 """Every built-in network: its name in a job file, and the function that builds it."""
 
 
 def build_model(
-    spec: ModelSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int
+    spec: ModelSpec,
+    *,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    seed: int,
+    modalities: Sequence[Modality] = (),
 ) -> nn.Module:
     """Build a network with fresh weights that depend on `seed` alone.
 
@@ -41,6 +49,7 @@ def build_model(
             Images are handed to the network as (batch, channels, height, width).
         num_classes: Width of the output; the network returns logits.
         seed: Decides every initial weight.
+        modalities: What a packed row of several sensors consists of; empty: it is of one piece.
 
     Raises:
         SpecError: The network does not fit the input, or the user's function is not usable.
@@ -50,9 +59,32 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(spec, UserModelSpec):
-            return build_user_model(spec, input_shape=input_shape, num_classes=num_classes)
+            return _user_model(
+                spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
+            )
         module_name, _, function_name = BUILDERS[spec.name].partition(":")
         builder = cast(
             "Callable[..., nn.Module]", getattr(import_module(module_name), function_name)
         )
-        return builder(spec, input_shape=input_shape, num_classes=num_classes)
+        shape: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
+        if isinstance(spec, LandCoverSpec):
+            shape["modalities"] = modalities
+        return builder(spec, **shape)
+
+
+def _user_model(
+    spec: UserModelSpec,
+    *,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    modalities: Sequence[Modality],
+) -> nn.Module:
+    model = call_user_function(
+        spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
+    )
+    if not isinstance(model, nn.Module):
+        raise SpecError(
+            f"model '{spec.name}' returned {type(model).__name__}; it must return an nn.Module",
+            model=spec.name,
+        )
+    return model

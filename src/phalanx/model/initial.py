@@ -22,7 +22,7 @@ _CUT_DEVIATION = 0.87962566103423978
 def initialise(module: nn.Module, *, convolutions: Law, dense: Law) -> None:
     """Draw every kernel of `module` by the law of its kind, in the order of registration."""
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
             _draw(layer.weight, convolutions)
         elif isinstance(layer, nn.Linear):
             _draw(layer.weight, dense)

@@ -1,7 +1,8 @@
 """A network that the user wrote: `package.module:function`, found, called and checked.
 
 Everything that can go wrong in the user's text becomes a SpecError of one sentence; the original
-exception stays attached as its cause. Called by the catalogue only.
+exception stays attached as its cause. No framework is imported here: what the function must return
+is checked by who calls, the catalogue or the peer that trains Keras networks.
 """
 
 from __future__ import annotations
@@ -9,44 +10,42 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from torch import nn
-
 from phalanx.errors import SpecError
+from phalanx.spec.modality import Modality
 from phalanx.spec.model import UserModelSpec
 from phalanx.spec.names import did_you_mean
 
 
-def build_user_model(
-    spec: UserModelSpec, *, input_shape: tuple[int, ...], num_classes: int
-) -> nn.Module:
-    """Call the user's function and return the module that it built.
+def call_user_function(
+    spec: UserModelSpec,
+    *,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    modalities: Sequence[Modality] = (),
+) -> object:
+    """Call the user's function and return what it built.
 
-    The current directory is importable during the call. `input_shape` and `num_classes` are passed
-    if the function takes them and the spec's own arguments do not set them.
+    The current directory is importable during the call. `input_shape`, `num_classes` and
+    `modalities` are passed if the function takes them and the spec's own arguments do not set them.
     """
     with _current_directory_importable():
         function = _find_function(spec.name)
-        arguments = _arguments(
-            spec, function, {"input_shape": input_shape, "num_classes": num_classes}
-        )
+        offered: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
+        if modalities:
+            offered["modalities"] = tuple(modalities)
+        arguments = _arguments(spec, function, offered)
         try:
-            model = function(**arguments)
+            return function(**arguments)
         except Exception as error:  # user code may raise anything; the cause stays attached
             raise SpecError(
                 f"model '{spec.name}' raised {type(error).__name__}: {error}", model=spec.name
             ) from error
-    if not isinstance(model, nn.Module):
-        raise SpecError(
-            f"model '{spec.name}' returned {type(model).__name__}; it must return an nn.Module",
-            model=spec.name,
-        )
-    return model
 
 
 @contextmanager

@@ -19,9 +19,11 @@ from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec, Si
 from phalanx.spec.model import (
     CnnSpec,
     DensenetSpec,
+    LandCoverSpec,
     MlpSpec,
     MnistCnnSpec,
     ModelSpec,
+    RedshiftSpec,
     ResnetSpec,
     UserModelSpec,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "EarlyStopSpec",
     "InjectSpec",
     "JobSpec",
+    "LandCoverSpec",
     "LocalSgdSpec",
     "LossSpec",
     "MilestonesSpec",
@@ -73,6 +76,7 @@ __all__ = [
     "OuterStepSpec",
     "ParameterServerSpec",
     "PhaseSpec",
+    "RedshiftSpec",
     "ResnetSpec",
     "ScheduleSpec",
     "SgdSpec",

@@ -83,6 +83,51 @@ class DensenetSpec(Spec):
         return self
 
 
+class RedshiftSpec(Spec):
+    """Convolutions along a spectrum: 2,242,192 parameters on 1,780 bins with 800 classes."""
+
+    name: Literal["redshift"] = "redshift"
+    convolutions: Positive = 3
+    """Convolutions, each followed by a pool that halves the length."""
+    filters: Positive = 16
+    """Filters of each convolution."""
+    kernel: Positive = 8
+    """Length of each filter, in bins."""
+    batch_norm: bool = True
+    """Normalise after each pool."""
+    dense: Positive = 512
+    """Width of the dense layer."""
+    dropout: Share = 0.5
+    """Share of units dropped before and after the dense layer."""
+
+
+SensorName = Literal["hyperspectral", "lidar", "sar", "visible"]
+
+
+class LandCoverSpec(Spec):
+    """Three branches and a trunk: 10,723,028 parameters on the shapes of the data `land-cover`."""
+
+    name: Literal["land-cover"] = "land-cover"
+    modalities: ListOf[SensorName] = ("hyperspectral", "lidar", "sar", "visible")
+    """What is read; a branch without a modality is left out. lidar and sar share a branch."""
+    width: Annotated[float, Field(gt=0, le=4)] = 1.0
+    """Factor for the width of every layer but the last."""
+    dropout: Share = 0.0
+    """Share of units dropped after each dense layer but the last."""
+    outputs: Positive = 20
+    """Classes that can be told apart; the data may have fewer."""
+
+    @model_validator(mode="after")
+    def _some_modality(self) -> LandCoverSpec:
+        if not self.modalities or len(set(self.modalities)) < len(self.modalities):
+            raise fault(
+                "model.modalities takes at least one name, each once",
+                ", such as [hyperspectral, lidar]",
+                at=("modalities",),
+            )
+        return self
+
+
 class UserModelSpec(Spec):
     """A function of the user's that returns an `nn.Module`."""
 
@@ -93,11 +138,11 @@ class UserModelSpec(Spec):
     ]
     """`package.module:function`, importable from the directory where `phalanx` is called."""
     args: dict[str, JsonValue] = {}
-    """Keyword arguments for the function; `input_shape` and `num_classes` are added if it takes
-    them."""
+    """Keyword arguments for the function; `input_shape`, `num_classes` and `modalities` are added
+    if it takes them."""
 
 
-BUILT_IN_MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet")
+BUILT_IN_MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet", "redshift", "land-cover")
 
 
 def _model_tag(value: object) -> str:
@@ -111,6 +156,8 @@ ModelSpec = Annotated[
     | Annotated[MnistCnnSpec, Tag("mnist-cnn")]
     | Annotated[ResnetSpec, Tag("resnet")]
     | Annotated[DensenetSpec, Tag("densenet")]
+    | Annotated[RedshiftSpec, Tag("redshift")]
+    | Annotated[LandCoverSpec, Tag("land-cover")]
     | Annotated[UserModelSpec, Tag("user")],
     Discriminator(_model_tag),
     BeforeValidator(name_only),

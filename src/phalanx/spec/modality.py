@@ -1,0 +1,36 @@
+"""Modalities: the named parts of one sample that come from different sensors. Plain data.
+
+A multi-modal sample travels as one packed row: the values of all modalities one after the other,
+each in the order (channels, height, width). So files, batches and exchanges need no second form,
+and a part of the row is one range of columns. Networks and data sources both speak of it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Modality:
+    """One sensor's part of a sample."""
+
+    name: str
+    shape: tuple[int, int, int]
+    """Channels, height, width."""
+
+    @property
+    def size(self) -> int:
+        """Values per sample."""
+        return math.prod(self.shape)
+
+
+def columns_of(modalities: Sequence[Modality]) -> dict[str, slice]:
+    """Where each modality lies in a packed row."""
+    columns: dict[str, slice] = {}
+    start = 0
+    for one in modalities:
+        columns[one.name] = slice(start, start + one.size)
+        start += one.size
+    return columns
