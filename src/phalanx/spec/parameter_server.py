@@ -69,6 +69,10 @@ class ParameterServerSpec(Spec):
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
 
+    def encrypts(self, *, beyond_this_machine: bool) -> bool:
+        """Whether gradients and parameters are encrypted on the way."""
+        return self.encrypt == "on" or (self.encrypt == "auto" and beyond_this_machine)
+
     @model_validator(mode="after")
     def _has_effect(self) -> ParameterServerSpec:
         self._belongs("staleness", self.staleness != _STALENESS, "ssp")

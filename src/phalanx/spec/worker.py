@@ -8,6 +8,8 @@ from phalanx.spec.backend import MODULES
 from phalanx.spec.base import ListOf, Spec
 from phalanx.spec.job import JobSpec
 
+LOOPBACK = "127.0.0.1"
+
 
 class WorkerSpec(Spec):
     """Everything a process needs to know to take part in a run."""
@@ -20,6 +22,10 @@ class WorkerSpec(Spec):
     """Index among the processes of this role."""
     incarnation: int
     """How often this process has been started in this attempt, from 1."""
+    host: str = ""
+    """Machine that it runs on, as tables and messages call it; empty: as its system does."""
+    address: str = LOOPBACK
+    """Where its own sockets listen, and where the other processes of the run reach them."""
     run_dir: str
     """Where records go, on the machine of this process."""
     shared_run_dir: bool = True
@@ -58,6 +64,11 @@ class WorkerSpec(Spec):
     def process(self) -> str:
         """The name of this process in logs and messages, such as worker-0."""
         return f"{self.role}-{self.rank}"
+
+    @property
+    def is_networked(self) -> bool:
+        """Whether what it sends may leave this machine."""
+        return self.address != LOOPBACK
 
     @property
     def module(self) -> str:

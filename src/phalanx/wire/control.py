@@ -45,7 +45,8 @@ class ControlServer:
     connections of their own.
 
     Args:
-        host: Address to listen on; the port comes from the system.
+        host: Address to listen on; the port comes from the system. Only this machine reaches the
+            default.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -58,7 +59,16 @@ class ControlServer:
         self._board: dict[str, bytes] = {}
         self._wanted: dict[str, set[str]] = {}
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.address = ""
+        self._port = 0
+
+    def address_at(self, host: str | None = None) -> str:
+        """Where it listens, as seen by a machine that reaches this one at another address."""
+        return f"tcp://{host or self._host}:{self._port}"
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.address_at()
 
     @property
     def public_key(self) -> str:
@@ -72,8 +82,7 @@ class ControlServer:
         self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         secure_server(self._socket, self._keys)
-        port = self._socket.bind_to_random_port(f"tcp://{self._host}")
-        self.address = f"tcp://{self._host}:{port}"
+        self._port = self._socket.bind_to_random_port(f"tcp://{self._host}")
         return self
 
     def __exit__(

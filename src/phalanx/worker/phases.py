@@ -46,7 +46,7 @@ from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.served import ServedWorker
 from phalanx.worker.server import run_server
 from phalanx.worker.serverfile import read_optimizer
-from phalanx.worker.station import LOOPBACK, Station
+from phalanx.worker.station import Station
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -361,7 +361,7 @@ class SwitchingWorker:
                 BoardStore(self._station.control, prefix=prefix, limit_s=limit_s),
                 rank=rank,
                 size=job.workers,
-                host=LOOPBACK,
+                host=self._station.spec.address,
                 deadline_s=job.deadlines.exchange_s,
             )
         return self._collective

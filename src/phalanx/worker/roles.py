@@ -22,7 +22,7 @@ from phalanx.worker.phases import run_switching_helper, run_switching_worker
 from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.served import run_served_worker
 from phalanx.worker.server import run_server
-from phalanx.worker.station import LOOPBACK, Station
+from phalanx.worker.station import Station
 
 
 def run_role(station: Station) -> Done:
@@ -93,6 +93,6 @@ def _join(station: Station) -> Collective:
         store,
         rank=station.spec.rank,
         size=job.workers,
-        host=LOOPBACK,
+        host=station.spec.address,
         deadline_s=job.deadlines.exchange_s,
     )

@@ -58,7 +58,7 @@ from phalanx.worker.serverfile import (
     server_file,
     write_server_file,
 )
-from phalanx.worker.station import LOOPBACK, Station
+from phalanx.worker.station import Station
 
 _TICK_S = 0.25
 _CALL_LIMIT_S = 30.0
@@ -157,8 +157,8 @@ class HostedServer:
                 max_frame_bytes=max_frame_bytes(layout),
                 generation=spec.attempt,
                 incarnation=spec.incarnation,
-                host=LOOPBACK,
-                encrypt=serving.encrypt == "on",
+                host=spec.address,
+                encrypt=serving.encrypts(beyond_this_machine=spec.is_networked),
                 pull_kind=Kind.BF16 if serving.pull_compression == "bf16" else Kind.F32,
                 restoring=self._restoring,
             ),

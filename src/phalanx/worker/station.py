@@ -91,7 +91,7 @@ class Station:
                 rank=self.spec.rank,
                 role=self.spec.role,
                 pid=os.getpid(),
-                host=socket.gethostname(),
+                host=self.spec.host or socket.gethostname(),
                 attempt=self.spec.attempt,
                 threads=self.spec.threads,
                 cpus=sorted(os.sched_getaffinity(0)),
