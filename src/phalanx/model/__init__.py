@@ -1,10 +1,6 @@
 """The built-in networks, and the door to a user's own.
 
-`build_model` and `count_parameters` are all that other packages call. Each network lives in a
-module of its own that is imported when it is asked for. Training lives in `engine`.
+`catalogue.build_model` and `count.count_parameters` are what other packages call. Each network is a
+module of its own that is imported when it is asked for. Training lives in `engine`. Nothing is
+imported here, so that `user` and `shape` serve peers that have no use for torch.
 """
-
-from phalanx.model.catalogue import build_model
-from phalanx.model.count import ParameterCount, count_parameters
-
-__all__ = ["ParameterCount", "build_model", "count_parameters"]

@@ -22,30 +22,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from phalanx.errors import SpecError
 from phalanx.model.initial import initialise
+from phalanx.model.land_cover_plan import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
 from phalanx.model.parts import Columns, PartedNetwork
 from phalanx.spec.modality import Modality, columns_of
 from phalanx.spec.model import LandCoverSpec
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What a branch reads and consists of: a number is a convolution of so many filters."""
-
-    name: str
-    takes: tuple[str, ...]
-    layers: tuple[int | None, ...]
-    """None: a pool."""
-    embedding: int
-
-
-_PLANS = (
-    _Plan("hyperspectral", ("hyperspectral",), (64, 128, None, 256), 512),
-    _Plan("lidar", ("lidar", "sar"), (32, 64, None, 128, None), 256),
-    _Plan("visible", ("visible",), (32, None, 64, None, 128, None, 256, None), 512),
-)
-_TRUNK = (1024, 512)
 
 
 def build_land_cover(
@@ -56,12 +37,12 @@ def build_land_cover(
     modalities: Sequence[Modality] = (),
 ) -> nn.Module:
     """10,723,028 parameters on the reference shapes with 20 outputs."""
-    _check(spec, input_shape, num_classes, modalities)
+    check_rows(spec, input_shape, num_classes, modalities)
     shapes = {one.name: one.shape for one in modalities if one.name in spec.modalities}
     builder = _Builder(spec)
     ends: list[str] = []
     width = 0
-    for plan in _PLANS:
+    for plan in BRANCHES:
         taken = tuple(name for name in plan.takes if name in shapes)
         if taken:
             end, embedding = builder.add_branch(plan, taken, [shapes[name] for name in taken])
@@ -90,7 +71,7 @@ class _Builder:
     reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add_branch(
-        self, plan: _Plan, takes: tuple[str, ...], shapes: Sequence[tuple[int, int, int]]
+        self, plan: BranchPlan, takes: tuple[str, ...], shapes: Sequence[tuple[int, int, int]]
     ) -> tuple[str, int]:
         """Add the layers of a branch; the name of its last part, and how wide that is."""
         channels = sum(shape[0] for shape in shapes)
@@ -105,12 +86,12 @@ class _Builder:
             else:
                 convolutions += 1
                 part = f"{plan.name}.conv{convolutions}"
-                filters = self._scaled(layer)
+                filters = scaled(self.spec, layer)
                 convolution = nn.Conv2d(channels, filters, 3, padding=1)
                 self._add(part, nn.Sequential(convolution, nn.ReLU(inplace=True)), takes)
                 channels = filters
             takes = (part,)
-        embedding = self._scaled(plan.embedding)
+        embedding = scaled(self.spec, plan.embedding)
         dense = self._dense(channels * height * width, embedding)
         self._add(f"{plan.name}.dense", nn.Sequential(nn.Flatten(), *dense), takes)
         return f"{plan.name}.dense", embedding
@@ -118,8 +99,8 @@ class _Builder:
     def add_trunk(self, takes: Sequence[str], width: int) -> None:
         """Add what joins the branches."""
         reads = tuple(takes)
-        for number, full in enumerate(_TRUNK, start=1):
-            hidden = self._scaled(full)
+        for number, full in enumerate(TRUNK, start=1):
+            hidden = scaled(self.spec, full)
             self._add(f"trunk.dense{number}", nn.Sequential(*self._dense(width, hidden)), reads)
             reads, width = (f"trunk.dense{number}",), hidden
         self._add("trunk.classes", nn.Linear(width, self.spec.outputs), reads)
@@ -133,38 +114,3 @@ class _Builder:
         if self.spec.dropout > 0:
             layers.append(nn.Dropout(self.spec.dropout))
         return layers
-
-    def _scaled(self, width: int) -> int:
-        return max(1, round(width * self.spec.width))
-
-
-def _check(
-    spec: LandCoverSpec,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    modalities: Sequence[Modality],
-) -> None:
-    known = {one.name for one in modalities}
-    missing = [name for name in spec.modalities if name not in known]
-    if missing or input_shape != (sum(one.size for one in modalities),):
-        raise SpecError(
-            f"model 'land-cover' reads {', '.join(spec.modalities)} from packed rows, but the data "
-            f"has samples of shape {input_shape} with {', '.join(sorted(known)) or 'no modalities'}"
-            "; choose data such as 'land-cover', or set 'model.modalities'",
-            model="land-cover",
-        )
-    if num_classes > spec.outputs:
-        raise SpecError(
-            f"model 'land-cover' has {spec.outputs} outputs, but the data has {num_classes} "
-            f"classes; set 'model.outputs: {num_classes}'",
-            model="land-cover",
-        )
-    shapes = {one.name: one.shape[1:] for one in modalities if one.name in spec.modalities}
-    for plan in _PLANS:
-        grids = {shapes[name] for name in plan.takes if name in shapes}
-        if len(grids) > 1:
-            raise SpecError(
-                f"model 'land-cover' reads {' and '.join(plan.takes)} in one branch, so both need "
-                f"one height and width, not {' and '.join(str(grid) for grid in sorted(grids))}",
-                model="land-cover",
-            )

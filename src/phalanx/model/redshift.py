@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from phalanx.errors import SpecError
 from phalanx.model.initial import initialise
+from phalanx.model.shape import num_bins
 from phalanx.spec.model import RedshiftSpec
 
 
@@ -37,13 +37,7 @@ def build_redshift(
     spec: RedshiftSpec, *, input_shape: tuple[int, ...], num_classes: int
 ) -> nn.Module:
     """2,242,192 parameters with statistics on 1,780 bins and 800 classes."""
-    if len(input_shape) != 1:
-        raise SpecError(
-            f"model 'redshift' reads spectra of shape (bins,), but the data has samples of shape "
-            f"{input_shape}; choose another model, or data such as 'redshift'",
-            model="redshift",
-        )
-    width, channels = input_shape[0], 1
+    width, channels = num_bins(input_shape), 1
     features: list[nn.Module] = []
     for _ in range(spec.convolutions):
         features += [*_convolution(channels, spec), _pooling(width)]

@@ -1,13 +1,17 @@
 """What shape of input a network accepts, refused in one sentence if it does not fit.
 
-Called by each network's builder before any layer is made.
+Called by each network's builder before any layer is made. Twins in other frameworks ask here too,
+so torch is not imported.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def image_shape(
@@ -28,6 +32,17 @@ def image_shape(
             model=model,
         )
     return height, width, channels
+
+
+def num_bins(input_shape: tuple[int, ...]) -> int:
+    """The length of a spectrum, or a SpecError if the data has none."""
+    if len(input_shape) != 1:
+        raise SpecError(
+            f"model 'redshift' reads spectra of shape (bins,), but the data has samples of shape "
+            f"{input_shape}; choose another model, or data such as 'redshift'",
+            model="redshift",
+        )
+    return input_shape[0]
 
 
 def flatten_rows(inputs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule
 from phalanx.errors import EngineError
-from phalanx.model import build_model
+from phalanx.model.catalogue import build_model
 from phalanx.spec.model import CnnSpec, DensenetSpec, MlpSpec, ModelSpec, ResnetSpec
 
 SPECS = [

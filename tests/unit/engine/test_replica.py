@@ -12,7 +12,7 @@ from phalanx.engine.draw import draw_seed
 from phalanx.engine.precision import Precision
 from phalanx.engine.replica import Replica
 from phalanx.errors import EngineError
-from phalanx.model import build_model
+from phalanx.model.catalogue import build_model
 from phalanx.spec.model import CnnSpec, MlpSpec, ModelSpec, ResnetSpec
 from phalanx.spec.optimize import AdamSpec, LossSpec, OptimizerSpec, SgdSpec
 

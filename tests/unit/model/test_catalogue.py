@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from phalanx.errors import SpecError
-from phalanx.model import build_model, count_parameters
-from phalanx.model.catalogue import BUILDERS
+from phalanx.model.catalogue import BUILDERS, build_model
+from phalanx.model.count import count_parameters
 from phalanx.spec.model import (
     BUILT_IN_MODELS,
     CnnSpec,

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from phalanx.errors import SpecError
-from phalanx.model import build_model
+from phalanx.model.catalogue import build_model
 from phalanx.spec.model import UserModelSpec
 
 SOURCE = """
