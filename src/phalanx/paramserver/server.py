@@ -88,6 +88,8 @@ class Server:
         self._pulls: dict[Peer, int] = {}
         self._holds: dict[int, int] = {}  # versions that workers brought along
         self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
+        self.restored_version: int | None = None
+        """The version from which it went on after a loss, once it has."""
         # What everybody begins with; a slice that was lost and loaded again is nobody's.
         self._begins_with = -1 if settings.restoring else shard.policy.version
         parameters, parts = shard.updater.parameters, shard.updater.parts
@@ -337,8 +339,9 @@ class Server:
 
     def restored(self, *, version: int, samples_seen: int) -> None:
         """The slice has been filled again: serve from this version on; by `call`."""
-        self._to_load.clear()
         self._shard.restore(version=version, samples_seen=samples_seen)
+        self.restored_version = version
+        self._to_load.clear()
         self._replies.forget()
         self._exact.forget()
 

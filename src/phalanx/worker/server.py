@@ -212,12 +212,14 @@ class HostedServer:
     def tick(self) -> None:
         """Called a few times a second: report and save what has changed."""
         self._station.tally.version = self._shard.policy.version
-        if self._restoring and not self._server.is_restoring:
+        restored = self._server.restored_version
+        if self._restoring and restored is not None:
             self._restoring = False
             self._station.control.send(
                 Restored(
                     server=self._index,
-                    version=self._shard.policy.version,
+                    # Not the present version: updates may have been made since.
+                    version=restored,
                     optimizer_version=self._optimizer_version,
                 )
             )
