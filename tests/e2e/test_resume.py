@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from phalanx.records.events import AnyEvent, Resumed, Started, Step
-from phalanx.records.position import Position
+from phalanx.records.position import Position, read_position
 from phalanx.records.rundir import RunDir
-from phalanx.worker.checkpoint import read_checkpoint
 from support.runs import LIMIT_S, Place, events_of, is_running
 from support.waiting import wait_until
 
@@ -120,7 +119,7 @@ def last_attempt(run: RunDir, rank: int) -> list[AnyEvent]:
 
 
 def newest_position(run: RunDir) -> Position:
-    return read_checkpoint(max(run.checkpoints.glob("samples-*.safetensors")))[0]
+    return read_position(max(run.checkpoints.glob("samples-*.safetensors")))
 
 
 def resumed_at(run: RunDir) -> int:

@@ -16,6 +16,8 @@ from dataclasses import replace
 
 from phalanx.control.collect import summarise
 from phalanx.control.coordinator import Coordinator, Identity
+from phalanx.control.depot import Depot
+from phalanx.control.peers import PeerCoordinator
 from phalanx.control.policy import Trouble
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
@@ -89,9 +91,11 @@ class Controller:
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
                 ControlServer() as server,
+                Depot(server, run.path) as depot,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
-                summary = self._supervise(server, log, caught)
+                self._server, self._log, self._depot = server, log, depot
+                summary = self._supervise(caught)
         except PhalanxError as error:
             error.facts.setdefault("run_dir", str(run.path))
             interrupted = isinstance(error, Interrupted | Terminated)
@@ -109,9 +113,8 @@ class Controller:
             request.job.observe, log.record, attempt=request.attempt, with_children=False
         )
 
-    def _supervise(self, server: ControlServer, log: EventLog, caught: CaughtSignals) -> Summary:
-        started = time.monotonic()
-        self._server, self._log = server, log
+    def _supervise(self, caught: CaughtSignals) -> Summary:
+        started, log = time.monotonic(), self._log
         coordinator = self._make_coordinator()
         with self._sampler(log):
             self._carry_out(coordinator, caught, started)
@@ -132,7 +135,9 @@ class Controller:
     def _carry_out(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Start a coordinator's processes, follow them to their end, and leave none behind."""
         server, log = self._server, self._log
-        self._roster = roster = Roster(self._request, server, self._launcher)
+        self._roster = roster = Roster(
+            self._request, server, self._launcher, depot_port=self._depot.port
+        )
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
         try:
@@ -152,6 +157,8 @@ class Controller:
         request = self._request
         found = newest_position(request.resume) if request.resume else None
         position = found or Position()
+        if request.job.backend == "tensorflow":
+            return PeerCoordinator(request.job, self, position)
         if isinstance(request.job.strategy, ParameterServerSpec):
             return ServingCoordinator(request.job, self, position)
         if isinstance(request.job.strategy, SwitchSpec):

@@ -54,12 +54,21 @@ class Roster:
         request: What the run is.
         server: The control channel, which makes the processes' keys.
         launcher: How processes start.
+        depot_port: Where processes without this run directory leave and find its files.
     """
 
-    def __init__(self, request: RunRequest, server: ControlServer, launcher: Launcher) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        server: ControlServer,
+        launcher: Launcher,
+        *,
+        depot_port: int,
+    ) -> None:
         self._request = request
         self._server = server
         self._launcher = launcher
+        self._depot_port = depot_port
         self._entries: dict[str, _Entry] = {}
         self._group: WorkerGroup | None = None
         self._shares = _core_shares(request.job)
@@ -196,6 +205,7 @@ class Roster:
             rank=process.rank,
             incarnation=incarnation,
             run_dir=str(request.run.path.resolve()),
+            depot_port=self._depot_port,
             data_root=str(request.data_root.resolve()),
             cache_root=str(request.cache_root.resolve()),
             threads=share.threads,
@@ -220,4 +230,4 @@ class Roster:
 
 def _core_shares(job: JobSpec) -> list[CoreShare]:
     cores = sorted(os.sched_getaffinity(0))
-    return share_cores(cores, job.workers, threads=job.threads, pin=job.pin)
+    return share_cores(cores, job.worker_processes, threads=job.threads, pin=job.pin)

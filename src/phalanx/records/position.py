@@ -14,6 +14,19 @@ import msgspec
 from phalanx.errors import StoreError
 
 CHECKPOINT_PATTERN = "samples-*.safetensors"
+# What reading a damaged header may end in.
+_DAMAGE = (
+    OSError,
+    StoreError,
+    struct.error,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    msgspec.DecodeError,
+)
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -42,13 +55,20 @@ class Position(msgspec.Struct, kw_only=True):
 
 
 def read_position(path: Path) -> Position:
-    """The position in a checkpoint file, from its header alone."""
+    """The position in a checkpoint file, from its header alone.
+
+    A file that was cut off has none: those who read its tensors will not take it up either.
+    """
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = msgspec.json.decode(file.read(length))
-        return msgspec.json.decode(header["__metadata__"]["position"], type=Position)
-    except (OSError, struct.error, KeyError, msgspec.DecodeError, OverflowError) as error:
+        metadata = header.pop("__metadata__")
+        end = 8 + length + max((one["data_offsets"][1] for one in header.values()), default=0)
+        if path.stat().st_size != end:
+            raise StoreError(f"it has {path.stat().st_size} bytes instead of {end}")
+        return msgspec.json.decode(metadata["position"], type=Position)
+    except _DAMAGE as error:
         raise StoreError(f"cannot read the checkpoint {path}: {error}", path=str(path)) from error
 
 

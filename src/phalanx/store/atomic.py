@@ -6,8 +6,10 @@ A reader sees the old content or the new, never a mixture; a crash or a full dis
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,26 +27,87 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
     Raises:
         StoreError: The disk is full or the directory cannot be written; `path` is as it was.
     """
-    temporary: str | None = None
+    replacement = Replacement(path)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(temporary, path)
-        temporary = None
-        _sync_directory(path.parent)
+        with _told_as_store_error(path):
+            write(replacement.file)
+        return replacement.commit()
+    finally:
+        replacement.abandon()
+
+
+def link_atomically(path: Path, other: Path) -> None:
+    """Let a file be found under another name of the same directory as well, in one stroke.
+
+    Raises:
+        StoreError: The file is not there, or the directory cannot be written.
+    """
+    temporary = other.with_name(f".{other.name}")
+    with _told_as_store_error(other):
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:
+            # Some file systems have no hard links.
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, other)
+
+
+class Replacement:
+    """New content for a file, that grows beside it until it takes its place.
+
+    Args:
+        path: What will be replaced.
+
+    Raises:
+        StoreError: By any method: the disk is full or the directory cannot be written; `path` is
+            as it was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _told_as_store_error(path):
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        self._temporary: Path | None = Path(temporary)
+        self.file: BinaryIO = os.fdopen(descriptor, "wb")
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Add to it."""
+        with _told_as_store_error(self._path):
+            self.file.write(content)
+
+    def commit(self) -> int:
+        """Put it in its place, durably; returns the size in bytes."""
+        assert self._temporary is not None, "committed or abandoned before"
+        with _told_as_store_error(self._path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            size = self.file.tell()
+            self.file.close()
+            os.replace(self._temporary, self._path)
+            self._temporary = None
+            _sync_directory(self._path.parent)
+        return size
+
+    def abandon(self) -> None:
+        """Leave nothing behind, unless it has been committed."""
+        if self._temporary is not None:
+            temporary, self._temporary = self._temporary, None
+            # What the disk still refuses is not wanted any more.
+            with suppress(OSError):
+                self.file.close()
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_as_store_error(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}; free some space or choose another directory",
             path=str(path),
         ) from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-    return size
 
 
 def _sync_directory(directory: Path) -> None:

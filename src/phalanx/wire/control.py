@@ -105,6 +105,28 @@ class ControlServer:
         self._allow_list.add(keys.public)
         return keys
 
+    def name_of(self, public_key: str) -> str | None:
+        """Whose key it is; None: nobody's, or that of a process that was replaced."""
+        return self._names.get(public_key)
+
+    def listen_beside(
+        self, *, max_message_bytes: int, high_water: int
+    ) -> tuple[zmq.Socket[bytes], int]:
+        """Another listening socket for the same processes, and its port; the caller closes it.
+
+        Args:
+            max_message_bytes: A peer that sends a longer frame is cut off.
+            high_water: Messages that wait in a queue.
+        """
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        socket.linger = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        socket.setsockopt(zmq.SNDHWM, high_water)
+        socket.setsockopt(zmq.RCVHWM, high_water)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        secure_server(socket, self._keys)
+        return socket, socket.bind_to_random_port(f"tcp://{self._host}")
+
     def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
         """The next message for the controller, or nothing if none comes in time.
 

@@ -1,122 +1,182 @@
 """Checkpoints: the whole state of a run in one file, written in one stroke by the chief.
 
-A file holds named tensors (safetensors) and the position as JSON in its header. Writing goes
-through a temporary file, so a crash leaves the previous checkpoint; if the newest one cannot be
-read back, the one before it is taken.
+A file holds named tensors (safetensors) and the position as JSON in its header. A crash while it is
+written leaves the previous checkpoint; if the newest one cannot be read back, the one before it is
+taken. Where they lie, and how they get there, is the depot's business.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
 
 from phalanx.errors import StoreError
-from phalanx.records.position import CHECKPOINT_PATTERN, Position
+from phalanx.records.position import Position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.worker.tensorfile import write_tensors
+from phalanx.worker.background import Background
+from phalanx.worker.depot import EVERYTHING, Depot
 
 _log = logging.getLogger(__name__)
 
-_BEST = "best.safetensors"
+NEWEST = "newest"
+"""Stands for the newest checkpoint that can be read."""
+_FOLDER, _BEST = "checkpoints", "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that has been written."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was read from a checkpoint."""
+
+    name: str
+    position: Position
+    tensors: dict[str, torch.Tensor]
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run, known by their names.
 
     Args:
-        directory: Where the files lie.
+        depot: Where the files lie.
         spec: How many are kept.
     """
 
-    def __init__(self, directory: Path, spec: CheckpointSpec) -> None:
-        self._directory = directory
+    def __init__(self, depot: Depot, spec: CheckpointSpec) -> None:
+        self._depot = depot
         self._spec = spec
+        self.background = Background("checkpoints")
+        """Where they are written when training does not wait for it; one after the other, because
+        an older one that is written last would push newer ones out."""
 
-    def write(self, position: Position, tensors: dict[str, torch.Tensor]) -> Path:
+    @property
+    def is_far(self) -> bool:
+        """Whether writing takes long."""
+        return self._depot.is_far
+
+    def write(self, position: Position, tensors: Mapping[str, torch.Tensor]) -> Written:
         """Write a checkpoint, then drop the ones that are no longer kept.
 
         Any that claims to be of a later moment goes too: it could not be read when the run was
         taken up before it, and would keep a good one out.
         """
-        path = self.path_at(position)
+        name = name_at(position)
         metadata = {"position": msgspec.json.encode(position).decode()}
-        write_tensors(path, tensors, metadata)
-        past = [one for one in self._newest_first() if one.name <= path.name]
-        for old in set(self._newest_first()) - set(past[: self._spec.keep]):
-            old.unlink(missing_ok=True)
-        return path
+        size_bytes = self._depot.save(_path(name), tensors, metadata)
+        names = self._newest_first()
+        past = [one for one in names if one <= name]
+        self._drop(set(names) - set(past[: self._spec.keep]))
+        return Written(name, size_bytes)
 
-    def path_at(self, position: Position) -> Path:
-        """Where the checkpoint of a moment lies."""
-        return self._directory / f"samples-{position.samples:012d}.safetensors"
-
-    def pinned(self, path: Path) -> Path:
-        """Where a checkpoint lies that is kept for the rest of the run."""
-        return self._directory / path.name.replace("samples-", "switch-")
-
-    def pin(self, path: Path) -> None:
+    def pin(self, name: str) -> None:
         """Keep a checkpoint for the rest of the run."""
-        self._keep_as(path, self.pinned(path).name)
+        self._depot.keep_as(_path(name), _path(pinned(name)))
 
-    def go_back_to(self, path: Path) -> None:
+    def go_back_to(self, name: str) -> None:
         """Make a pinned checkpoint the newest again: what came after it is given up."""
-        name = path.name.replace("switch-", "samples-")
-        self._keep_as(path, name)
-        for later in self._newest_first():
-            if later.name > name:
-                later.unlink(missing_ok=True)
+        newest = unpinned(name)
+        self._depot.keep_as(_path(name), _path(newest))
+        self._drop({later for later in self._newest_first() if later > newest})
 
-    def mark_best(self, path: Path) -> None:
+    def mark_best(self, name: str) -> None:
         """Keep a checkpoint as the best one, whatever happens to the newest."""
-        self._keep_as(path, _BEST)
+        self._depot.keep_as(_path(name), _path(_BEST))
 
-    def _keep_as(self, path: Path, name: str) -> None:
-        temporary = self._directory / f".{name}"
-        temporary.unlink(missing_ok=True)
-        try:
-            os.link(path, temporary)
-        except OSError:
-            # Some file systems have no hard links.
-            shutil.copyfile(path, temporary)
-        os.replace(temporary, self._directory / name)
+    def has(self, name: str) -> bool:
+        """Whether a checkpoint is there."""
+        return self._depot.has(_path(name))
 
-    def read_newest(self) -> tuple[Path, Position, dict[str, torch.Tensor]] | None:
-        """The newest checkpoint that can be read, or nothing if there is none.
+    def is_coming(self, name: str) -> bool:
+        """Whether a checkpoint is on its way, as far as is known."""
+        return self._depot.is_coming(_path(name))
+
+    def keep_part(self, name: str, position: bytes, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a part of a state under a name of its own; nothing is dropped for it."""
+        self._depot.save(_path(name), tensors, {"position": position.decode()})
+
+    def take(
+        self,
+        name: str,
+        *,
+        only: Sequence[str] = EVERYTHING,
+        part: tuple[int, int] | None = None,
+    ) -> Taken | None:
+        """Read a checkpoint.
+
+        Args:
+            name: Which; `NEWEST`: the newest that can be read.
+            only: Only tensors whose names begin with one of these.
+            part: Only these rows of each tensor.
+
+        Returns:
+            What was read; None: the newest was asked for, and there is none.
 
         Raises:
-            StoreError: There are checkpoints, but none that can be read.
+            StoreError: It cannot be read, or none of those that are there.
         """
-        paths = self._newest_first()
-        for path in paths:
+        if name != NEWEST:
+            return self._read(name, only, part)
+        names = self._newest_first()
+        for one in names:
             try:
-                return path, *read_checkpoint(path)
+                return self._read(one, only, part)
             except StoreError as error:
                 _log.warning("%s; trying the one before it", error)
-        if not paths:
+        if not names:
             return None
+        folder = self.where("")
         raise StoreError(
-            f"none of the {len(paths)} checkpoints in {self._directory} can be read; "
+            f"none of the {len(names)} checkpoints in {folder} can be read; "
             "delete them to start from the beginning",
-            path=str(self._directory),
+            path=folder,
         )
 
-    def _newest_first(self) -> list[Path]:
-        return sorted(self._directory.glob(CHECKPOINT_PATTERN), reverse=True)
+    def where(self, name: str) -> str:
+        """Where a checkpoint lies, for people."""
+        return f"{self._depot.place}/{_FOLDER}/{name}".rstrip("/")
+
+    def _read(self, name: str, only: Sequence[str], part: tuple[int, int] | None) -> Taken:
+        try:
+            loaded = self._depot.load(_path(name), only=only, part=part)
+            position = msgspec.json.decode(loaded.metadata["position"], type=Position)
+        except (StoreError, KeyError, msgspec.DecodeError) as error:
+            where = self.where(name)
+            message = f"cannot read the checkpoint {where}: {error}"
+            raise StoreError(message, path=where) from error
+        return Taken(name, position, loaded.tensors)
+
+    def _newest_first(self) -> list[str]:
+        names = (one.removeprefix(f"{_FOLDER}/") for one in self._depot.names(_FOLDER))
+        return sorted((one for one in names if one.startswith("samples-")), reverse=True)
+
+    def _drop(self, names: set[str]) -> None:
+        self._depot.drop([_path(name) for name in sorted(names)])
 
 
-def read_checkpoint(path: Path) -> tuple[Position, dict[str, torch.Tensor]]:
-    """The position and the tensors of a checkpoint file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        position = msgspec.json.decode(metadata["position"], type=Position)
-    except (OSError, SafetensorError, KeyError, msgspec.DecodeError) as error:
-        raise StoreError(f"cannot read the checkpoint {path}: {error}", path=str(path)) from error
-    return position, tensors
+def name_at(position: Position) -> str:
+    """The name of the checkpoint of a moment."""
+    return f"samples-{position.samples:012d}.safetensors"
+
+
+def pinned(name: str) -> str:
+    """The name of a checkpoint that is kept for the rest of the run."""
+    return name.replace("samples-", "switch-")
+
+
+def unpinned(name: str) -> str:
+    """The name that a pinned checkpoint had when it was written."""
+    return name.replace("switch-", "samples-")
+
+
+def _path(name: str) -> str:
+    return f"{_FOLDER}/{name}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -67,7 +66,7 @@ class _Evaluator:
             self._replica.parameters,
             kernels=self._replica.layout.kernels(),
         )
-        self._checkpoints = Checkpoints(station.run.checkpoints, station.job.checkpoint)
+        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
         self._optimizer: dict[str, torch.Tensor] = {}
@@ -132,7 +131,7 @@ class _Evaluator:
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
-        self._optimizer = read_optimizer(self._station.run, self._layout)
+        self._optimizer = read_optimizer(self._station.depot, self._layout)
         self._station.control.send(Looked(order.look))
         if order.part is None:
             return
@@ -155,17 +154,17 @@ class _Evaluator:
         begin = time.perf_counter()
         position = msgspec.json.decode(order.position, type=Position)
         state = served_state(self._replica, self._optimizer, position)
-        path = self._checkpoints.write(position, state)
+        written = self._checkpoints.write(position, state)
         if order.best:
-            self._checkpoints.mark_best(path)
+            self._checkpoints.mark_best(written.name)
         if order.pin:
-            self._checkpoints.pin(path)
+            self._checkpoints.pin(written.name)
         parameters = self._replica.parameters
         self._station.control.send(
             Saved(
                 look=order.look,
-                path=Path(path).name,
-                size_bytes=path.stat().st_size,
+                path=written.name,
+                size_bytes=written.size_bytes,
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
                 parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),

@@ -11,45 +11,29 @@
 
 Servers inside the workers need no traffic for what they take, and every worker broadcasts its slice
 on the way back. Servers of their own take the checkpoint that the chief writes at the switch; on
-the way back workers read their parameters over the wire and the optimiser's state from their files.
+the way back workers read their parameters over the wire, and the chief reads the optimiser's state
+from what they wrote down and broadcasts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
-from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.shard import Shard
 from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.switch import SwitchSpec
+from phalanx.worker.rate import Ramp
 
 # What the update rules remember of the direction in which parameters were moving.
 _MOMENTUM = frozenset({"momentum_buffer", "exp_avg"})
-
-
-@dataclass(frozen=True)
-class Ramp:
-    """The climb of the learning rate after a switch to an asynchronous phase."""
-
-    begin: int
-    length: int
-    start: float
-
-    def factor(self, samples_seen: int) -> float:
-        """What the rate is multiplied by."""
-        if samples_seen >= self.begin + self.length:
-            return 1.0
-        done = max(0, samples_seen - self.begin) / self.length
-        return self.start + (1 - self.start) * done
 
 
 @dataclass(frozen=True)
@@ -59,14 +43,14 @@ class Entry:
     Attributes:
         position: Where the phase begins, if it follows another.
         restoring: Whether others are under way and hold what this process lacks.
-        checkpoint: A file, or the directory of a run that is resumed; None: from memory.
+        checkpoint: Name of the one to take up, or that of the newest; None: from memory.
         ramp: Of the learning rate.
         momentum: What the optimiser's momentum is multiplied by on the way in.
     """
 
     position: Position | None = None
     restoring: bool = False
-    checkpoint: Path | None = None
+    checkpoint: str | None = None
     ramp: Ramp | None = None
     momentum: float = 1.0
 
@@ -81,16 +65,6 @@ class Entry:
         return self.position.updates if self.position is not None and self.carries else -1
 
 
-def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
-    """The climb of the asynchronous phase that the run is in, if it follows another."""
-    switch = job.strategy
-    assert isinstance(switch, SwitchSpec)
-    if switch.ramp_steps == 0 or position.phase_begin == 0:
-        return None
-    length = switch.ramp_steps * job.global_batch
-    return Ramp(begin=position.phase_begin, length=length, start=switch.ramp_from)
-
-
 def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
     """What the optimiser's momentum is multiplied by when a phase follows another."""
     switch = job.strategy
@@ -98,32 +72,6 @@ def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
     if switch.momentum == "zero":
         return 0.0
     return 1.0 / job.workers if switch.momentum == "scale" and asynchronous else 1.0
-
-
-class Rate:
-    """The learning rate by samples seen, ramp included; the same on servers and workers.
-
-    Args:
-        job: Says which schedule.
-        samples_per_epoch: Of one pass over the training data.
-        ramp: After a switch.
-    """
-
-    def __init__(self, job: JobSpec, *, samples_per_epoch: int, ramp: Ramp | None = None) -> None:
-        self._job = job
-        self._samples_per_epoch = samples_per_epoch
-        self._ramp = ramp
-
-    def __call__(self, samples_seen: int) -> float:
-        """The rate for what starts after so many samples."""
-        rate = learning_rate(
-            self._job.schedule,
-            peak=self._job.optimizer.lr,
-            samples_seen=samples_seen,
-            total_samples=self._samples_per_epoch * self._job.epochs,
-            samples_per_epoch=self._samples_per_epoch,
-        )
-        return rate if self._ramp is None else rate * self._ramp.factor(samples_seen)
 
 
 def treat_momentum(state: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:

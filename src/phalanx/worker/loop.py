@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+import msgspec
 import torch
 
 from phalanx.comm.base import Collective
@@ -28,14 +28,16 @@ from phalanx.strategy.base import Strategy
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
-from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.profile import EpochProfiler
+from phalanx.worker.scribe import Scribe
 from phalanx.worker.snapshot import collect, take_up
 from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.tally import Tally
+from phalanx.worker.together import Item, read_together, wait_together
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class TrainLoop:
         self._strategy = trainee.strategy
         self._collective = trainee.collective
         self._checkpoints = checkpoints
+        self._scribe = Scribe(checkpoints, reporting.log)
         self._log = reporting.log
         self._control = reporting.control
         self._tally = reporting.tally
@@ -114,22 +117,31 @@ class TrainLoop:
     def _is_chief(self) -> bool:
         return self._collective.rank == 0
 
-    def restore(self, path: Path | None = None) -> None:
-        """Take up a checkpoint: the one named, or the newest; with none, start anew."""
-        found = (path, *read_checkpoint(path)) if path else self._checkpoints.read_newest()
+    def restore(self, name: str = NEWEST) -> None:
+        """Take up a checkpoint, all workers together: one reads it; with none, start anew."""
+        found = read_together(self._collective, lambda: self._read(name))
         if found is None:
             self._log.record(
                 events.Warned(message="no checkpoint yet: starting from the beginning")
             )
             return
-        path, position, state = found
-        take_up(state, self._replica, self._strategy, self._collective, self._tally)
+        position = msgspec.json.decode(found.words["position"], type=Position)
+        take_up(found.tensors, self._replica, self._strategy, self._collective, self._tally)
         position.num_workers = self._collective.size
         self._position = position
         self._tally.step = position.updates
         self._record_as_chief(
-            events.Resumed(path=str(path), epoch=position.epoch, samples=position.samples)
+            events.Resumed(path=found.words["path"], epoch=position.epoch, samples=position.samples)
         )
+
+    def _read(self, name: str) -> Item | None:
+        self._checkpoints.background.wait()
+        found = self._checkpoints.take(name)
+        if found is None:
+            return None
+        position = msgspec.json.encode(found.position).decode()
+        words = {"path": self._checkpoints.where(found.name), "position": position}
+        return Item(words, found.tensors)
 
     def advance(self, limit: Limit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
@@ -157,10 +169,11 @@ class TrainLoop:
         return collect(self._replica, self._strategy, self._collective, self._tally)
 
     def conclude(self, *, precision: str, startup_s: float) -> Outcome:
-        """Measure the test part; what the run came to."""
+        """Measure the test part; what the run came to, all of it written down."""
         test = None
         if self._job.evaluate != "never" and self._dataset.test.num_samples > 0:
             test = self._measure("test")
+        self._checkpoints.background.wait()
         return self._outcome(test, precision=precision, startup_s=startup_s)
 
     def is_at(self, limit: Limit | None) -> bool:
@@ -364,20 +377,10 @@ class TrainLoop:
         if self._position.epoch_samples > 0:
             self._strategy.settle()
         state = collect(self._replica, self._strategy, self._collective, self._tally)
-        if not self._is_chief:
-            return
-        path = self._checkpoints.write(self._position, state)
-        if best:
-            self._checkpoints.mark_best(path)
-        self._log.record(
-            events.Checkpoint(
-                path=path.name,
-                epoch=self._position.epoch,
-                samples=self._position.samples,
-                size_bytes=path.stat().st_size,
-                duration_s=time.perf_counter() - begin,
-            )
-        )
+        # The one before may still be on its way.
+        wait_together(self._collective, self._checkpoints.background.wait)
+        if self._is_chief:
+            self._scribe.put(self._position, state, best=best, begun=begin)
 
     def times(self) -> WorkTimes:
         """Where this worker's time went, once the job is over."""

@@ -10,7 +10,6 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 import torch
@@ -35,18 +34,20 @@ from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.phases import Begin, Begun, Idle
 from phalanx.wire.serving import Finish
 from phalanx.worker import handover
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
 from phalanx.worker.council import Council
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.handover import Entry
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.keeper import Keeper
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
+from phalanx.worker.rate import ramp_into
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.served import ServedWorker
 from phalanx.worker.server import run_server
 from phalanx.worker.serverfile import read_optimizer
 from phalanx.worker.station import Station
+from phalanx.worker.together import Item, read_together
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -89,7 +90,7 @@ def run_switching_helper(station: Station) -> Done:
 def phase_station(station: Station, order: Begin) -> Station:
     """A process's place in one phase."""
     job = phase_job(station.job, order.phase, order.shares)
-    resume = station.spec.resume if order.checkpoint == "newest" else None
+    resume = station.spec.resume if order.checkpoint == NEWEST else None
     spec = station.spec.model_copy(update={"job": job, "resume": resume})
     return replace(station, spec=spec)
 
@@ -99,17 +100,15 @@ def entry_of(station: Station, order: Begin) -> Entry:
     position = msgspec.json.decode(order.position, type=Position)
     strategy = strategy_of(station.job, order.phase)
     assert isinstance(strategy, ParameterServerSpec)
-    ramp = None if strategy.synchronous else handover.ramp_into(station.job, position)
-    if order.checkpoint == "newest":
-        assert station.spec.resume is not None
-        resume = Path(station.spec.resume)
-        return Entry(restoring=order.newcomer, checkpoint=resume, ramp=ramp)
-    checkpoint = station.run.checkpoints / order.checkpoint if order.checkpoint else None
-    if checkpoint is not None and not _appears(checkpoint):
+    ramp = None if strategy.synchronous else ramp_into(station.job, position)
+    if order.checkpoint == NEWEST:
+        return Entry(restoring=order.newcomer, checkpoint=NEWEST, ramp=ramp)
+    checkpoint = order.checkpoint or None
+    if checkpoint is not None and not _appears(station, checkpoint):
         if not order.newcomer:
             raise StoreError(f"the state that a phase begins with was never written: {checkpoint}")
         # The one who was writing it is gone. Others hold the parameters; the momentum is lost.
-        message = f"{checkpoint.name} was never written: going on without the momentum in it"
+        message = f"{checkpoint} was never written: going on without the momentum in it"
         station.log.record(events.Warned(message=message))
         checkpoint = None
     return Entry(
@@ -121,12 +120,16 @@ def entry_of(station: Station, order: Begin) -> Entry:
     )
 
 
-def _appears(path: Path) -> bool:
-    """Whether a file that may still be on its way to the disk is there in time."""
-    deadline = Deadline.after(_SNAPSHOT_S, f"{path} to be written")
-    while not path.exists() and not deadline.expired:
+def _appears(station: Station, name: str) -> bool:
+    """Whether a checkpoint that may still be on its way is there in time."""
+    checkpoints = Checkpoints(station.depot, station.job.checkpoint)
+    deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
+    while not checkpoints.has(name) and not deadline.expired:
         threading.Event().wait(0.05)
-    return path.exists()
+        if checkpoints.is_coming(unpinned(name)):
+            # Whoever sends it has a deadline of its own.
+            deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
+    return checkpoints.has(name)
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class SwitchingWorker:
         self._basis = basis
         self._stack = stack
         self._startup_s = startup_s
-        self._checkpoints = Checkpoints(station.run.checkpoints, station.job.checkpoint)
+        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
         self._collective: Collective | None = None
         self._group = -1
         self._strategy: Strategy | None = None
@@ -234,14 +237,9 @@ class SwitchingWorker:
 
     def _restore(self, loop: TrainLoop, checkpoint: str, position: Position) -> None:
         """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
-        if checkpoint == "newest":
-            loop.restore()
-        else:
-            self._keeper.wait()
-            path = self._station.run.checkpoints / checkpoint
-            loop.restore(path)
-            if self._station.spec.rank == 0:
-                self._checkpoints.go_back_to(path)
+        loop.restore(checkpoint)
+        if checkpoint != NEWEST and self._station.spec.rank == 0:
+            self._checkpoints.go_back_to(checkpoint)
         loop.position.phase = position.phase
         loop.position.phase_begin = position.phase_begin
 
@@ -335,9 +333,13 @@ class SwitchingWorker:
         if served.colocated:
             handover.gather_slices(replica, served.layout, collective)
         else:
-            state = read_optimizer(self._station.run, served.layout)
+            depot = self._station.depot
+            found = read_together(
+                collective, lambda: Item({}, read_optimizer(depot, served.layout))
+            )
+            assert found is not None
             assert replica.optimizer is not None
-            replica.optimizer.load_state(state)
+            replica.optimizer.load_state(found.tensors)
         factor = handover.momentum_factor(self._station.job, asynchronous=False)
         if factor != 1.0:
             assert replica.optimizer is not None

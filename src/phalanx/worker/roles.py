@@ -66,7 +66,7 @@ def run_lockstep_worker(station: Station) -> Done:
         loop = TrainLoop(
             job,
             trainee=Trainee(dataset, replica, strategy, collective),
-            checkpoints=Checkpoints(station.run.checkpoints, job.checkpoint),
+            checkpoints=Checkpoints(station.depot, job.checkpoint),
             reporting=Reporting(
                 log=station.log,
                 control=station.control,

@@ -40,10 +40,11 @@ from phalanx.wire.serving import (
     WorkDone,
 )
 from phalanx.wire.tickets import TicketPlan
-from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
-from phalanx.worker.handover import Entry, Rate
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.handover import Entry
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.keeper import rescue_memory
+from phalanx.worker.rate import Rate
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.server import HostedServer, first_entry
 from phalanx.worker.station import Station
@@ -103,6 +104,7 @@ class ServedWorker:
         self._station = station
         self._stack = stack
         self._entry = entry
+        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
         self._dataset = basis.dataset
         self._precision = basis.precision
         self._replica = basis.replica
@@ -367,8 +369,9 @@ class ServedWorker:
             case Donate():
                 self._to_donate.append(order.server)
             case Keep():
-                path = self._station.run.checkpoints / order.snapshot
-                rescue_memory(path, self._replica, order.position)
+                rescue_memory(
+                    self._checkpoints, order.snapshot, self._replica, position=order.position
+                )
             case HandOver():
                 self._hand_over_next = order
             case Finish():
@@ -452,16 +455,12 @@ class ServedWorker:
 
     def _take_up_statistics(self) -> None:
         """Go on from the statistics of the checkpoint that this worker comes in with."""
-        path = self._entry.checkpoint
-        if path is None or self._replica.buffers.numel() == 0:
+        name = self._entry.checkpoint
+        if name is None or self._replica.buffers.numel() == 0:
             return
-        if path.is_dir():
-            found = Checkpoints(path, self._station.job.checkpoint).read_newest()
-            tensors = found[2] if found is not None else {}
-        else:
-            _, tensors = read_checkpoint(path)
-        if tensors:
-            self._replica.buffers.copy_(tensors["replica.buffers"])
+        found = self._checkpoints.take(name, only=["replica.buffers"])
+        if found is not None:
+            self._replica.buffers.copy_(found.tensors["replica.buffers"])
 
     def _host_server(self) -> HostedServer | None:
         station = self._station

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -42,22 +40,16 @@ from phalanx.wire.serving import (
     Restored,
     ServerUp,
 )
-from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.handover import (
     Entry,
     Rate,
     give_to_shard,
-    slice_state,
     take_from_shard,
     treat_momentum,
 )
 from phalanx.worker.replica import build_replica
-from phalanx.worker.serverfile import (
-    ServerState,
-    read_server_file,
-    server_file,
-    write_server_file,
-)
+from phalanx.worker.serverfile import ServerFile, ServerState
 from phalanx.worker.station import Station
 
 _TICK_S = 0.25
@@ -100,7 +92,7 @@ def first_entry(station: Station) -> Entry:
     spec = station.spec
     return Entry(
         restoring=spec.incarnation > 1,
-        checkpoint=Path(spec.resume) if spec.resume is not None else None,
+        checkpoint=NEWEST if spec.resume is not None else None,
     )
 
 
@@ -128,7 +120,8 @@ class HostedServer:
         self._station = station
         self._index = spec.rank
         self._bounds = layout.bounds(self._index)
-        self._file = server_file(station.run, self._index)
+        serving = station.serving
+        self._file = ServerFile(station.depot, self._index, every_s=serving.snapshot_s)
         self._shard = make_shard(
             station, replica, layout, samples_per_epoch=samples_per_epoch, entry=entry
         )
@@ -138,16 +131,14 @@ class HostedServer:
         # In a later phase the freshly built model is nothing to go on from.
         self._begins_anew = entry.position is not None and entry.checkpoint is None
         if entry.checkpoint is not None:
-            self._take_up_checkpoint(entry, entry.checkpoint, layout, job)
+            self._take_up_checkpoint(entry, entry.checkpoint, job)
         elif entry.position is not None and entry.carries:
             give_to_shard(replica, self._shard, layout.bounds(self._index), entry.momentum)
             self._shard.restore(version=entry.position.updates, samples_seen=entry.position.samples)
         if self._restoring:
             self._optimizer_version = self._recall_optimizer()
         else:
-            # Of an earlier attempt, maybe cut in another way.
-            self._file.unlink(missing_ok=True)
-        serving = station.serving
+            self._file.forget()
         self._server = Server(
             self._shard,
             keys=KeyPair.make(),
@@ -164,7 +155,6 @@ class HostedServer:
             ),
         )
         self._thread = threading.Thread(target=self._server.serve, name="server")
-        self._written = time.monotonic()
 
     def __enter__(self) -> HostedServer:
         self._server.__enter__()
@@ -182,6 +172,8 @@ class HostedServer:
         self._server.stop()
         self._thread.join()
         self._server.__exit__(kind, error, traceback)
+        if error is None:
+            self._file.close()
 
     def obey(self, order: FromCoordinator) -> bool:
         """Carry out an order; False: it is not for a server."""
@@ -203,7 +195,7 @@ class HostedServer:
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
-                version = self._write() if order.write else self._shard.policy.version
+                version = self._write_now() if order.write else self._shard.policy.version
                 self._station.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
@@ -223,12 +215,8 @@ class HostedServer:
                     optimizer_version=self._optimizer_version,
                 )
             )
-        if not self._restoring and self._snapshot_is_due:
-            self._write()
-
-    @property
-    def _snapshot_is_due(self) -> bool:
-        return time.monotonic() - self._written > self._station.serving.snapshot_s
+        if not self._restoring and self._file.is_due:
+            self._file.write_meanwhile(self._take_state())
 
     def give_back(self, replica: Replica) -> None:
         """Put the slice and what is remembered of it into the replica; nobody pushes any more."""
@@ -247,24 +235,26 @@ class HostedServer:
             # Everybody was there before the loss, and the next update has to wait for them again.
             self._shard.policy.expect(peer.rank)
 
-    def _write(self) -> int:
+    def _write_now(self) -> int:
+        state = self._take_state()
+        self._file.write(state)
+        return state.version
+
+    def _take_state(self) -> ServerState:
         state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
         self._station.log.record(events.Served(facts=facts))
-        written = ServerState(
+        return ServerState(
             version=state.version,
             samples_seen=state.samples_seen,
             parameters=state.parameters,
             optimizer=state.optimizer,
             tickets=state.tickets,
         )
-        write_server_file(self._file, written)
-        self._written = time.monotonic()
-        return state.version
 
     def _last_words(self) -> ServerState | None:
         """What was written last, if it was in this phase."""
-        found = read_server_file(self._file)
+        found = self._file.read()
         return found if found is not None and found.samples_seen >= self._phase_begin else None
 
     def _recall_optimizer(self) -> int:
@@ -290,28 +280,25 @@ class HostedServer:
             shard = self._shard
             self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
-    def _take_up_checkpoint(self, entry: Entry, path: Path, layout: Layout, job: JobSpec) -> None:
-        if path.is_dir():
-            found = Checkpoints(path, job.checkpoint).read_newest()
-            if found is None:
-                return
-            _, position, tensors = found
-        else:
-            position, tensors = read_checkpoint(path)
-        bounds = layout.bounds(self._index)
+    def _take_up_checkpoint(self, entry: Entry, name: str, job: JobSpec) -> None:
+        prefix = "replica.optimizer/"
+        found = Checkpoints(self._station.depot, job.checkpoint).take(
+            name, only=["replica.parameters", prefix], part=self._bounds
+        )
+        if found is None:
+            return
+        position, tensors = found.position, found.tensors
         if "replica.parameters" in tensors:
-            self._shard.updater.parameters.copy_(tensors["replica.parameters"][slice(*bounds)])
+            self._shard.updater.parameters.copy_(tensors["replica.parameters"])
         else:
             # Rescued when the chief was lost: the parameters come from another worker.
             self._begins_anew = True
-        prefix = "replica.optimizer/"
         optimizer = {
             name.removeprefix(prefix): value
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-        part = slice_state(optimizer, bounds)
-        self._shard.updater.load_state(treat_momentum(part, entry.momentum))
+        self._shard.updater.load_state(treat_momentum(optimizer, entry.momentum))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
         self._optimizer_version = position.updates
 

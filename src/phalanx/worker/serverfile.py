@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
 
 from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
-from phalanx.records.rundir import RunDir
-from phalanx.worker.tensorfile import write_tensors
+from phalanx.worker.background import Background
+from phalanx.worker.depot import Depot
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
-
-
-def server_file(run: RunDir, server: int) -> Path:
-    """Where a server's state lies."""
-    return run.path / "servers" / f"server-{server}.safetensors"
+# On a slow link, files that travel take at most about this share of the time.
+_TRAVELLING_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -34,48 +30,102 @@ class ServerState:
     """Which segments of which batches it has taken; see `paramserver.ledger`."""
 
 
-def write_server_file(path: Path, state: ServerState) -> None:
-    """Replace the file in one stroke."""
-    path.parent.mkdir(exist_ok=True)
-    tensors = {_PARAMETERS: state.parameters}
-    tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
-    metadata = {
-        "version": str(state.version),
-        "samples_seen": str(state.samples_seen),
-        "tickets": msgspec.json.encode(state.tickets).decode(),
-    }
-    write_tensors(path, tensors, metadata)
+class ServerFile:
+    """The state that one server has written down last.
+
+    Args:
+        depot: Where it lies.
+        server: Which server.
+        every_s: How often it is to be replaced.
+    """
+
+    def __init__(self, depot: Depot, server: int, *, every_s: float) -> None:
+        self._depot = depot
+        self._name = _name(server)
+        self._every_s = every_s
+        self._background = Background("snapshots")
+        self._due = time.monotonic() + every_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write again.
+
+        Raises:
+            StoreError: What was being written meanwhile could not be.
+        """
+        return self._background.wait(0.0) and time.monotonic() > self._due
+
+    def write(self, state: ServerState) -> None:
+        """Replace the file in one stroke."""
+        # An older one that is still on its way must not arrive last.
+        self._background.wait()
+        self._write(state)
+
+    def write_meanwhile(self, state: ServerState) -> None:
+        """Replace the file; where it has to travel, without waiting for it."""
+        if self._depot.is_far:
+            self._background.start(lambda: self._write(state))
+        else:
+            self._write(state)
+
+    def read(self) -> ServerState | None:
+        """What was written last, or nothing if there is no whole file."""
+        try:
+            found = self._depot.load(self._name)
+            metadata, tensors = found.metadata, found.tensors
+            return ServerState(
+                version=int(metadata["version"]),
+                samples_seen=int(metadata["samples_seen"]),
+                parameters=tensors.pop(_PARAMETERS),
+                optimizer=_optimizer(tensors),
+                tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
+            )
+        except (StoreError, KeyError, ValueError, msgspec.DecodeError):
+            return None
+
+    def forget(self) -> None:
+        """Remove what an earlier attempt has left, maybe cut in another way."""
+        self._depot.drop([self._name])
+
+    def close(self) -> None:
+        """Wait until nothing is on its way: the next phase has a server of the same name."""
+        self._background.wait()
+
+    def _write(self, state: ServerState) -> None:
+        begin = time.monotonic()
+        tensors = {_PARAMETERS: state.parameters}
+        tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
+        metadata = {
+            "version": str(state.version),
+            "samples_seen": str(state.samples_seen),
+            "tickets": msgspec.json.encode(state.tickets).decode(),
+        }
+        self._depot.save(self._name, tensors, metadata)
+        now = time.monotonic()
+        rest_s = (now - begin) / _TRAVELLING_SHARE if self._depot.is_far else 0.0
+        self._due = now + max(self._every_s, rest_s)
 
 
-def read_server_file(path: Path) -> ServerState | None:
-    """What was written last, or nothing if there is no whole file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return ServerState(
-            version=int(metadata["version"]),
-            samples_seen=int(metadata["samples_seen"]),
-            parameters=tensors.pop(_PARAMETERS),
-            optimizer={name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()},
-            tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
-        )
-    except (OSError, SafetensorError, KeyError, ValueError, msgspec.DecodeError):
-        return None
-
-
-def read_optimizer(run: RunDir, layout: Layout) -> dict[str, torch.Tensor]:
+def read_optimizer(depot: Depot, layout: Layout) -> dict[str, torch.Tensor]:
     """The optimiser's memory of all servers, put together as one optimiser would have it."""
     parts: list[dict[str, torch.Tensor]] = []
     for server in range(layout.num_servers):
-        path = server_file(run, server)
-        found = read_server_file(path)
-        if found is None:
-            raise StoreError(f"the state that server {server} wrote cannot be read: {path}")
-        parts.append(found.optimizer)
+        try:
+            parts.append(_optimizer(depot.load(_name(server), only=[_OPTIMIZER]).tensors))
+        except StoreError as error:
+            message = f"the state that server {server} wrote cannot be read: {error}"
+            raise StoreError(message) from error
     return {
         name: torch.cat([part[name] for part in parts])
         if parts[0][name].ndim
         else torch.stack([part[name] for part in parts]).amax()
         for name in parts[0]
     }
+
+
+def _name(server: int) -> str:
+    return f"servers/server-{server}.safetensors"
+
+
+def _optimizer(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()}

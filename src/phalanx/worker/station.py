@@ -52,6 +52,14 @@ class Station:
         """Where records go."""
         return RunDir(Path(self.spec.run_dir))
 
+    @property
+    def depot(self) -> Depot:
+        """Where checkpoints and the state of servers lie."""
+        from phalanx.worker.depot import LocalDepot
+        from phalanx.worker.remote_depot import RemoteDepot
+
+        return LocalDepot(self.run.path) if self.spec.shared_run_dir else RemoteDepot.of(self.spec)
+
     @cached_property
     def profiler(self) -> EpochProfiler:
         """Takes the times of torch's operators where the job asks for it."""

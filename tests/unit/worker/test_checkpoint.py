@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from phalanx.errors import StoreError
-from phalanx.records.position import Position
+from phalanx.records.position import Position, newest_position, read_position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.worker.checkpoint import Checkpoints, read_checkpoint
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
+from phalanx.worker.depot import LocalDepot
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
@@ -29,13 +30,21 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def write(checkpoints: Checkpoints, *samples: int) -> list[Path]:
-    return [checkpoints.write(Position(samples=count), tensors(float(count))) for count in samples]
+def write(checkpoints: Checkpoints, *samples: int) -> list[str]:
+    return [
+        checkpoints.write(Position(samples=count), tensors(float(count))).name for count in samples
+    ]
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path, CheckpointSpec(keep=2))
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def checkpoints(folder: Path) -> Checkpoints:
+    return Checkpoints(LocalDepot(folder.parent), CheckpointSpec(keep=2))
 
 
 def far_position() -> Position:
@@ -52,63 +61,62 @@ def far_position() -> Position:
 def test_state_and_position_survive_bit_by_bit(checkpoints: Checkpoints) -> None:
     position = far_position()
     given = tensors(float("nan")) | {"odd": torch.tensor([0.1, -0.0, torch.inf, 1e-40])}
-    path = checkpoints.write(position, given)
-    found_position, found = read_checkpoint(path)
-    assert found_position == position
-    assert found.keys() == given.keys()
-    for name, tensor in given.items():
-        assert found[name].dtype == tensor.dtype
-        assert bytes_of(found[name]) == bytes_of(tensor)
-
-
-def test_the_newest_few_are_kept(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    paths = write(checkpoints, 9, 10, 200, 1000)
-    assert sorted(os.listdir(tmp_path)) == [path.name for path in paths[-2:]]
-
-
-def test_an_unreadable_one_of_a_later_moment_keeps_no_good_one_out(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, CheckpointSpec(keep=1))
-    [first] = write(checkpoints, 100)
-    later = tmp_path / "samples-000000000200.safetensors"
-    later.write_bytes(b"damaged")
-    found = checkpoints.read_newest()
+    written = checkpoints.write(position, given)
+    found = checkpoints.take(written.name)
     assert found is not None
-    assert found[0] == first
+    assert (found.name, found.position) == (written.name, position)
+    assert found.tensors.keys() == given.keys()
+    for name, tensor in given.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        assert bytes_of(found.tensors[name]) == bytes_of(tensor)
+
+
+def test_the_newest_few_are_kept(checkpoints: Checkpoints, folder: Path) -> None:
+    names = write(checkpoints, 9, 10, 200, 1000)
+    assert sorted(os.listdir(folder)) == names[-2:]
+
+
+def test_an_unreadable_one_of_a_later_moment_keeps_no_good_one_out(folder: Path) -> None:
+    checkpoints = Checkpoints(LocalDepot(folder.parent), CheckpointSpec(keep=1))
+    [first] = write(checkpoints, 100)
+    later = folder / "samples-000000000200.safetensors"
+    later.write_bytes(b"damaged")
+    found = checkpoints.take(NEWEST)
+    assert found is not None
+    assert found.name == first
     [next_one] = write(checkpoints, 150)
-    assert [path.name for path in tmp_path.iterdir()] == [next_one.name]
+    assert os.listdir(folder) == [next_one]
 
 
 def test_the_newest_is_read(checkpoints: Checkpoints) -> None:
-    assert checkpoints.read_newest() is None
-    paths = write(checkpoints, 9, 10, 200)
-    found = checkpoints.read_newest()
+    assert checkpoints.take(NEWEST) is None
+    names = write(checkpoints, 9, 10, 200)
+    found = checkpoints.take(NEWEST)
     assert found is not None
-    path, position, state = found
-    assert (path, position.samples) == (paths[-1], 200)
-    assert state["replica.parameters"][0].item() == 200.0
+    assert (found.name, found.position.samples) == (names[-1], 200)
+    assert found.tensors["replica.parameters"][0].item() == 200.0
 
 
-def test_the_best_stays_when_newer_ones_push_it_out(
-    checkpoints: Checkpoints, tmp_path: Path
-) -> None:
+def test_the_best_stays_when_newer_ones_push_it_out(checkpoints: Checkpoints, folder: Path) -> None:
+    best = folder / "best.safetensors"
     [first] = write(checkpoints, 1)
     checkpoints.mark_best(first)
     write(checkpoints, 2, 3, 4)
-    assert not first.exists()
-    assert read_checkpoint(tmp_path / "best.safetensors")[0].samples == 1
+    assert not checkpoints.has(first)
+    assert read_position(best).samples == 1
     [fifth] = write(checkpoints, 5)
     checkpoints.mark_best(fifth)
     write(checkpoints, 6, 7)
-    assert read_checkpoint(tmp_path / "best.safetensors")[0].samples == 5
-    assert len(os.listdir(tmp_path)) == 3
+    assert read_position(best).samples == 5
+    assert len(os.listdir(folder)) == 3
 
 
 def test_the_best_is_never_taken_for_the_newest(checkpoints: Checkpoints) -> None:
     first, *_ = write(checkpoints, 1, 2)
     checkpoints.mark_best(first)
-    found = checkpoints.read_newest()
+    found = checkpoints.take(NEWEST)
     assert found is not None
-    assert found[1].samples == 2
+    assert found.position.samples == 2
 
 
 @pytest.mark.parametrize(
@@ -122,39 +130,47 @@ def test_the_best_is_never_taken_for_the_newest(checkpoints: Checkpoints) -> Non
     ids=["empty", "cut", "noise", "other position"],
 )
 def test_a_corrupt_newest_one_falls_back_to_the_one_before(
-    checkpoints: Checkpoints, damage: object, caplog: pytest.LogCaptureFixture
+    checkpoints: Checkpoints, folder: Path, damage: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert callable(damage)
     first, second = write(checkpoints, 1, 2)
-    before = second.read_bytes()
-    second.write_bytes(damage(before))
-    assert second.read_bytes() != before, "the damage did nothing"
-    found = checkpoints.read_newest()
+    path = folder / second
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert path.read_bytes() != before, "the damage did nothing"
+    found = checkpoints.take(NEWEST)
     assert found is not None
-    assert found[0] == first
-    assert str(second) in caplog.text
+    assert found.name == first
+    assert str(path) in caplog.text
+    # The controller, which reads headers only, takes the same one.
+    position = newest_position(folder)
+    assert position is not None
+    assert position.samples == 1
 
 
 def test_if_none_can_be_read_the_run_does_not_quietly_start_anew(
-    checkpoints: Checkpoints,
+    checkpoints: Checkpoints, folder: Path
 ) -> None:
-    for path in write(checkpoints, 1, 2):
-        path.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"none of the 2 checkpoints in .* can be read"):
-        checkpoints.read_newest()
+    for name in write(checkpoints, 1, 2):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(StoreError, match=r"none of the 2 checkpoints in .*checkpoints can be read"):
+        checkpoints.take(NEWEST)
+    assert newest_position(folder) is None
 
 
-def test_a_file_without_position_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "strange.safetensors"
-    with pytest.raises(StoreError, match=r"cannot read the checkpoint .*strange\.safetensors"):
-        read_checkpoint(path)
+def test_a_file_without_position_is_named(checkpoints: Checkpoints, folder: Path) -> None:
+    checkpoints._depot.save("checkpoints/strange.safetensors", tensors(1.0), {})
+    for name in ("strange", "absent"):
+        match = rf"cannot read the checkpoint .*{name}\.safetensors"
+        with pytest.raises(StoreError, match=match):
+            checkpoints.take(f"{name}.safetensors")
 
 
 def test_a_temporary_file_of_a_crash_is_not_a_checkpoint(
-    checkpoints: Checkpoints, tmp_path: Path
+    checkpoints: Checkpoints, folder: Path
 ) -> None:
-    (tmp_path / ".samples-000000000009.safetensors.x7").write_bytes(b"half")
+    (folder / ".samples-000000000009.safetensors.x7").write_bytes(b"half")
     write(checkpoints, 1)
-    found = checkpoints.read_newest()
+    found = checkpoints.take(NEWEST)
     assert found is not None
-    assert found[1].samples == 1
+    assert found.position.samples == 1
