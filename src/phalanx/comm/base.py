@@ -50,6 +50,17 @@ class Collective(ABC):
         """The tensors of all workers, by rank; all must have the same shape."""
 
     @abstractmethod
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
+        """Begin to send a tensor to one worker; hands off until it is done.
+
+        Between two workers, what has the same tag arrives in the order it was sent.
+        """
+
+    @abstractmethod
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int) -> Pending:
+        """Begin to fill a tensor with what one worker sends under this tag."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leave the group; nothing may be called afterwards."""
 

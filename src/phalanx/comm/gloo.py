@@ -96,14 +96,30 @@ class GlooCollective(Collective):
         return parts
 
     @override
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
+        self._count(tensor.nbytes)
+        return self._start(
+            lambda: self._group.send([tensor], target, tag),  # type: ignore[attr-defined]
+            f"sending to worker {target}",
+        )
+
+    @override
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int) -> Pending:
+        return self._start(
+            lambda: self._group.recv([tensor], source, tag),  # type: ignore[attr-defined]
+            f"receiving from worker {source}",
+        )
+
+    @override
     def close(self) -> None:
         self._group.shutdown()
 
     def failure(self, activity: str, error: RuntimeError) -> PeerError:
         """The error that a failed exchange surfaces as."""
         reason = str(error).strip() or "no reason given"
+        with_whom = "" if "worker" in activity else f" with {self.size - 1} peers"
         return PeerError(
-            f"{activity} with {self.size - 1} peers broke off (limit {self._deadline_s:g} s): "
+            f"{activity}{with_whom} broke off (limit {self._deadline_s:g} s): "
             f"{reason.splitlines()[0]}",
             rank=self.rank,
         )

@@ -38,5 +38,13 @@ class SoloCollective(Collective):
         return [tensor.clone()]
 
     @override
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
+        raise ValueError(f"a group of one has no worker {target} to send to")
+
+    @override
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int) -> Pending:
+        raise ValueError(f"a group of one has no worker {source} to receive from")
+
+    @override
     def close(self) -> None:
         return

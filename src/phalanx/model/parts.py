@@ -8,7 +8,7 @@ worker call this module; what is put where is decided in `protocol.splitting`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,10 +44,12 @@ class PartedNetwork(nn.Module):
     """A network given by its parts; the last one's output is the network's.
 
     Args:
-        parts: Modules by name, each after those that it reads. Each takes one tensor for each thing
-            that it reads, in that order, and returns one tensor with one row per sample.
+        parts: Modules by name, each after those that it reads. A dot in a name makes it a child of
+            a common module: `lidar.conv1`. Each returns one tensor with one row per sample.
         reads: For each part, the parts or inputs that it reads.
         inputs: Named columns of flat samples; `input` is always there and means the whole sample.
+        separate: Parts that take the tensors they read as separate arguments; the others take them
+            concatenated along axis 1.
     """
 
     def __init__(
@@ -56,26 +58,22 @@ class PartedNetwork(nn.Module):
         *,
         reads: Mapping[str, Sequence[str]],
         inputs: Mapping[str, Columns] | None = None,
+        separate: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.inputs = dict(inputs or {})
         self.reads = {name: tuple(reads.get(name, ())) for name in parts}
-        self._own = dict.fromkeys(parts)
+        """What each part reads; parts come after those that they read."""
+        self.separate = frozenset(separate)
         _check(list(parts), self.reads, self.inputs)
         for name, module in parts.items():
-            self.add_module(name, module)
-
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        """All parts, each after those that it reads."""
-        return tuple(self._own)
-
-    def named_parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Name and module of each part."""
-        for name in self._own:
-            module = self._modules[name]
-            assert module is not None
-            yield name, module
+            *folders, last = name.split(".")
+            home: nn.Module = self
+            for folder in folders:
+                if folder not in home._modules:
+                    home.add_module(folder, nn.Module())
+                home = home.get_submodule(folder)
+            home.add_module(last, module)
 
     def forward(self, samples: Tensor) -> Tensor:
         """The last part's output."""
@@ -83,12 +81,22 @@ class PartedNetwork(nn.Module):
         values: dict[str, Tensor] = {INPUT: samples}
         values |= {name: columns.take(samples) for name, columns in self.inputs.items()}
         output = samples
-        for index, (name, module) in enumerate(self.named_parts()):
-            read = [values[source] for source in self.reads[name]]
+        for index, (name, sources) in enumerate(self.reads.items()):
             with drawing(part_seed(base, index)):
-                output = module(*read)
+                output = self.run_part(name, [values[source] for source in sources])
             values[name] = output
         return output
+
+    def run_part(self, name: str, read: Sequence[Tensor]) -> Tensor:
+        """What a part makes of what it reads."""
+        return call_part(self.get_submodule(name), read, separate=name in self.separate)
+
+
+def call_part(module: nn.Module, read: Sequence[Tensor], *, separate: bool) -> Tensor:
+    """What a part's module makes of what it reads."""
+    taken = read if separate or len(read) == 1 else (torch.cat(list(read), dim=1),)
+    output: Tensor = module(*taken)
+    return output
 
 
 def _check(
@@ -98,8 +106,8 @@ def _check(
         raise SpecError("a network of parts needs at least one part")
     known = [INPUT, *inputs]
     for name in names:
-        if name in known or "." in name:
-            raise SpecError(f"part '{name}' needs another name: no dot, and used only once")
+        if name in known:
+            raise SpecError(f"part '{name}' needs another name: an input has this one")
         if not reads[name]:
             raise SpecError(f"part '{name}' reads nothing; name what it reads in 'reads'")
         for source in reads[name]:

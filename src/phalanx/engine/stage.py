@@ -1,0 +1,236 @@
+"""The parts of a network that live in this process: their weights, statistics and update rule.
+
+Parts that share weights form one unit; every other part is a unit of its own. A unit has flat
+buffers like a replica's, so it is saved, exchanged and moved like one. `strategy.relay` runs the
+parts and moves what is between them; nothing here knows of other workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.engine.buffers import FlatBuffers
+from phalanx.engine.flat import FlatModule
+from phalanx.engine.loss import Loss
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.outline import Names, Outline, copy_in, copy_out
+from phalanx.engine.precision import Precision, autocast
+from phalanx.errors import EngineError
+from phalanx.model.draw import drawing
+from phalanx.model.parts import PartedNetwork, call_part
+from phalanx.spec.optimize import LossSpec, OptimizerSpec
+
+_NOTHING = torch.zeros(0)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a unit consists of, by the names that the whole network has for it."""
+
+    parts: tuple[int, ...]
+    parameters: Names
+    """Trained ones, in the order of the unit's flat buffer."""
+    buffers: Names
+    """Float statistics, likewise."""
+    others: Names
+    """Keys in the state of whole numbers and frozen weights."""
+
+
+def contents_of(
+    network: PartedNetwork, tied: Sequence[Sequence[int]], outline: Outline
+) -> list[Contents]:
+    """All units of a network that has not been cut yet."""
+    names = list(network.reads)
+    groups = {number: tuple(group) for group in tied for number in group}
+    units = dict.fromkeys(groups.get(number, (number,)) for number in range(len(names)))
+    return [
+        _contents(parts, [network.get_submodule(names[number]) for number in parts], outline)
+        for parts in units
+    ]
+
+
+def _contents(parts: tuple[int, ...], modules: Sequence[nn.Module], outline: Outline) -> Contents:
+    held = nn.ModuleList(modules)
+    name_of = outline.name_of
+    trained = [p for p in held.parameters() if p.requires_grad]
+    frozen = [p for p in held.parameters() if not p.requires_grad]
+    names = [name_of[id(b)] for b in held.buffers() if id(b) in name_of]
+    return Contents(
+        parts=parts,
+        parameters=[name_of[id(p)] for p in trained],
+        buffers=[name for name in names if name in outline.buffers],
+        others=[f"buffer/{name}" for name in names if name not in outline.buffers]
+        + [f"frozen/{name_of[id(p)]}" for p in frozen],
+    )
+
+
+class Unit:
+    """Parts whose weights belong together.
+
+    Args:
+        contents: What it consists of.
+        modules: Its parts.
+        outline: Of the whole network, for the names of things.
+        optimizer: The update rule.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        modules: Sequence[nn.Module],
+        *,
+        outline: Outline,
+        optimizer: OptimizerSpec,
+    ) -> None:
+        self.contents = contents
+        held = nn.ModuleList(modules)
+        name_of = outline.name_of
+        trained = [p for p in held.parameters() if p.requires_grad]
+        live = {f"buffer/{name_of[id(b)]}": b for b in held.buffers() if id(b) in name_of}
+        live |= {f"frozen/{name_of[id(p)]}": p.data for p in held.parameters() if id(p) in name_of}
+        self.others: dict[str, Tensor] = {key: live[key] for key in contents.others}
+        """Whole numbers and frozen weights, by their key in the state; live."""
+        _forbid_changes_in_place(held)
+        self._flat = FlatModule(held) if trained else None
+        self._buffers = FlatBuffers(held)
+        self.optimizer = (
+            FlatOptimizer(optimizer, self.parameters, kernels=self._flat.layout.kernels())
+            if self._flat is not None
+            else None
+        )
+        held.train()
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trained parameters; writing to it changes the parts."""
+        return self._flat.parameters if self._flat is not None else _NOTHING
+
+    @property
+    def gradients(self) -> Tensor:
+        """What has been found since they were last set to zero."""
+        return self._flat.gradients if self._flat is not None else _NOTHING
+
+    @property
+    def buffers(self) -> Tensor:
+        """All float statistics; writing to it changes the parts."""
+        return self._buffers.flat
+
+    def flats(self) -> dict[str, Tensor]:
+        """The unit's share of the state, live: flat tensors, and the update rule's counters."""
+        found = {"parameters": self.parameters, "buffers": self.buffers}
+        state = self.optimizer.state() if self.optimizer is not None else {}
+        return found | {f"optimizer/{key}": value for key, value in state.items()}
+
+    def take_from(self, whole: Mapping[str, Tensor], outline: Outline) -> None:
+        """Bring the unit to its share of a whole state."""
+        for key, flat in self.flats().items():
+            if flat.ndim == 0:
+                flat.copy_(whole[key])
+            elif key == "buffers":
+                copy_out(whole[key], flat, self.contents.buffers, outline.buffers)
+            else:
+                copy_out(whole[key], flat, self.contents.parameters, outline.parameters)
+        for key, value in self.others.items():
+            value.copy_(whole[key])
+
+
+def put_unit(
+    given: Mapping[str, Tensor], whole: Mapping[str, Tensor], outline: Outline, unit: Contents
+) -> None:
+    """Write a unit's share, from here or from another worker, to its places in a whole state."""
+    for key, value in given.items():
+        if key in outline.others or value.ndim == 0:
+            whole[key].copy_(value)
+        elif key == "buffers":
+            copy_in(value, whole[key], unit.buffers, outline.buffers)
+        else:
+            copy_in(value, whole[key], unit.parameters, outline.parameters)
+
+
+class Stage:
+    """What one worker computes of a network.
+
+    Constructing one makes the CPU treat denormal numbers as zero in this thread, as a replica does.
+
+    Args:
+        network: The whole network, outlined already; its own parts move into flat buffers.
+        own: The parts to hold, by number.
+        contents: All units of the network.
+        outline: Of the whole network.
+        loss: What is minimised.
+        optimizer: The update rule.
+        precision: Format of the forward and backward pass.
+    """
+
+    def __init__(
+        self,
+        network: PartedNetwork,
+        own: Sequence[int],
+        *,
+        contents: Sequence[Contents],
+        outline: Outline,
+        loss: LossSpec,
+        optimizer: OptimizerSpec,
+        precision: Precision = "fp32",
+    ) -> None:
+        torch.set_flush_denormal(True)
+        names = list(network.reads)
+        self._modules = {number: network.get_submodule(names[number]) for number in own}
+        self._separate = {number for number in own if names[number] in network.separate}
+        self._names = names
+        self.loss = Loss(loss)
+        self._precision: Precision = precision
+        self.units = [
+            Unit(
+                unit,
+                [self._modules[number] for number in unit.parts],
+                outline=outline,
+                optimizer=optimizer,
+            )
+            for unit in contents
+            if unit.parts[0] in self._modules
+        ]
+        self._is_training = True
+
+    def set_training(self, training: bool) -> None:
+        """Switch dropout and batch statistics on or off."""
+        if training != self._is_training:
+            self._is_training = training
+            for module in self._modules.values():
+                module.train(training)
+
+    def zero_gradients(self) -> None:
+        """Begin a new step."""
+        for unit in self.units:
+            unit.gradients.zero_()
+
+    def run(self, part: int, read: Sequence[Tensor], *, seed: int) -> Tensor:
+        """What a part makes of what it reads.
+
+        Raises:
+            EngineError: The part failed.
+        """
+        with autocast(self._precision), drawing(seed):
+            try:
+                return call_part(self._modules[part], read, separate=part in self._separate)
+            except RuntimeError as error:
+                shapes = ", ".join(str(tuple(tensor.shape)) for tensor in read)
+                raise EngineError(
+                    f"part '{self._names[part]}' failed on inputs of shape {shapes}: {error}"
+                ) from error
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss summed over samples, and how many are right."""
+        with autocast(self._precision):
+            return self.loss.sum_and_correct(outputs, targets)
+
+
+def _forbid_changes_in_place(module: nn.Module) -> None:
+    """Keep what travels as it is: a part must not write into what it was given or has sent."""
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # ReLU and its like have a flag

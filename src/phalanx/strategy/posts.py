@@ -1,0 +1,110 @@
+"""What goes between two workers of a split run: posted ahead, awaited with a deadline, counted.
+
+Receives are posted a few messages before they are needed, so that data arrives while the worker
+computes. How long a worker was blocked is measured; the part of it that the message needed on the
+wire is told from the link's measured speed, and the rest was waiting for the other's computation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.base import Collective, Pending
+from phalanx.engine.probe import Form
+
+_AHEAD = 8
+# Beyond so many messages on their way, a worker waits for the oldest before it sends the next.
+_MOST_ON_THE_WAY = 64
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One message: rows of a part's output, or of its gradient."""
+
+    key: tuple[int, int, int]
+    """Direction, transfer, micro-batch."""
+    peer: int
+    tag: int
+    rows: int
+    form: Form
+
+
+class Posts:
+    """One worker's messages.
+
+    Args:
+        collective: The group.
+        wire: fp32 or bf16.
+        latency_s: How long the shortest message takes.
+        rate: Bytes that a link carries per second.
+    """
+
+    def __init__(self, collective: Collective, *, wire: str, latency_s: float, rate: float) -> None:
+        self._collective = collective
+        self._narrow = wire == "bf16"
+        self._latency_s = latency_s
+        self._rate = rate
+        self._expected: deque[Letter] = deque()
+        self._posted: dict[tuple[int, int, int], tuple[Letter, Tensor, Pending]] = {}
+        self._sent: deque[tuple[Pending, Tensor]] = deque()
+        self.blocked_s = 0.0
+        self.wait_s = 0.0
+        self.traffic: Counter[tuple[str, int]] = Counter()
+        """Bytes sent, by kind and receiver."""
+        self.messages: Counter[tuple[str, int]] = Counter()
+
+    def begin(self, expected: Iterable[Letter]) -> None:
+        """A new piece of work begins; what will be received, in the order it is needed."""
+        self._expected = deque(expected)
+        self.blocked_s = self.wait_s = 0.0
+        self._post()
+
+    def send(self, letter: Letter, tensor: Tensor, kind: str) -> None:
+        """Let rows go; they must not change afterwards."""
+        begin = time.perf_counter()
+        packed = letter.form.packed(tensor.detach())
+        if self._narrow and packed.dtype == torch.float32:
+            packed = packed.to(torch.bfloat16)
+        pending = self._collective.start_send(packed, target=letter.peer, tag=letter.tag)
+        self._sent.append((pending, packed))
+        self.count(kind, letter.peer, packed.nbytes)
+        while len(self._sent) > _MOST_ON_THE_WAY:
+            self._sent.popleft()[0].wait()
+        self.blocked_s += time.perf_counter() - begin
+
+    def count(self, kind: str, peer: int, num_bytes: int) -> None:
+        """Note what was sent, here or by a group of holders."""
+        self.traffic[kind, peer] += num_bytes
+        self.messages[kind, peer] += 1
+
+    def receive(self, key: tuple[int, int, int]) -> Tensor:
+        """The rows of one message, once they are here."""
+        letter, memory, pending = self._posted.pop(key)
+        begin = time.perf_counter()
+        pending.wait()
+        blocked_s = time.perf_counter() - begin
+        self._post()
+        self.blocked_s += blocked_s
+        self.wait_s += max(0.0, blocked_s - self._latency_s - memory.nbytes / self._rate)
+        return letter.form.unpacked(memory.to(letter.form.dtype))
+
+    def flush(self) -> None:
+        """Wait until everything that was sent has left."""
+        begin = time.perf_counter()
+        while self._sent:
+            self._sent.popleft()[0].wait()
+        self.blocked_s += time.perf_counter() - begin
+
+    def _post(self) -> None:
+        while self._expected and len(self._posted) < _AHEAD:
+            letter = self._expected.popleft()
+            narrow = self._narrow and letter.form.dtype == torch.float32
+            memory = letter.form.memory(letter.rows, torch.bfloat16 if narrow else None)
+            pending = self._collective.start_receive(memory, source=letter.peer, tag=letter.tag)
+            self._posted[letter.key] = (letter, memory, pending)

@@ -1,0 +1,128 @@
+"""One worker's side of a split network: what can be measured, saved and taken up of it.
+
+The training loop treats it like a replica. All workers call each method together, because nobody
+has the whole network: states are put together at the chief, measures known where the loss is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.base import Collective
+from phalanx.engine.batch import Batch, Evaluation
+from phalanx.engine.outline import Outline
+from phalanx.engine.replica import as_tensors
+from phalanx.engine.stage import Contents, Stage
+from phalanx.model.parts import INPUT, Columns
+from phalanx.protocol.splitting.graph import Places
+from phalanx.spec.optimize import OptimizerSpec
+from phalanx.strategy.assembly import Assembly, check_fit
+from phalanx.strategy.relay import Layout, Relay
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network that has been cut up: what is known of all of it, and the parts that are here."""
+
+    stage: Stage
+    layout: Layout
+    outline: Outline
+    contents: Sequence[Contents]
+    inputs: Mapping[str, Columns]
+    """The columns that own parts read, counted within the samples that this worker loads."""
+
+
+class SplitNetwork:
+    """The network as one worker sees it.
+
+    Args:
+        cut: The parts, and where all of them are.
+        collective: All workers.
+        optimizer: The update rule.
+        seed: Of the job.
+    """
+
+    def __init__(
+        self, cut: Cut, collective: Collective, *, optimizer: OptimizerSpec, seed: int
+    ) -> None:
+        self._cut = cut
+        self._collective = collective
+        self.stage = cut.stage
+        self.relay = Relay(cut.stage, cut.layout, collective, seed=seed)
+        self._assembly = Assembly(
+            cut.outline,
+            cut.contents,
+            holders=[self.holders(unit)[0] for unit in cut.contents],
+            optimizer=optimizer,
+        )
+        self._read = sorted(
+            {
+                source
+                for sources, holders in zip(cut.layout.sources, self.places, strict=True)
+                if collective.rank in holders
+                for source in sources
+                if isinstance(source, str)
+            }
+        )
+
+    @property
+    def places(self) -> Places:
+        """The workers of each part."""
+        return self._cut.layout.places
+
+    def holders(self, unit: Contents) -> tuple[int, ...]:
+        """The workers that hold a unit."""
+        return self.places[unit.parts[0]]
+
+    def answers_for(self, unit: Contents) -> bool:
+        """Whether this worker is the one of a unit's holders that speaks for it."""
+        return self.holders(unit)[0] == self._collective.rank
+
+    def tensors(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """What own parts read of a batch, and its targets."""
+        samples, targets = as_tensors(batch)
+        columns = self._cut.inputs
+        return {
+            name: samples if name == INPUT else columns[name].take(samples) for name in self._read
+        }, targets
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trained parameters at the chief; a row of none at the others."""
+        return self.state().get("parameters", torch.zeros(0))
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Measure one batch; found by the worker with the last part, nothing by the others."""
+        inputs, targets = self.tensors(batch)
+        passed = self.relay.evaluate(inputs, targets)
+        return Evaluation(passed.loss_sum, passed.num_correct, passed.num_samples)
+
+    def state(self) -> dict[str, Tensor]:
+        """The whole state at the chief, nothing at the others."""
+        return self._assembly.gather(self.stage.units, self._collective)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take own parts out of a whole state, of a run with any placement or none.
+
+        Raises:
+            EngineError: The state is of another model or optimiser; nothing was changed.
+        """
+        check_fit(self._assembly.template(), state)
+        for unit in self.stage.units:
+            unit.take_from(state, self._cut.outline)
+
+    def regularisation(self) -> float:
+        """What the regulariser adds to the loss, over all workers."""
+        own = [
+            unit.optimizer.regularisation()
+            for unit in self.stage.units
+            if unit.optimizer is not None and self.answers_for(unit.contents)
+        ]
+        total = torch.tensor([math.fsum(own)], dtype=torch.float64)
+        self._collective.all_reduce(total)
+        return float(total.item())
