@@ -111,6 +111,7 @@ class ServingCoordinator(Coordinator):
         self._closing = False
         self._unflushed: set[str] = set()
         self._versions: dict[int, int] = {}
+        self._lost_at: dict[int, int] = {}  # versions of servers that are gone, when last heard of
         self._finishing = False
         self._precision = ""
         self._num_lost = 0
@@ -573,11 +574,11 @@ class ServingCoordinator(Coordinator):
         if process is None:
             return  # before it had ever served
         last = self._desk.progress(process).version
-        self._versions[server] = max(self._versions.get(server, 0), last)
+        self._lost_at[server] = self._versions[server] = max(self._versions.get(server, 0), last)
         self._crew.server_left(server)
 
     def _restored(self, message: Restored) -> None:
-        lost = max(0, self._versions.get(message.server, 0) - message.version)
+        lost = max(0, self._lost_at.pop(message.server, 0) - message.version)
         self.num_lost_updates += lost
         self._crew.server_restored(message.server)
         self._desk.record(
