@@ -15,6 +15,7 @@ class ProcessStatus:
 
     process: str
     exit_code: int | None  # None while it runs; minus the signal's number if a signal ended it
+    lost: str | None = None  # why nothing is known of it any more: its machine is gone
 
     @property
     def running(self) -> bool:

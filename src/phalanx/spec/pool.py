@@ -40,6 +40,9 @@ class PoolSpec(Spec):
     ssh_config: str | None = None
     """A file for ssh instead of your own `~/.ssh/config`; a relative path is seen from this
     file."""
+    build_env: bool = False
+    """Build an environment with the versions in use here on every machine, instead of using the
+    packages of its `python`; kept there for the next run."""
     defaults: DefaultsSpec = DefaultsSpec()
     """What holds for every machine that does not say otherwise."""
     machines: ListOf[MachineSpec]

@@ -1,0 +1,122 @@
+"""What is sent to machines: this version of Phalanx, the user's code, and data that is small.
+
+A parcel is an archive with a key that follows from names and contents alone, so a machine that has
+it already is not sent it again. Packs and nothing else; `preflight` sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import phalanx
+from phalanx.data.catalogue import CATALOGUE
+from phalanx.data.directory import locate
+from phalanx.data.parquet import parquet_files
+from phalanx.errors import SpecError
+from phalanx.spec.data import DataSpec
+from phalanx.spec.model import UserModelSpec
+
+MAX_CODE_BYTES = 32 << 20
+MAX_DATA_BYTES = 256 << 20
+_CODE_SUFFIXES = frozenset({".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt", ".cfg"})
+_NOT_CODE = frozenset({"__pycache__", "node_modules", "runs", "dist", "build", "site-packages"})
+# The same bytes for the same files, whenever they are packed.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Files to be unpacked into a folder that is called by the key."""
+
+    key: str
+    content: bytes
+
+
+def pack(files: Mapping[str, Path], *, compress: bool = True) -> Parcel:
+    """Pack files under the names that they are to have."""
+    digest = hashlib.sha256()
+    archive = io.BytesIO()
+    kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    with zipfile.ZipFile(archive, "w", kind) as opened:
+        for name in sorted(files):
+            content = files[name].read_bytes()
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = kind
+            entry.external_attr = 0o644 << 16
+            opened.writestr(entry, content)
+    return Parcel(digest.hexdigest()[:24], archive.getvalue())
+
+
+def pack_phalanx() -> Parcel:
+    """The package as it is in use here."""
+    root = Path(str(phalanx.__file__)).parent
+    files = {f"phalanx/{path.relative_to(root).as_posix()}": path for path in _below(root)}
+    return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
+
+
+def pack_user_code(model: object, directory: Path) -> Parcel | None:
+    """The user's code around a model of their own; None: it is installed, or there is none.
+
+    Raises:
+        SpecError: It is too much to be code.
+    """
+    if not isinstance(model, UserModelSpec):
+        return None
+    top = model.name.partition(":")[0].partition(".")[0]
+    if not ((directory / top).is_dir() or (directory / f"{top}.py").is_file()):
+        return None
+    files = {
+        path.relative_to(directory).as_posix(): path
+        for path in _below(directory)
+        if path.suffix in _CODE_SUFFIXES
+    }
+    size_bytes = sum(path.stat().st_size for path in files.values())
+    if size_bytes > MAX_CODE_BYTES:
+        raise SpecError(
+            f"{directory} holds {size_bytes >> 20} MiB of code, and no more than "
+            f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the code "
+            f"of '{model.name}'"
+        )
+    return pack(files)
+
+
+def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
+    """The files of a data set under the names that they are sent by; none if it needs none."""
+    root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
+    entry = CATALOGUE.get(spec.name)
+    if entry is not None:
+        if not entry.files:
+            return {}
+        return {f"{entry.name}/{path.name}": path for path in locate(entry, root).files}
+    given = Path(spec.name).expanduser()
+    path = given if given.exists() else root / given
+    if path.is_dir():
+        return {f"{path.name}/{one.name}": one for one in parquet_files(path)}
+    return {path.name: path}
+
+
+def data_there(spec: DataSpec, folder: str) -> DataSpec:
+    """A data set as it is called on a machine to which `data_files` were sent."""
+    if spec.name in CATALOGUE:
+        return spec.model_copy(update={"directory": folder})
+    return spec.model_copy(update={"name": f"{folder}/{Path(spec.name).name}", "directory": None})
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """All files in a folder that may be code; hidden folders and environments are passed over."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NOT_CODE
+            and not name.startswith(".")
+            and not (Path(folder) / name / "pyvenv.cfg").exists()
+        )
+        yield from (Path(folder) / name for name in sorted(names) if not name.startswith("."))

@@ -1,0 +1,196 @@
+"""Processes on other machines, started by their supervisors; what they write is collected here.
+
+A process that is frozen or will not end is killed by its machine's supervisor. A machine whose line
+breaks, or from which nothing is heard for some seconds, is lost with all of its processes: they end
+by themselves, because their lifeline is the same line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from phalanx.errors import LaunchError
+from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
+from phalanx.launch.fleet import Fleet
+from phalanx.launch.mirror import Mirror
+from phalanx.launch.session import News, Session
+from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.deadline import Deadline
+
+_START_S = 30.0
+_KILL_S = 10.0
+_AFTER_GRACE_S = 10.0
+
+
+class SshLauncher(Launcher):
+    """Starts processes on the machines of a fleet.
+
+    Args:
+        fleet: The machines, with the directory of the run on each.
+        run_dir: Where their records are collected.
+        silence_s: Time without news after which a machine is lost.
+    """
+
+    def __init__(self, fleet: Fleet, run_dir: Path, *, silence_s: float) -> None:
+        self._fleet = fleet
+        self._run_dir = run_dir
+        self._silence_s = silence_s
+
+    @override
+    def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
+        group = SshGroup(self._fleet, self._run_dir, silence_s=self._silence_s)
+        try:
+            group.start(specs)
+        except BaseException:
+            group.stop(grace_s=0.0)
+            raise
+        return group
+
+
+@dataclass
+class _Remote:
+    """One process since its last start."""
+
+    machine: str
+    serial: int
+    exit_code: int | None = None
+
+
+class SshGroup(WorkerGroup):
+    """Processes on the machines of a fleet."""
+
+    def __init__(self, fleet: Fleet, run_dir: Path, *, silence_s: float) -> None:
+        self._fleet = fleet
+        self._run_dir = run_dir
+        self._silence_s = silence_s
+        self._serials = itertools.count(1)
+        self._processes: dict[str, _Remote] = {}
+        self._changed = threading.Condition()
+        for name, machine in fleet.machines.items():
+            machine.session.on_news = self._listener(Mirror(run_dir, name))
+
+    def start(self, specs: Sequence[WorkerSpec]) -> None:
+        """Start processes on all machines at the same time.
+
+        Raises:
+            LaunchError: One could not be started.
+        """
+        deadline = Deadline.after(_START_S, "processes to be started")
+        for session, answer in [self._begin(spec) for spec in specs]:
+            session.wait(answer, deadline.remaining_s)
+
+    @override
+    def add(self, spec: WorkerSpec) -> None:
+        session, answer = self._begin(spec)
+        try:
+            session.wait(answer, _START_S)
+        except LaunchError:
+            # A machine that was lost meanwhile: poll() says so.
+            if session.fault is None:
+                raise
+
+    @override
+    def poll(self) -> list[ProcessStatus]:
+        for name, machine in self._fleet.machines.items():
+            session = machine.session
+            if session.fault is None and session.silent_s > self._silence_s:
+                self._fleet.lose(
+                    name,
+                    f"nothing was heard of it for {session.silent_s:.1f} s; check that it is on, "
+                    "and its network",
+                )
+            elif session.fault is not None:
+                self._fleet.lose(name, session.fault)
+        with self._changed:
+            return [self._status(name, one) for name, one in self._processes.items()]
+
+    @override
+    def log_tail(self, process: str, num_lines: int = 30) -> str:
+        path = self._run_dir / "logs" / f"{process}.log"
+        if not path.exists():
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-num_lines:])
+
+    @override
+    def kill(self, process: str) -> None:
+        session = self._fleet.machines[self._processes[process].machine].session
+        if session.fault is not None:
+            return  # it ends with its machine's line
+        try:
+            session.ask({"do": "kill", "name": process}, _KILL_S)
+        except LaunchError as error:
+            self._fleet.lose(session.machine, str(error))
+
+    @override
+    def stop(self, grace_s: float) -> None:
+        machines = {one.machine for one in self._processes.values()}
+        sessions = [self._fleet.machines[name].session for name in machines]
+        for session in sessions:
+            session.tell({"do": "stop", "grace_s": grace_s})
+        deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
+        with self._changed:
+            while self._running() and not deadline.expired:
+                self._changed.wait(min(0.2, deadline.remaining_s))
+            late = {one.machine for one in self._running()}
+        for name in late:
+            self._fleet.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
+
+    def _begin(self, spec: WorkerSpec) -> tuple[Session, Future[Any]]:
+        machine = self._fleet.machines[spec.host]
+        with self._changed:
+            remote = self._processes[spec.process] = _Remote(spec.host, next(self._serials))
+        # There even if it never prints anything, as for processes of this machine.
+        (self._run_dir / "logs" / f"{spec.process}.log").touch()
+        order = {
+            "do": "start",
+            "name": spec.process,
+            "serial": remote.serial,
+            "command": [machine.python, "-m", spec.module],
+            "environment": {"PYTHONPATH": ":".join(machine.code)},
+            "directory": machine.code[-1],
+            "spec": spec.model_dump(mode="json", by_alias=True),
+        }
+        return machine.session, machine.session.tell(order)
+
+    def _status(self, name: str, one: _Remote) -> ProcessStatus:
+        fault = self._fleet.machines[one.machine].session.fault
+        lost = fault if one.exit_code is None else None
+        return ProcessStatus(name, one.exit_code, lost)
+
+    def _running(self) -> list[_Remote]:
+        """Processes that have not ended, on machines that are not lost."""
+        return [
+            one
+            for one in self._processes.values()
+            if one.exit_code is None and self._fleet.machines[one.machine].session.fault is None
+        ]
+
+    def _listener(self, mirror: Mirror) -> Callable[[News], None]:
+        def listen(news: News) -> None:
+            match news["news"]:
+                case "more":
+                    mirror.append(news["path"], news["content"])
+                case "whole":
+                    mirror.replace(news["path"], news["content"])
+                case "exit":
+                    mirror.finish(news["name"])
+                    self._note_exit(news)
+
+        return listen
+
+    def _note_exit(self, news: News) -> None:
+        with self._changed:
+            one = self._processes.get(news["name"])
+            # Of an earlier start there is nothing more to know.
+            if one is not None and one.serial == news["serial"]:
+                one.exit_code = news["code"]
+                self._changed.notify_all()

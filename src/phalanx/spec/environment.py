@@ -1,0 +1,82 @@
+"""The environment that processes of a run find, in the two dialects that user code knows; pure.
+
+RANK, WORLD_SIZE and their kin are what torchrun sets, TF_CONFIG is what `tf.distribute` reads. The
+system's own processes need neither: they are for models, data code and other frameworks that are
+started through it. Variables carry no secrets, because others may read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# The names of roles in TF_CONFIG; the chief is the worker of index 0 there, as it is here.
+_TASKS = {"worker": "worker", "server": "ps", "evaluator": "evaluator"}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A process as others see it.
+
+    Attributes:
+        role: worker, server or evaluator.
+        rank: Index among its role.
+        machine: Where it runs.
+        address: Where it can be reached.
+        port: A port that was free there when the run began, for whatever it starts to serve.
+    """
+
+    role: str
+    rank: int
+    machine: str
+    address: str
+    port: int
+
+
+def environment_of(one: Endpoint, everybody: Sequence[Endpoint], *, run: str) -> dict[str, str]:
+    """The variables of one process.
+
+    Args:
+        one: The process.
+        everybody: All processes that the run began with.
+        run: Name of the run.
+    """
+    return {**torchrun_variables(one, everybody, run=run), "TF_CONFIG": tf_config(one, everybody)}
+
+
+def torchrun_variables(one: Endpoint, everybody: Sequence[Endpoint], *, run: str) -> dict[str, str]:
+    """What torchrun would set: ranks count the processes of the same role."""
+    peers = [other for other in everybody if other.role == one.role]
+    machines = list(dict.fromkeys(other.machine for other in peers))
+    here = [other for other in peers if other.machine == one.machine]
+    first = min(peers, key=lambda other: other.rank, default=one)
+    variables: dict[str, object] = {
+        "RANK": one.rank,
+        "WORLD_SIZE": max(len(peers), one.rank + 1),
+        "LOCAL_RANK": sum(other.rank < one.rank for other in here),
+        "LOCAL_WORLD_SIZE": max(1, len(here)),
+        "GROUP_RANK": machines.index(one.machine) if one.machine in machines else len(machines),
+        "GROUP_WORLD_SIZE": max(1, len(machines)),
+        "ROLE_NAME": one.role,
+        "ROLE_RANK": one.rank,
+        "ROLE_WORLD_SIZE": max(len(peers), one.rank + 1),
+        "MASTER_ADDR": first.address,
+        "MASTER_PORT": first.port,
+        "TORCHELASTIC_RUN_ID": run,
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def tf_config(one: Endpoint, everybody: Sequence[Endpoint]) -> str:
+    """TF_CONFIG: all tasks of the run, and which of them the process is.
+
+    Evaluators are not part of the cluster, as `tf.distribute` wants it.
+    """
+    cluster: dict[str, list[str]] = {}
+    for other in sorted(everybody, key=lambda other: (_TASKS[other.role], other.rank)):
+        if other.role != "evaluator":
+            tasks = cluster.setdefault(_TASKS[other.role], [])
+            tasks.append(f"{other.address}:{other.port}")
+    own = {"type": _TASKS[one.role], "index": one.rank}
+    return json.dumps({"cluster": cluster, "task": own}, sort_keys=True)
