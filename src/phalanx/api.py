@@ -19,7 +19,13 @@ from phalanx.control.roster import RunRequest
 from phalanx.data.sources import open_source
 from phalanx.errors import PlanError, StoreError
 from phalanx.launch.local import LocalLauncher
-from phalanx.records.manifest import describe, keep_manifest, read_manifest, write_manifest
+from phalanx.records.manifest import (
+    Manifest,
+    describe,
+    keep_manifest,
+    read_manifest,
+    write_manifest,
+)
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
@@ -27,6 +33,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
+    from phalanx.launch.camp import Camp, PoolOrder
     from phalanx.plan.gather import DataSizes, ThisMachine
     from phalanx.plan.measured import RunMeasures
     from phalanx.plan.planfile import Plan
@@ -53,8 +60,10 @@ def train(
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[Observer] = (),
     plan: Plan | None = None,
+    machines: PoolOrder | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Train a job on this machine in a new run directory.
+    """Train a job in a new run directory, on this machine or on those of a pool.
 
     Args:
         job: A job, or the mapping that a job file would hold.
@@ -63,26 +72,45 @@ def train(
         cache_root: Where decoded data is kept.
         observers: Who follows the run while it goes.
         plan: What the job was planned by; kept beside the results, to compare them with.
+        machines: Where to run it; None: on this machine.
+        on_progress: Told in a few words how other machines are made ready.
 
     Returns:
         The summary, which is also in the run directory.
+
+    Raises:
+        MachinesUnfit: A machine of the pool cannot take part; nothing was started.
     """
     if isinstance(job, dict):
         job = job_from_mapping(job)
-    # Names missing files before anything is started.
-    open_source(job.data, data_root=data_root)
-    run = RunDir.create(runs, job.name)
-    write_manifest(run, describe(job, data_root=data_root, cache_root=cache_root))
-    if plan is not None:
-        from phalanx.plan.planfile import PLAN, write_plan
 
-        write_plan(plan, run.path / PLAN)
-    request = RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
-    return _carry_out(request, observers)
+    def prepare() -> RunRequest:
+        run = RunDir.create(runs, job.name)
+        write_manifest(run, _describe(job, data_root, cache_root, machines))
+        if plan is not None:
+            from phalanx.plan.planfile import PLAN, write_plan
+
+            write_plan(plan, run.path / PLAN)
+        return RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
+
+    if machines is None:
+        # Names missing files before anything is started.
+        open_source(job.data, data_root=data_root)
+        return _carry_out(prepare(), observers)
+    from phalanx.launch.camp import camp
+
+    ready = camp(job, machines, data_root=data_root, cache_root=cache_root, on_progress=on_progress)
+    with ready as found:
+        return _carry_out_there(prepare(), found, observers)
 
 
 def resume(
-    run: RunDir, *, overrides: Sequence[str] = (), observers: Sequence[Observer] = ()
+    run: RunDir,
+    *,
+    overrides: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
+    machines: PoolOrder | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Continue a run from its newest checkpoint, in the same run directory.
 
@@ -90,26 +118,40 @@ def resume(
         run: The run to continue; it must not be running now.
         overrides: `path=value` changes to the job, such as `workers=3` or `epochs=10`.
         observers: Who follows the run while it goes.
+        machines: Where to go on; None: on this machine.
+        on_progress: Told in a few words how other machines are made ready.
     """
     status = run.read_status()
     if status.state == "running":
         raise StoreError(f"run {run.name} is still running (pid {status.pid}); end it first")
     manifest = read_manifest(run)
     job = job_from_mapping(manifest.job, overrides)
-    if overrides:
-        # The manifest says what the results come from, so it follows; the former one stays beside.
-        keep_manifest(run, status.attempt)
-        data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
-        write_manifest(run, describe(job, data_root=data_root, cache_root=cache_root))
+    data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
     request = RunRequest(
         job=job,
         run=run,
-        data_root=Path(manifest.data_root),
-        cache_root=Path(manifest.cache_root),
+        data_root=data_root,
+        cache_root=cache_root,
         attempt=status.attempt + 1,
         resume=run.checkpoints,
     )
-    return _carry_out(request, observers)
+
+    def renew_manifest() -> None:
+        # The manifest says what the results come from, so it follows; the former one stays beside.
+        moved = machines is not None and machines.machines != manifest.machines
+        if overrides or moved:
+            keep_manifest(run, status.attempt)
+            write_manifest(run, _describe(job, data_root, cache_root, machines))
+
+    if machines is None:
+        renew_manifest()
+        return _carry_out(request, observers)
+    from phalanx.launch.camp import camp
+
+    ready = camp(job, machines, data_root=data_root, cache_root=cache_root, on_progress=on_progress)
+    with ready as found:
+        renew_manifest()
+        return _carry_out_there(request, found, observers)
 
 
 def plan_job(
@@ -364,6 +406,29 @@ def make_report(
     if csv is not None:
         write_sheets(document, csv)
     return document
+
+
+def _describe(
+    job: JobSpec, data_root: Path, cache_root: Path, machines: PoolOrder | None
+) -> Manifest:
+    if machines is None:
+        return describe(job, data_root=data_root, cache_root=cache_root)
+    return describe(
+        job,
+        data_root=data_root,
+        cache_root=cache_root,
+        pool=machines.source,
+        machines=machines.machines,
+        build_env=machines.build_env,
+    )
+
+
+def _carry_out_there(request: RunRequest, ready: Camp, observers: Sequence[Observer]) -> Summary:
+    """Run on machines that are ready."""
+    launcher, site = ready.settle(request.run, request.job)
+    return Controller(
+        request, launcher=launcher, site=site, observers=observers, notes=ready.fleet.notes
+    ).run()
 
 
 def _carry_out(request: RunRequest, observers: Sequence[Observer]) -> Summary:

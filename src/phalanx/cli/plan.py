@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.train import DataOption, RunsOption, SetOption
+from phalanx.cli.train import DataOption, RunsOption, SetOption, WithoutOption
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.plan.search import Wish
-    from phalanx.pool.inventory import Inventory
     from phalanx.spec.job import JobSpec
 
 EXAMPLES = """
@@ -72,6 +71,7 @@ JsonOption = Annotated[
 def plan(
     job: JobArgument,
     pool: PoolOption = None,
+    without: WithoutOption = None,
     goal: GoalOption = "time",
     deadline: DeadlineOption = None,
     budget: BudgetOption = None,
@@ -85,7 +85,10 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Choose machines and strategy for a job, with predicted time, cost and energy."""
+    import msgspec
+
     from phalanx import api
+    from phalanx.cli.machines import known_inventory, leave_out, read_pool
     from phalanx.cli.plan_table import show_plan
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root, runs_root
@@ -97,9 +100,13 @@ def plan(
     if calibrate not in ("auto", "never", "fresh"):
         raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
     spec = load_job(job, settings or ())
+    inventory = None
+    if pool is not None:
+        machines = read_pool(pool)
+        inventory = known_inventory(leave_out(machines, without) if without else machines)
     made = api.plan_job(
         spec,
-        pool=_inventory(pool) if pool is not None else None,
+        pool=inventory,
         wish=wish,
         calibrate=calibrate,  # type: ignore[arg-type]  # checked above
         runs=runs_root(runs),
@@ -107,6 +114,8 @@ def plan(
         cache_root=cache_root(),
         on_trial=_announce(),
     )
+    if pool is not None:
+        made = msgspec.structs.replace(made, pool=str(pool.resolve()))
     if output is not None:
         write_plan(made, output)
     if as_json:
@@ -130,19 +139,6 @@ def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) ->
     if deadline is not None and deadline_s is None:
         raise SpecError(f"--deadline takes a time such as 90min or 2h, not '{deadline}'")
     return Wish(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
-
-
-def _inventory(path: Path) -> Inventory:
-    from phalanx.cli.settings import cache_root
-    from phalanx.pool.cache import ProbeCache
-    from phalanx.pool.identity import identity
-    from phalanx.pool.inventory import merge
-    from phalanx.spec.pool_file import load_pool
-
-    spec = load_pool(path).spec
-    cache = ProbeCache(cache_root() / "pool")
-    keys = [identity(one, spec.ssh_config) for one in spec.machines]
-    return merge(spec, {key: probe for key in keys if (probe := cache.read(key)) is not None})
 
 
 def _announce() -> Callable[[JobSpec], None]:

@@ -9,16 +9,21 @@ import typer
 
 from phalanx.cli.emulate import EXAMPLES as EMULATE_EXAMPLES
 from phalanx.cli.emulate import emulate
+from phalanx.cli.machines import (
+    POLICIES,
+    WhereOption,
+    open_cache,
+    read_pool,
+    select_machines,
+)
 from phalanx.errors import LaunchError, PhalanxError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.pool.cache import ProbeCache
     from phalanx.pool.facts import Fault
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.probe import PoolProbe, ProbeOptions
-    from phalanx.pool.selection import Selection
     from phalanx.spec.pool import PoolSpec
 
 app = typer.Typer(
@@ -58,13 +63,7 @@ PoolArgument = Annotated[
 ]
 PolicyOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME", help="all, cpu, gpu, energy, fastest\\[:N] or cheapest\\[:N] of them."
-    ),
-]
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILTER", help="Such as 'cpus: 4+', 'memory: 8GB+' or label=rack-a."),
+    typer.Option(metavar="NAME", help=f"{POLICIES} of them."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 
@@ -103,7 +102,7 @@ def probe(
     from phalanx.pool.probe import ProbeOptions
 
     spec, found = _asked(pool, policy, where, ProbeOptions(links=links))
-    cache = _cache()
+    cache = open_cache()
     for key, one in found.probes.items():
         cache.keep(key, one)
     if as_json:
@@ -124,8 +123,8 @@ def show(
     """Show what is known of the machines and whom a policy selects; asks none of them."""
     from phalanx.cli.pool_tables import inventory_facts, render_links, render_machines
 
-    spec = _loaded(pool)
-    inventory, selection = _selected(spec, policy, where)
+    spec = read_pool(pool)
+    inventory, selection = select_machines(spec, policy, where)
     if as_json:
         from phalanx.cli.train import print_json
 
@@ -144,8 +143,8 @@ def _asked(
     from phalanx.cli.screen import open_console
     from phalanx.pool.probe import probe_pool
 
-    spec = _loaded(pool)
-    _, selection = _selected(spec, policy, where)
+    spec = read_pool(pool)
+    _, selection = select_machines(spec, policy, where)
     spec = spec.model_copy(update={"machines": tuple(one.spec for one in selection.chosen)})
     console = open_console(stderr=True)
     if not console.is_terminal:
@@ -154,45 +153,10 @@ def _asked(
         return spec, probe_pool(spec, options, line.update)
 
 
-def _loaded(path: Path) -> PoolSpec:
-    from rich.text import Text
-
-    from phalanx.cli.screen import WARNING_STYLE, open_console
-    from phalanx.spec.pool_file import load_pool
-
-    file = load_pool(path)
-    console = open_console(stderr=True)
-    for note in file.notes:
-        console.print(Text(f"mended: {note}", WARNING_STYLE), soft_wrap=True)
-    return file.spec
-
-
-def _selected(
-    spec: PoolSpec, policy: str, where: Sequence[str] | None
-) -> tuple[Inventory, Selection]:
-    from phalanx.pool.identity import identity
-    from phalanx.pool.inventory import merge
-    from phalanx.pool.selection import select
-    from phalanx.spec.selection import parse_filters, parse_policy
-
-    cache = _cache()
-    keys = [identity(one, spec.ssh_config) for one in spec.machines]
-    probes = {key: probe for key in keys if (probe := cache.read(key)) is not None}
-    inventory = merge(spec, probes)
-    return inventory, select(inventory, parse_policy(policy), parse_filters(where or ()))
-
-
 def _merged(spec: PoolSpec, found: PoolProbe) -> Inventory:
     from phalanx.pool.inventory import merge
 
     return merge(spec, found.probes)
-
-
-def _cache() -> ProbeCache:
-    from phalanx.cli.settings import cache_root
-    from phalanx.pool.cache import ProbeCache
-
-    return ProbeCache(cache_root() / "pool")
 
 
 def _print_found(spec: PoolSpec, found: PoolProbe) -> None:

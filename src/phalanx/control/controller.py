@@ -27,8 +27,9 @@ from phalanx.control.switching import SwitchCoordinator
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.base import Launcher
+from phalanx.launch.site import LocalSite, Site
 from phalanx.observe.sampler import Sampler
-from phalanx.records.events import Decision, Event, Failure, Finished, Switched
+from phalanx.records.events import Decision, Event, Failure, Finished, Switched, Warned
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position, newest_position
 from phalanx.records.rundir import Status
@@ -61,15 +62,30 @@ class Controller:
     Args:
         request: What to run.
         launcher: How processes start.
+        site: On which machines; None: on this one.
         observers: Who follows the run.
+        notes: What is odd about the machines; goes into the records as warnings.
     """
 
     def __init__(
-        self, request: RunRequest, *, launcher: Launcher, observers: Sequence[Observer] = ()
+        self,
+        request: RunRequest,
+        *,
+        launcher: Launcher,
+        site: Site | None = None,
+        observers: Sequence[Observer] = (),
+        notes: Sequence[str] = (),
     ) -> None:
         self._request = request
         self._launcher = launcher
+        self._site = site or LocalSite(
+            request.job,
+            run_dir=request.run.path,
+            data_root=request.data_root,
+            cache_root=request.cache_root,
+        )
         self._observers = observers
+        self._notes = notes
         self._speed = SpeedMeter()
         self._wanted_workers: int | None = request.run.requested_workers()
 
@@ -90,11 +106,13 @@ class Controller:
             with (
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
-                ControlServer() as server,
+                ControlServer(self._site.listen) as server,
                 Depot(server, run.path) as depot,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
                 self._server, self._log, self._depot = server, log, depot
+                for note in self._notes:
+                    log.record(Warned(message=note))
                 summary = self._supervise(caught)
         except PhalanxError as error:
             error.facts.setdefault("run_dir", str(run.path))
@@ -127,7 +145,7 @@ class Controller:
             self._request.run,
             self._request.job,
             coordinator,
-            threads=self._roster.worker_threads,
+            threads=self._site.worker_threads,
             elapsed_s=time.monotonic() - started,
             attempts=self._request.attempt,
         )
@@ -136,7 +154,11 @@ class Controller:
         """Start a coordinator's processes, follow them to their end, and leave none behind."""
         server, log = self._server, self._log
         self._roster = roster = Roster(
-            self._request, server, self._launcher, depot_port=self._depot.port
+            self._request,
+            server,
+            self._launcher,
+            site=self._site,
+            depot_port=self._depot.port,
         )
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
@@ -177,9 +199,9 @@ class Controller:
             if caught.number is not None:
                 raise _interruption(caught.number)
             # Exit codes first, then messages that were sent before the exit.
-            exit_codes = roster.exit_codes()
+            statuses = roster.poll()
             self._take_messages(coordinator, wait_s=0.0)
-            verdict = coordinator.judge(roster.facts(exit_codes))
+            verdict = coordinator.judge(roster.facts(statuses))
             if verdict.trouble is not None:
                 raise self._failure(verdict.trouble)
             if verdict.finished:
@@ -192,6 +214,8 @@ class Controller:
     def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> None:
         while (received := self._server.receive(wait_s)) is not None:
             name, message = received
+            if name not in self._roster.names:
+                continue  # the run goes on without it
             self._roster.take(name, message)
             if not isinstance(message, Hello | Beat | Failed):
                 coordinator.take(name, message)
@@ -205,7 +229,12 @@ class Controller:
         self._log.record(Failure(rank=rank, cause=trouble.cause, detail=detail))
         self._log.record(Decision(what=f"replace {name}", reason=trouble.cause, rank=rank))
         coordinator.left(name)
-        self._roster.replace(name)
+        if self._roster.replace(name, crowd=not coordinator.can_shrink):
+            return
+        if not self._roster.worker_progress or not name.startswith("worker-"):
+            raise self._failure(trouble)
+        reason = "no other machine has a free slot for it"
+        self._log.record(Decision(what=f"go on without {name}", reason=reason, rank=rank))
 
     def _grow(self, coordinator: Coordinator) -> None:
         """Start the workers that `phalanx scale` has asked for, once."""
@@ -214,6 +243,7 @@ class Controller:
             return
         self._wanted_workers = wanted
         started = coordinator.resize(wanted)
+        started = [process for process in started if self._roster.has_room(process)]
         for process in started:
             self._roster.add(process)
         names = ", ".join(process.name for process in started) or "nobody"

@@ -79,6 +79,11 @@ class Coordinator(ABC):
     switches: Sequence[Switched] = ()
     successor: Coordinator | None = None
 
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the run may go on without a worker for whom there is no machine any more."""
+        return False
+
     @abstractmethod
     def processes(self) -> Sequence[Process]:
         """The processes to start."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.policy import ProcessFacts, ReportedError
-from phalanx.launch.base import Launcher, WorkerGroup
-from phalanx.launch.cores import CoreShare, share_cores
+from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
+from phalanx.launch.site import Berth, Site
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
@@ -54,6 +54,7 @@ class Roster:
         request: What the run is.
         server: The control channel, which makes the processes' keys.
         launcher: How processes start.
+        site: On which machines.
         depot_port: Where processes without this run directory leave and find its files.
     """
 
@@ -63,25 +64,21 @@ class Roster:
         server: ControlServer,
         launcher: Launcher,
         *,
+        site: Site,
         depot_port: int,
     ) -> None:
         self._request = request
         self._server = server
         self._launcher = launcher
+        self._site = site
         self._depot_port = depot_port
         self._entries: dict[str, _Entry] = {}
         self._group: WorkerGroup | None = None
-        self._shares = _core_shares(request.job)
 
     @property
     def names(self) -> list[str]:
         """All processes, by name."""
         return list(self._entries)
-
-    @property
-    def worker_threads(self) -> int:
-        """Compute threads of a worker."""
-        return self._shares[0].threads
 
     @property
     def worker_progress(self) -> list[Progress]:
@@ -90,17 +87,21 @@ class Roster:
 
     def start(self, processes: Sequence[Process]) -> None:
         """Start all processes; on failure none is left behind."""
-        # All processes run on this machine. Workers stay to the end, servers may have no slice.
-        watcher = next((p for p in processes if p.role == "worker"), None)
+        self._site.announce([(p.role, p.rank) for p in processes])
+        watchers = self._choose_watchers(processes)
         observe = self._request.job.observe
         baseline_s = observe.baseline_s if observe.interval_s is not None else 0.0
         specs = [
-            self._spec(p, incarnation=1, watch_host=p == watcher, baseline_s=baseline_s)
+            self._spec(p, incarnation=1, watch_host=p in watchers, baseline_s=baseline_s)
             for p in processes
         ]
         now = time.monotonic()
         self._entries = {spec.process: _Entry(spec, now) for spec in specs}
         self._group = self._launcher.start(specs)
+
+    def has_room(self, process: Process) -> bool:
+        """Whether a machine has room for one more process."""
+        return self._site.move(process.role, process.rank, crowd=False)
 
     def add(self, process: Process) -> None:
         """Start one more process."""
@@ -109,18 +110,30 @@ class Roster:
         self._entries[process.name] = _Entry(spec, time.monotonic())
         self._group.add(spec)
 
-    def replace(self, name: str) -> None:
-        """Make sure that a process is gone, and start its successor."""
+    def replace(self, name: str, *, crowd: bool) -> bool:
+        """Make sure that a process is gone, and start its successor, elsewhere if need be.
+
+        Args:
+            name: The process.
+            crowd: Put it on a machine whose slots are full if no other is left.
+
+        Returns:
+            Whether there is a machine for it; if not, the process is no longer part of the run.
+        """
         assert self._group is not None
         old = self._entries[name].spec
         self._group.kill(name)
-        spec = self._spec(
-            Process(old.role, old.rank),
-            incarnation=old.incarnation + 1,
-            watch_host=old.watch_host,
-        )
+        if not self._site.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
+            del self._entries[name]
+            # Should its machine come back, nobody listens to what is still there.
+            self._server.admit(name)
+            return False
+        spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
+        if spec.host == old.host:
+            spec = spec.model_copy(update={"watch_host": old.watch_host})
         self._entries[name] = _Entry(spec, time.monotonic())
         self._group.add(spec)
+        return True
 
     def stop(self, grace_s: float) -> None:
         """End all processes and wait until they are gone."""
@@ -129,7 +142,9 @@ class Roster:
 
     def take(self, name: str, message: FromWorker) -> None:
         """Note what a message says about its sender."""
-        entry = self._entries[name]
+        entry = self._entries.get(name)
+        if entry is None:
+            return
         entry.silent_s = 0.0
         entry.joined |= isinstance(message, Hello | Beat)
         if isinstance(message, Beat):
@@ -149,14 +164,15 @@ class Roster:
         for entry in self._entries.values():
             entry.silent_s += elapsed_s
 
-    def exit_codes(self) -> dict[str, int | None]:
-        """How each process ended, None while it runs."""
+    def poll(self) -> dict[str, ProcessStatus]:
+        """How each process stands, or how it ended."""
         assert self._group is not None
-        return {status.process: status.exit_code for status in self._group.poll()}
+        return {status.process: status for status in self._group.poll()}
 
-    def facts(self, exit_codes: dict[str, int | None]) -> list[ProcessFacts]:
+    def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
         """What is known of every process."""
         now = time.monotonic()
+        found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
         return [
             ProcessFacts(
                 process=name,
@@ -164,8 +180,10 @@ class Roster:
                 done=entry.done,
                 silent_s=entry.silent_s,
                 age_s=now - entry.started,
-                exit_code=exit_codes.get(name),
+                exit_code=found[name].exit_code,
                 error=entry.error,
+                machine=entry.spec.host if entry.spec.is_networked else "",
+                lost=found[name].lost,
             )
             for name, entry in self._entries.items()
         ]
@@ -196,38 +214,53 @@ class Roster:
         watch_host: bool = False,
         baseline_s: float = 0.0,
     ) -> WorkerSpec:
-        request = self._request
-        share = self._share(process)
+        request, berth = self._request, self._site.berth(process.role, process.rank)
         keys = self._server.admit(process.name)
         return WorkerSpec(
-            job=request.job,
+            job=_job_there(request.job, berth),
             role=process.role,
             rank=process.rank,
             incarnation=incarnation,
-            run_dir=str(request.run.path.resolve()),
+            host=berth.machine,
+            address=berth.address,
+            run_dir=berth.run_dir,
+            shared_run_dir=berth.shares_run_dir,
             depot_port=self._depot_port,
-            data_root=str(request.data_root.resolve()),
-            cache_root=str(request.cache_root.resolve()),
-            threads=share.threads,
-            cpus=share.cpus,
+            data_root=berth.data_root,
+            cache_root=berth.cache_root,
+            threads=berth.threads,
+            cpus=berth.cpus,
             attempt=request.attempt,
             resume=str(request.resume.resolve()) if request.resume else None,
-            control_address=self._server.address,
+            control_address=self._server.address_at(berth.controller),
             controller_key=self._server.public_key,
             public_key=keys.public,
             secret_key=keys.secret,
+            environment=self._site.environment(process.role, process.rank, run=request.run.name),
             watch_host=watch_host,
             baseline_s=baseline_s,
             parent_pid=os.getpid(),
         )
 
-    def _share(self, process: Process) -> CoreShare:
-        if process.role == "worker" and process.rank < len(self._shares):
-            return self._shares[process.rank]
-        # Servers and the evaluator go wherever there is room.
-        return CoreShare(threads=1, cpus=())
+    def _choose_watchers(self, processes: Sequence[Process]) -> list[Process]:
+        """One process of each machine, which measures it.
+
+        Workers stay to the end; servers may have no slice and leave at once.
+        """
+        order = {"worker": 0, "evaluator": 1, "server": 2}
+        chosen: dict[str, Process] = {}
+        for process in sorted(processes, key=lambda one: order[one.role]):
+            chosen.setdefault(self._site.berth(process.role, process.rank).machine, process)
+        return list(chosen.values())
 
 
-def _core_shares(job: JobSpec) -> list[CoreShare]:
-    cores = sorted(os.sched_getaffinity(0))
-    return share_cores(cores, job.worker_processes, threads=job.threads, pin=job.pin)
+def _job_there(job: JobSpec, berth: Berth) -> JobSpec:
+    """The job as one machine knows it: where its data is, what the machine draws."""
+    changes: dict[str, object] = {}
+    if berth.data != job.data:
+        changes["data"] = berth.data
+    if berth.watts is not None and job.observe.watts_full is None:
+        idle, full = berth.watts
+        watts = {"watts_idle": idle, "watts_full": full}
+        changes["observe"] = job.observe.model_copy(update=watts)
+    return job.model_copy(update=changes) if changes else job

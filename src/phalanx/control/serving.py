@@ -173,6 +173,12 @@ class ServingCoordinator(Coordinator):
     def _num_servers(self) -> int:
         return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
 
+    @property
+    @override
+    def can_shrink(self) -> bool:
+        # A worker with a slice of the parameters has to come back somewhere.
+        return self._spec.servers != "colocated"
+
     @override
     def processes(self) -> Sequence[Process]:
         servers = 0 if self._spec.servers == "colocated" else self._spec.servers

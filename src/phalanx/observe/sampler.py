@@ -8,6 +8,7 @@ fails it: what cannot be measured is noted in the printed log once, and the run 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -33,6 +34,7 @@ class Sampler:
         attempt: Of the run.
         watch_host: Whether this process measures the machine, too.
         with_children: Whether the processes that this one starts count as its own.
+        host: What the machine is called in samples; empty: as its system calls it.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Sampler:
         attempt: int = 1,
         watch_host: bool = False,
         with_children: bool = True,
+        host: str = "",
     ) -> None:
         self._spec = spec
         self._record = record
         self._attempt = attempt
         self._watch_host = watch_host
         self._with_children = with_children
+        self._name = host or socket.gethostname()
         self._process: ProcessMeter | None = None
         self._host: HostMeter | None = None
         self._phase = "run"
@@ -91,6 +95,7 @@ class Sampler:
         if self._watch_host:
             self._host = HostMeter(self._spec)
             watching = self._host.describe()
+            watching.host = self._name
             watching.attempt = self._attempt
             self._record(watching)
 
@@ -107,11 +112,13 @@ class Sampler:
     def _measure(self, moment: Moment | None) -> None:
         if self._process is not None:
             sample = self._process.read()
+            sample.host = self._name
             sample.moment = moment or ""
             sample.attempt = self._attempt
             self._record(sample)
         if self._host is not None:
             around = self._host.read()
+            around.host = self._name
             around.phase = self._phase
             around.attempt = self._attempt
             self._record(around)

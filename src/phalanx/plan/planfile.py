@@ -6,6 +6,7 @@ else is needed to run it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     num_candidates: int
     sources: tuple[str, ...]
     """Where the facts come from."""
+    pool: str | None = None
+    """The pool file that the machines come from; None: this machine."""
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -119,18 +122,50 @@ def read_plan(path: Path) -> Plan:
 
 
 def planned_job(plan: Plan, host: str) -> JobSpec:
-    """The job of a plan that this machine alone can carry out.
+    """The job of a plan, with the chosen settings.
+
+    Args:
+        plan: The plan.
+        host: What this machine is called.
 
     Raises:
-        SpecError: The plan gives work to other machines.
+        SpecError: The plan gives work to other machines, and nobody knows how to reach them.
     """
     others = [name for name in plan.machines if name != host]
-    if others:
+    if others and plan.pool is None:
         raise SpecError(
-            f"the plan gives work to {', '.join(others[:4])}; this machine is {host} and starts "
-            "processes only here"
+            f"the plan gives work to {', '.join(others[:4])}, and this machine is {host}; name "
+            "the pool that they are in with --pool"
         )
     return job_from_mapping(plan.job)
+
+
+def plan_without(plan: Plan, names: Sequence[str]) -> Plan:
+    """A plan with machines left out: the others share their samples, servers and evaluator.
+
+    What was predicted is of the plan as it was; the global batch stays.
+
+    Raises:
+        SpecError: Nobody is left who would train.
+    """
+    left = [seat for seat in plan.seats if seat.machine not in names]
+    gone = [seat for seat in plan.seats if seat.machine in names]
+    if not gone:
+        return plan
+    workers = sum(seat.workers for seat in left)
+    if workers == 0:
+        raise SpecError(f"without {', '.join(names)} nobody of the plan is left who would train")
+    helping = msgspec.structs.replace(
+        left[0],
+        servers=left[0].servers + sum(seat.servers for seat in gone),
+        evaluator=left[0].evaluator or any(seat.evaluator for seat in gone),
+    )
+    seats = (helping, *left[1:])
+    batch = {"global": plan.job["batch"]["global"]}
+    if plan.job["batch"].get("shares"):
+        batch["shares"] = [float(size) for seat in seats for size in seat.batches]
+    job = {**plan.job, "workers": workers, "batch": batch}
+    return msgspec.structs.replace(plan, job=job, seats=seats)
 
 
 def plan_of_run(run: RunDir) -> Plan | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,33 @@ class Manifest(msgspec.Struct, kw_only=True):
     command: list[str]
     data_root: str
     cache_root: str
+    pool: str | None = None
+    """File of the pool whose machines the run is on; None: on this machine."""
+    machines: list[str] = []
+    """Those that may be used, by name."""
+    build_env: bool = False
+    """Whether an environment is built there."""
 
 
-def describe(job: JobSpec, *, data_root: Path, cache_root: Path) -> Manifest:
-    """The manifest of a run that is about to start here."""
+def describe(
+    job: JobSpec,
+    *,
+    data_root: Path,
+    cache_root: Path,
+    pool: str | None = None,
+    machines: Sequence[str] = (),
+    build_env: bool = False,
+) -> Manifest:
+    """The manifest of a run that is about to start from here.
+
+    Args:
+        job: What is to be done.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        pool: File of the pool that the run is on; None: on this machine.
+        machines: Those of the pool that may be used.
+        build_env: Whether an environment is built there.
+    """
     return Manifest(
         job=job.model_dump(mode="json", by_alias=True),
         phalanx=__version__,
@@ -59,6 +83,9 @@ def describe(job: JobSpec, *, data_root: Path, cache_root: Path) -> Manifest:
         command=sys.argv,
         data_root=str(data_root),
         cache_root=str(cache_root),
+        pool=pool,
+        machines=list(machines),
+        build_env=build_env,
     )
 
 

@@ -53,12 +53,14 @@ class WorkerSpec(Spec):
     """This process's own public key."""
     secret_key: str = Field(repr=False)
     """This process's own secret key."""
+    environment: dict[str, str] = {}
+    """Variables for the user's code and other frameworks, as torchrun and TensorFlow name them."""
     watch_host: bool = False
     """Whether this process measures its whole machine; one on each machine does."""
     baseline_s: float = 0.0
     """Seconds to rest before the work begins, so that the idle machine can be measured."""
     parent_pid: int | None
-    """The process to die with, when it runs on this machine."""
+    """The process to die with, which runs on the same machine; whoever starts it fills that in."""
 
     @property
     def process(self) -> str:

@@ -59,6 +59,7 @@ def main(roles: str) -> None:
     watch_stdin(sys.stdin.fileno(), log.flush)
     if spec.cpus:
         os.sched_setaffinity(0, spec.cpus)
+    os.environ.update(spec.environment)
     _limit_threads(spec.threads)
     sys.exit(_take_part(spec, log, started, roles))
 
@@ -74,7 +75,11 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
         on_clock=lambda reading: _note_clock(reading, spec, log),
     )
     sampler = Sampler(
-        spec.job.observe, log.record, attempt=spec.attempt, watch_host=spec.watch_host
+        spec.job.observe,
+        log.record,
+        attempt=spec.attempt,
+        watch_host=spec.watch_host,
+        host=spec.host,
     )
     with control:
         control.send(Hello(pid=os.getpid(), host=socket.gethostname()))

@@ -1,0 +1,122 @@
+"""Pools on the command line: read, selected, and turned into an order for a run.
+
+Shared by `pool`, `plan` and `train`; prints nothing but what was mended in a blueprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from phalanx.launch.camp import PoolOrder
+    from phalanx.plan.planfile import Plan
+    from phalanx.pool.cache import ProbeCache
+    from phalanx.pool.inventory import Inventory
+    from phalanx.pool.selection import Selection
+    from phalanx.spec.pool import PoolSpec
+
+POLICIES = "all, cpu, gpu, energy, fastest\\[:N] or cheapest\\[:N]"
+
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILTER", help="Such as 'cpus: 4+', 'memory: 8GB+' or label=rack-a."),
+]
+
+
+def read_pool(path: Path) -> PoolSpec:
+    """A pool file; what was mended in a blueprint is said on standard error."""
+    from rich.text import Text
+
+    from phalanx.cli.screen import WARNING_STYLE, open_console
+    from phalanx.spec.pool_file import load_pool
+
+    file = load_pool(path)
+    console = open_console(stderr=True)
+    for note in file.notes:
+        console.print(Text(f"mended: {note}", WARNING_STYLE), soft_wrap=True)
+    return file.spec
+
+
+def open_cache() -> ProbeCache:
+    """Where probes are kept."""
+    from phalanx.cli.settings import cache_root
+    from phalanx.pool.cache import ProbeCache
+
+    return ProbeCache(cache_root() / "pool")
+
+
+def known_inventory(spec: PoolSpec) -> Inventory:
+    """A pool with what earlier probes have found."""
+    from phalanx.pool.identity import identity
+    from phalanx.pool.inventory import merge
+
+    cache = open_cache()
+    keys = [identity(one, spec.ssh_config) for one in spec.machines]
+    return merge(spec, {key: probe for key in keys if (probe := cache.read(key)) is not None})
+
+
+def select_machines(
+    spec: PoolSpec, policy: str, where: Sequence[str] | None
+) -> tuple[Inventory, Selection]:
+    """What is known of a pool, and whom a policy and filters choose."""
+    from phalanx.pool.selection import select
+    from phalanx.spec.selection import parse_filters, parse_policy
+
+    inventory = known_inventory(spec)
+    return inventory, select(inventory, parse_policy(policy), parse_filters(where or ()))
+
+
+def reduce_pool(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
+    """The pool with only these machines, in its own order."""
+    machines = tuple(one for one in spec.machines if one.title in names)
+    return spec.model_copy(update={"machines": machines})
+
+
+def leave_out(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
+    """The pool without these machines.
+
+    Raises:
+        SpecError: It has no such machine, or no other.
+    """
+    from phalanx.spec.names import did_you_mean
+
+    titles = [one.title for one in spec.machines]
+    for name in names:
+        if name not in titles:
+            raise SpecError(
+                f"--without {name}: there is no such machine among {', '.join(titles)}"
+                f"{did_you_mean(name, titles)}"
+            )
+    left = reduce_pool(spec, [title for title in titles if title not in names])
+    if not left.machines:
+        raise SpecError(f"--without {' '.join(names)} leaves no machine of {', '.join(titles)}")
+    return left
+
+
+def order_of_plan(plan: Plan, spec: PoolSpec, source: Path, *, build_env: bool) -> PoolOrder:
+    """The machines of a plan, each with what the plan gives to it."""
+    from phalanx.launch.camp import PoolOrder
+    from phalanx.launch.placement import Assignment
+
+    return PoolOrder(
+        pool=spec,
+        source=str(source.resolve()),
+        assignments=tuple(
+            Assignment(
+                machine=seat.machine,
+                workers=seat.workers,
+                threads=seat.threads,
+                servers=seat.servers,
+                evaluator=seat.evaluator,
+            )
+            for seat in plan.seats
+        ),
+        needs_bytes=plan.prediction.memory_bytes,
+        build_env=build_env,
+    )
