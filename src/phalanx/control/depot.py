@@ -19,6 +19,7 @@ from phalanx.control.shelf import Shelf
 from phalanx.errors import StoreError
 from phalanx.wire.auth import peer_key
 from phalanx.wire.control import ControlServer
+from phalanx.wire.deadline import Deadline
 from phalanx.wire.depot import (
     PART_BYTES,
     WINDOW,
@@ -40,7 +41,7 @@ from phalanx.wire.depot import (
     Store,
 )
 
-_SWEEP_MS = 1000
+_SWEEP_S = 1.0
 # Longer than any process waits for an answer: nobody comes back to such a transfer.
 _FORGOTTEN_S = 600.0
 
@@ -89,14 +90,16 @@ class Depot:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._bell, zmq.POLLIN)
+        sweep = Deadline.after(_SWEEP_S, "a look at what is left lying about")
         while True:
-            ready = dict(poller.poll(_SWEEP_MS))
+            ready = dict(poller.poll(sweep.remaining_ms))
             if self._bell in ready:
                 return
             if self._socket in ready:
                 self._answer_one()
-            else:
+            if sweep.expired:
                 self._shelf.close_unless(self._goes_on)
+                sweep = Deadline.after(_SWEEP_S, sweep.activity)
 
     def _goes_on(self, owner: str, idle_s: float) -> bool:
         return self._control.name_of(owner) is not None and idle_s < _FORGOTTEN_S
@@ -113,19 +116,18 @@ class Depot:
             return
         payload = rest[0].buffer if rest else memoryview(b"")
         content: bytes | None = None
-        answer: Answer | None
+        answer: Answer
         try:
             answer, content = self._carry_out(owner, question, payload)
-        except StoreError as refusal:
+        except (StoreError, OSError) as refusal:
             answer = Refused(question.number, str(refusal))
-        if answer is not None:
-            frames = [route.bytes, msgspec.msgpack.encode(answer)]
-            # A peer that is gone, or whose queue is full, asks again.
-            self._socket.send_multipart(frames if content is None else [*frames, content])
+        frames = [route.bytes, msgspec.msgpack.encode(answer)]
+        # A peer that is gone, or whose queue is full, asks again.
+        self._socket.send_multipart(frames if content is None else [*frames, content])
 
     def _carry_out(
         self, owner: str, question: Question, payload: memoryview
-    ) -> tuple[Answer | None, bytes | None]:
+    ) -> tuple[Answer, bytes | None]:
         shelf, number, transfer = self._shelf, question.number, (owner, question.number)
         match question:
             case Store():
@@ -141,7 +143,6 @@ class Depot:
                 return Piece(number, question.offset), content
             case Close():
                 shelf.close(transfer)
-                return None, None
             case Find():
                 return shelf.find(number, question.folder), None
             case Link():

@@ -52,7 +52,7 @@ class Fetch(_Message, frozen=True):
 
 
 class Close(_Message, frozen=True):
-    """The transfer is over, or given up; not answered."""
+    """The transfer is over, or given up; answered by `Carried`, which nobody need wait for."""
 
 
 class Find(_Message, frozen=True):

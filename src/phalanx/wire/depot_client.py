@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from phalanx.errors import StoreError
+from phalanx.errors import PhalanxError, StoreError, TimeoutExpired
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.depot import (
     PART_BYTES,
@@ -43,6 +43,8 @@ from phalanx.wire.depot import (
 )
 from phalanx.wire.keys import KeyPair, secure_client
 
+# So long a failed transfer waits for the depot to have removed what had arrived.
+_CLOSE_S = 5.0
 # After so much silence everything unanswered is sent again, over a new connection; twice as long
 # each time, because on a slow link a part may take longer than this.
 _AGAIN_S = 4.0
@@ -206,9 +208,17 @@ class _Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Nobody answers this; the depot forgets what is left lying about in any case.
-        self.send(Close(self.number))
-        self._socket.close(linger=200)
+        if isinstance(error, TimeoutExpired):
+            # Nobody hears; the depot forgets what is left lying about in any case.
+            self._socket.close(linger=0)
+        elif error is not None:
+            self._deadline = Deadline.after(_CLOSE_S, "the depot to forget a transfer")
+            with suppress(PhalanxError):
+                self.ask(Close(self.number), Carried)
+            self._socket.close(linger=0)
+        else:
+            self.send(Close(self.number))
+            self._socket.close(linger=200)
         self._context.term()
 
     def ask(self, question: Question, kind: type[Kind]) -> Kind:
@@ -227,13 +237,17 @@ class _Session:
                 return found[0]
 
     def send(self, question: Question, payload: memoryview | None = None) -> None:
-        """Hand a message to ZeroMQ; a payload is not copied."""
+        """Hand a message to ZeroMQ; a payload is not copied.
+
+        It is lost if the connection has been refused: nobody answers then, and it is sent again.
+        """
         header = msgspec.msgpack.encode(question)
-        if payload is None:
-            self._socket.send(header)
-        else:
-            self._socket.send(header, zmq.SNDMORE)
-            self._socket.send(payload, copy=False)
+        with suppress(zmq.Again):
+            if payload is None:
+                self._socket.send(header, zmq.NOBLOCK)
+            else:
+                self._socket.send(header, zmq.NOBLOCK | zmq.SNDMORE)
+                self._socket.send(payload, copy=False)
 
     def hear(self) -> tuple[Answer, memoryview | None] | None:
         """The next answer, with its payload; None: all that is unanswered must be sent again."""

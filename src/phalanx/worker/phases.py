@@ -125,7 +125,7 @@ def _appears(station: Station, name: str) -> bool:
     checkpoints = Checkpoints(station.depot, station.job.checkpoint)
     deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
     while not checkpoints.has(name) and not deadline.expired:
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.25 if checkpoints.is_far else 0.05)
         if checkpoints.is_coming(unpinned(name)):
             # Whoever sends it has a deadline of its own.
             deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")

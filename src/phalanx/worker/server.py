@@ -43,11 +43,11 @@ from phalanx.wire.serving import (
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.handover import (
     Entry,
-    Rate,
     give_to_shard,
     take_from_shard,
     treat_momentum,
 )
+from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import ServerFile, ServerState
 from phalanx.worker.station import Station

@@ -24,7 +24,8 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.allreduce import Allreduce
 from phalanx.wire.phases import CARRIED
 from phalanx.worker import handover
-from phalanx.worker.handover import Entry, Ramp, Rate
+from phalanx.worker.handover import Entry
+from phalanx.worker.rate import Ramp, Rate, ramp_into
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
@@ -191,12 +192,12 @@ def test_the_rate_climbs_after_a_switch_and_is_the_schedules_again_then() -> Non
 
 def test_only_a_phase_that_follows_another_has_a_climb() -> None:
     job = toy_job(workers=2, strategy={"name": "switch", "ramp_steps": 10, "ramp_from": 0.2})
-    assert handover.ramp_into(job, Position(samples=640)) is None
+    assert ramp_into(job, Position(samples=640)) is None
     # A process that comes in later climbs with the others, from where the phase began.
     later = Position(samples=800, phase_begin=640)
-    assert handover.ramp_into(job, later) == Ramp(begin=640, length=320, start=0.2)
+    assert ramp_into(job, later) == Ramp(begin=640, length=320, start=0.2)
     off = toy_job(workers=2, strategy={"name": "switch", "ramp_steps": 0})
-    assert handover.ramp_into(off, later) is None
+    assert ramp_into(off, later) is None
 
 
 def test_only_those_who_were_there_bring_the_state_along() -> None:
