@@ -191,6 +191,10 @@ def plan_job(
 
     if isinstance(job, dict):
         job = job_from_mapping(job)
+    if job.backend != "native":
+        raise PlanError(
+            f"plans are made for the native backend, not for {job.backend}; leave 'backend' out"
+        )
     here, sizes = _this_machine(), _data_sizes(job, data_root=data_root, cache_root=cache_root)
     known = read_runs([runs, runs / _TRIALS], job) if calibrate != "fresh" else []
     if calibrate == "fresh" or (

@@ -8,6 +8,7 @@ over samples. Called as a stage of `pipeline`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,40 @@ def sample_bits(indices: Indices, start: np.uint64) -> npt.NDArray[np.uint64]:
     return bits
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What befalls each of some samples, whoever carries it out."""
+
+    flipped: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.intp]
+    """Offset of the window in the padded image, 0 to 8, from the top."""
+    columns: npt.NDArray[np.intp]
+    """The same from the left."""
+
+
+def start_of(key: Sequence[int]) -> np.uint64:
+    """Where the random bits of an epoch start.
+
+    Args:
+        key: Seed and epoch, and under the shard policy `off` the worker too.
+    """
+    return np.uint64(np.random.SeedSequence(list(key)).generate_state(1, np.uint64)[0])
+
+
+def draw_changes(indices: Indices, start: np.uint64) -> Changes:
+    """What befalls these samples in the epoch that starts there."""
+    bits = sample_bits(indices, start)
+    # Twice 31 bits times 9, shifted down: an offset of 0..8 each, uneven by less than 1e-8.
+    shift = np.uint64(31)
+    rows = ((bits >> np.uint64(1)) & np.uint64(2**31 - 1)) * np.uint64(NUM_OFFSETS) >> shift
+    columns = (bits >> np.uint64(33)) * np.uint64(NUM_OFFSETS) >> shift
+    return Changes(
+        flipped=(bits & np.uint64(1)).astype(np.bool_),
+        rows=rows.astype(np.intp),
+        columns=columns.astype(np.intp),
+    )
+
+
 class Augmenter:
     """Changes the batches of one epoch; owns the room that they are changed in.
 
@@ -47,7 +82,7 @@ class Augmenter:
     def __init__(
         self, changes: Sequence[Augmentation], *, key: Sequence[int], max_rows: int, like: Array
     ) -> None:
-        self._start = np.uint64(np.random.SeedSequence(list(key)).generate_state(1, np.uint64)[0])
+        self._start = start_of(key)
         self._flips = "flip" in changes
         self._cropper = Cropper(max_rows, like) if "pad-crop" in changes else None
         self.images: Array
@@ -59,17 +94,13 @@ class Augmenter:
 
     def __call__(self, indices: Indices) -> Array:
         """Change the first `len(indices)` images, which are these samples; the result is a copy."""
-        bits = sample_bits(indices, self._start)
+        drawn = draw_changes(indices, self._start)
         count = len(indices)
         if self._flips:
-            _flip(self.images[:count], np.flatnonzero(bits & np.uint64(1)))
+            _flip(self.images[:count], np.flatnonzero(drawn.flipped))
         if self._cropper is None:
             return self.images[:count].copy()
-        # Twice 31 bits times 9, shifted down: an offset of 0..8 each, uneven by less than 1e-8.
-        shift = np.uint64(31)
-        rows = ((bits >> np.uint64(1)) & np.uint64(2**31 - 1)) * np.uint64(NUM_OFFSETS) >> shift
-        columns = (bits >> np.uint64(33)) * np.uint64(NUM_OFFSETS) >> shift
-        return self._cropper(rows.astype(np.intp), columns.astype(np.intp))
+        return self._cropper(drawn.rows, drawn.columns)
 
 
 class Cropper:

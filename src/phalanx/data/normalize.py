@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Literal
 
 import numpy as np
@@ -34,6 +35,23 @@ class Normalizer:
         self._is_identity = kind == "none"
         self._scale = np.tile(scale, repeats).astype(np.float32)
         self._shift = np.tile(shift, repeats).astype(np.float32)
+
+    @property
+    def scale(self) -> npt.NDArray[np.float32]:
+        """What each value of a sample is multiplied by, in the shape of a sample."""
+        return self._scale.reshape(self._shape)
+
+    @property
+    def shift(self) -> npt.NDArray[np.float32]:
+        """What is added to each value afterwards, in the shape of a sample."""
+        return self._shift.reshape(self._shape)
+
+    def cut(self, start: int, stop: int) -> Normalizer:
+        """The same for samples of which only columns `start` to `stop` are there."""
+        found = copy(self)
+        found._shape = (stop - start,)
+        found._scale, found._shift = self._scale[start:stop], self._shift[start:stop]
+        return found
 
     def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
         """Room for the result of the largest batch."""

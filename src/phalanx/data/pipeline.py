@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ __all__ = [
     "eval_batches",
     "open_dataset",
     "train_batches",
+    "train_shards",
     "unit_batches",
 ]
 
@@ -67,14 +68,14 @@ def train_batches(
     if start_step and start_sample:
         raise ValueError("give start_step or start_sample, not both")
     part = dataset.train
-    policy = choose_policy(
-        spec.shard,
-        num_files=len(part.file_sizes),
+    policy, shards = train_shards(
+        part,
+        spec=spec,
+        seed=seed,
+        global_batch=global_batch,
         num_workers=num_workers,
-        shuffle=spec.shuffle,
+        shares=shares,
     )
-    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
-    shards = _shards(policy, order, part, global_batch, num_workers, shares)
     start_sample = start_sample or shards.offset_of(start_step)
     augmenter = None
     if spec.augment:
@@ -93,6 +94,26 @@ def train_batches(
         augmenter=augmenter,
         prefetch=spec.prefetch,
     )
+
+
+def train_shards(
+    part: Part,
+    *,
+    spec: DataSpec,
+    seed: int,
+    global_batch: int,
+    num_workers: int,
+    shares: Sequence[float] | None = None,
+) -> tuple[Literal["sample", "file", "off"], Shards]:
+    """The shard policy that a job comes to, and the cut of its epochs by it."""
+    policy = choose_policy(
+        spec.shard,
+        num_files=len(part.file_sizes),
+        num_workers=num_workers,
+        shuffle=spec.shuffle,
+    )
+    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
+    return policy, _shards(policy, order, part, global_batch, num_workers, shares)
 
 
 def unit_batches(

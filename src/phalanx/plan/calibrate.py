@@ -36,7 +36,7 @@ from phalanx.plan.result import Pace
 from phalanx.protocol.shards import plan_shards
 from phalanx.records.rundir import list_runs
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
@@ -240,7 +240,7 @@ def predicted_pace(run: RunMeasures, world: World) -> Pace:
     crew = make_crew(past_candidate(run), world)
     assert not isinstance(crew, str)
     strategy = run.job.strategy
-    assert not isinstance(strategy, SwitchSpec)
+    assert not isinstance(strategy, SwitchSpec | InProcessSpec)
     return pace_of(strategy, crew, world)
 
 

@@ -88,7 +88,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     except (SpecError, StoreError):
         # Written by another version of Phalanx, or half copied.
         return None
-    if job.inject or job.strategy.name == "switch" or job.profile is not None:
+    if job.backend != "native" or job.inject or job.strategy.name == "switch" or job.profile:
         return None
     logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served)
     workers = _last_attempt(logs)

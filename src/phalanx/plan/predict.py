@@ -20,7 +20,7 @@ from phalanx.plan.placement import Candidate
 from phalanx.plan.price import cost_of, energy_of
 from phalanx.plan.result import Pace, Prediction, StepParts, around
 from phalanx.plan.serving import serving_pace
-from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 
@@ -89,6 +89,7 @@ def corrected(pace: Pace, world: World) -> Pace:
 def phases_of(candidate: Candidate, world: World) -> list[Phase]:
     """The strategies of a run, and how much each does."""
     strategy = candidate.strategy
+    assert not isinstance(strategy, InProcessSpec), "plans are made for the native backend"
     if not isinstance(strategy, SwitchSpec):
         return [Phase(strategy, 1.0)]
     resolved = strategy.resolved

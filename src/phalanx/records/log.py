@@ -57,12 +57,17 @@ class EventLog:
         if kind is None:
             self._raise_if_broken()
 
-    def record(self, event: Event) -> None:
-        """Stamp and keep an event; raises `StoreError` if an earlier one could not be written."""
+    def record(self, event: Event, *, age_s: float = 0.0) -> None:
+        """Stamp and keep an event; raises `StoreError` if an earlier one could not be written.
+
+        Args:
+            event: What happened.
+            age_s: How long ago, if it was learnt of only now.
+        """
         if self._error is not None:
             self._raise_if_broken()
-        event.wall_s = time.time()
-        event.mono_s = time.monotonic()
+        event.wall_s = time.time() - age_s
+        event.mono_s = time.monotonic() - age_s
         line = self._encoder.encode(event)
         with self._lock:
             self._buffer += line

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.spec.base import fault
-from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
+from phalanx.spec.tensorflow_backend import check_tensorflow
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -33,6 +34,14 @@ def check_backend(job: JobSpec) -> None:
     """
     if job.backend == "ddp":
         _check_ddp(job)
+    elif job.backend == "tensorflow":
+        check_tensorflow(job)
+    elif isinstance(job.strategy, InProcessSpec):
+        raise fault(
+            f"strategy '{job.strategy.name}' is TensorFlow's own",
+            "; set 'backend: tensorflow', or a strategy such as allreduce",
+            at=("strategy",),
+        )
 
 
 def _check_ddp(job: JobSpec) -> None:

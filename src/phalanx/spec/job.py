@@ -10,7 +10,7 @@ from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.inject import InjectSpec
-from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
@@ -120,7 +120,7 @@ class JobSpec(Spec):
             )
         if isinstance(self.strategy, SwitchSpec):
             self._check_switch(self.strategy)
-        else:
+        elif not isinstance(self.strategy, InProcessSpec):
             self._check_strategy(self.strategy)
         self._check_profile()
         for one in self.inject:
@@ -232,6 +232,11 @@ class JobSpec(Spec):
                 "; raise 'epochs' or profile earlier ones",
                 at=("profile", "epochs"),
             )
+
+    @property
+    def worker_processes(self) -> int:
+        """Processes that the workers live in."""
+        return 1 if isinstance(self.strategy, InProcessSpec) else self.workers
 
     @property
     def global_batch(self) -> int:

@@ -48,5 +48,19 @@ class LocalSgdSpec(Spec):
     """An outer Nesterov step instead of plain averaging."""
 
 
+class MirroredSpec(Spec):
+    """One process with a replica per worker: TensorFlow's MirroredStrategy."""
+
+    name: Literal["mirrored"] = "mirrored"
+
+
+class CentralStorageSpec(Spec):
+    """The same with variables kept once: TensorFlow's CentralStorageStrategy."""
+
+    name: Literal["central_storage"] = "central_storage"
+
+
+InProcessSpec = MirroredSpec | CentralStorageSpec
+"""All workers are replicas in one process; for `backend: tensorflow`."""
 LockstepSpec = SingleSpec | AllreduceSpec | LocalSgdSpec
 """`parameter_server` has a loop of its own."""

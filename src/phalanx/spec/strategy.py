@@ -7,13 +7,18 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from phalanx.spec.base import name_only
-from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
 
 StrategySpec = Annotated[
     Annotated[
-        SingleSpec | AllreduceSpec | LocalSgdSpec | ParameterServerSpec | SwitchSpec,
+        SingleSpec
+        | AllreduceSpec
+        | LocalSgdSpec
+        | ParameterServerSpec
+        | SwitchSpec
+        | InProcessSpec,
         Field(discriminator="name"),
     ],
     BeforeValidator(name_only),

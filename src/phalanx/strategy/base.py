@@ -7,30 +7,15 @@ exchanges (none, every step, every few steps, through servers) fit the same loop
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
+from phalanx.strategy.facts import StepFacts
 
-
-@dataclass(frozen=True)
-class StepFacts:
-    """What one step of one worker came to, and where its time went."""
-
-    num_samples: int
-    loss_sum: float
-    num_correct: int
-    forward_s: float
-    backward_s: float
-    exchange_s: float
-    apply_s: float
-    overlapped_s: float = 0.0
-    """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
-    wait_s: float | None = None
-    """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
+__all__ = ["StepFacts", "Strategy"]
 
 
 class Strategy(ABC):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.wire.facts import ServerFacts
+from phalanx.wire.peers import Relayed, ToPeers
 from phalanx.wire.phases import FromSwitch, ToSwitch
 from phalanx.wire.serving import FromServing, ToController
 
@@ -185,7 +186,7 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromCoordinator = FromServing | FromSwitch
+FromCoordinator = FromServing | FromSwitch | Relayed
 FromWorker = (
     Hello
     | Beat
@@ -198,5 +199,6 @@ FromWorker = (
     | Want
     | ToController
     | ToSwitch
+    | ToPeers
 )
 FromController = Value | Pong | Stop | FromCoordinator

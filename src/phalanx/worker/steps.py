@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.records.events import Standstill, Step
 from phalanx.records.log import EventLog
-from phalanx.strategy.base import StepFacts
+from phalanx.strategy.facts import StepFacts
 from phalanx.worker.tally import Tally
 
 
@@ -18,6 +18,7 @@ def record_step(
     lr: float,
     input_s: float,
     sent_bytes: int,
+    age_s: float = 0.0,
 ) -> None:
     """Add a step to the running totals and to the event log.
 
@@ -30,6 +31,7 @@ def record_step(
         lr: The learning rate at its point of the schedule.
         input_s: How long the worker waited for the batch.
         sent_bytes: Everything that this worker has sent so far in this phase.
+        age_s: How long ago the step ended, if the worker learns of it only now.
     """
     sent_bytes += tally.sent_before
     sent_before = tally.sent_bytes
@@ -50,7 +52,8 @@ def record_step(
             sent_bytes=sent_bytes - sent_before,
             overlapped_s=facts.overlapped_s,
             wait_s=facts.wait_s,
-        )
+        ),
+        age_s=age_s,
     )
 
 

@@ -1,12 +1,19 @@
-"""What a process of `backend: tensorflow` does in its role."""
+"""What a process of `backend: tensorflow` does in its role.
+
+TensorFlow is imported here and not before: the environment has to be prepared, and a machine
+without it must say so.
+"""
 
 from __future__ import annotations
 
-from phalanx.errors import SpecError
+from phalanx.peer.tensorflow.environment import prepare_environment
 from phalanx.wire.messages import Done
 from phalanx.worker.station import Station
 
 
 def run_tensorflow_role(station: Station) -> Done:
     """Do this process's part of the run, to its end."""
-    raise SpecError(f"no process of this version has the role '{station.spec.role}'")
+    prepare_environment()
+    from phalanx.peer.tensorflow.phase import run_phase
+
+    return run_phase(station)

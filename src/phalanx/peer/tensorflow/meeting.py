@@ -1,0 +1,71 @@
+"""How the processes of a TensorFlow cluster learn one another's addresses.
+
+Each takes a free port of its machine and keeps it bound, without listening, while TensorFlow's own
+server comes to share it: nobody else can get it in between. Addresses travel over the control
+channel. A process that is started again takes the port of its predecessor, because the others go
+on calling there.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from phalanx.errors import LaunchError
+from phalanx.peer.tensorflow.tf_config import members, tf_config
+from phalanx.wire.deadline import Deadline
+from phalanx.worker.station import Station
+
+
+class HeldPort:
+    """A port of this machine that is ours as long as this object lives.
+
+    Args:
+        host: The address of this machine by which the others reach it.
+        port: A certain one, or 0 for any that is free.
+    """
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise LaunchError(f"cannot take {host}:{port}: {error.strerror}") from error
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        host, port = self._socket.getsockname()
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """Leave the port to TensorFlow's server alone."""
+        self._socket.close()
+
+
+def meet(station: Station, processes: Sequence[str], *, group: int) -> tuple[str, HeldPort | None]:
+    """Tell the others where this process is, and learn where they are.
+
+    Args:
+        station: Of this process.
+        processes: All of the run.
+        group: Keeps the clusters of several phases apart.
+
+    Returns:
+        This process's TF_CONFIG, and its port: to be closed once TensorFlow's server listens.
+    """
+    deadline = Deadline.after(station.job.deadlines.start_s, "the addresses of all processes")
+    prefix, own = f"tensorflow/{group}/", station.spec.process
+    names = members(processes)
+    port: HeldPort | None = None
+    if own in names:
+        wanted = 0
+        if station.spec.incarnation > 1:
+            before = station.control.get(prefix + own, deadline).decode()
+            wanted = int(before.rpartition(":")[2])
+        port = HeldPort(station.spec.address, wanted)
+        station.control.put(prefix + own, port.address.encode())
+    addresses = {name: station.control.get(prefix + name, deadline).decode() for name in names}
+    return tf_config(addresses, own), port

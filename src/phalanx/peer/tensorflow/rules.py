@@ -1,0 +1,154 @@
+"""The update rules on TensorFlow's variables: the arithmetic of `engine.update`, which is torch's.
+
+Keras' own optimisers differ in ways that change results: where epsilon stands, what momentum means
+when the rate changes, what weight decay is. Each rule works on one variable and what it remembers
+of it, and is called where that variable lives. `number` counts updates from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from phalanx.spec.optimize import (
+    AdadeltaSpec,
+    AdagradSpec,
+    AdamSpec,
+    AdamwSpec,
+    OptimizerSpec,
+    SgdSpec,
+)
+
+Rule = Callable[..., None]
+"""(variable, gradient, lr, number, *slots): moves the variable once."""
+
+
+def slot_names(spec: OptimizerSpec) -> tuple[str, ...]:
+    """What the rule remembers of each parameter, by the names that `engine.update` has for it."""
+    match spec:
+        case SgdSpec():
+            return ("momentum_buffer",) if spec.momentum > 0 else ()
+        case AdagradSpec():
+            return ("sum",)
+        case AdadeltaSpec():
+            return ("square_avg", "acc_delta")
+        case AdamSpec() | AdamwSpec():
+            return ("exp_avg", "exp_avg_sq")
+
+
+def make_rule(spec: OptimizerSpec) -> Rule:
+    """The rule of a job."""
+    match spec:
+        case SgdSpec():
+            return lambda *given: _sgd(spec, *given)
+        case AdagradSpec():
+            return lambda *given: _adagrad(spec, *given)
+        case AdadeltaSpec():
+            return lambda *given: _adadelta(spec, *given)
+        case AdamSpec() | AdamwSpec():
+            return lambda *given: _adam(spec, *given)
+
+
+def clip(
+    spec: OptimizerSpec, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+) -> list[tf.Tensor]:
+    """Gradients with the regulariser's part, and no longer than allowed."""
+    found = list(gradients)
+    if spec.l2 > 0:
+        found = [
+            gradient + 2 * spec.l2 * variable if is_kernel(variable) else gradient
+            for gradient, variable in zip(found, variables, strict=True)
+        ]
+    if spec.clip_norm is not None:
+        norm = tf.linalg.global_norm(found)
+        scale = tf.minimum(1.0, spec.clip_norm / tf.maximum(norm, 1e-30))
+        found = [gradient * scale for gradient in found]
+    return found
+
+
+def is_kernel(variable: tf.Variable) -> bool:
+    """Whether the L2 regulariser applies: matrices and convolutions, not biases or scales."""
+    return len(variable.shape) >= 2
+
+
+def _decayed(spec: OptimizerSpec, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
+    return gradient + spec.weight_decay * variable if spec.weight_decay > 0 else gradient
+
+
+def _sgd(
+    spec: SgdSpec,
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    lr: tf.Tensor,
+    number: tf.Tensor,
+    *slots: tf.Variable,
+) -> None:
+    step = _decayed(spec, variable, gradient)
+    if slots:
+        (memory,) = slots
+        moved = spec.momentum * memory + step
+        memory.assign(moved)
+        step = step + spec.momentum * moved if spec.nesterov else moved
+    variable.assign_sub(lr * step)
+
+
+def _adagrad(
+    spec: AdagradSpec,
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    lr: tf.Tensor,
+    number: tf.Tensor,
+    *slots: tf.Variable,
+) -> None:
+    (total,) = slots
+    step = _decayed(spec, variable, gradient)
+    squares = total + tf.square(step)
+    total.assign(squares)
+    variable.assign_sub(lr * step / (tf.sqrt(squares) + spec.eps))
+
+
+def _adadelta(
+    spec: AdadeltaSpec,
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    lr: tf.Tensor,
+    number: tf.Tensor,
+    *slots: tf.Variable,
+) -> None:
+    mean_square, mean_delta = slots
+    step = _decayed(spec, variable, gradient)
+    squares = spec.rho * mean_square + (1 - spec.rho) * tf.square(step)
+    mean_square.assign(squares)
+    delta = tf.sqrt(mean_delta + spec.eps) / tf.sqrt(squares + spec.eps) * step
+    mean_delta.assign(spec.rho * mean_delta + (1 - spec.rho) * tf.square(delta))
+    variable.assign_sub(lr * delta)
+
+
+def _adam(
+    spec: AdamSpec | AdamwSpec,
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    lr: tf.Tensor,
+    number: tf.Tensor,
+    *slots: tf.Variable,
+) -> None:
+    first, second = slots
+    beta1, beta2 = spec.betas
+    if isinstance(spec, AdamwSpec):
+        kept = variable * (1 - lr * spec.weight_decay)
+        step = gradient
+    else:
+        kept = variable
+        step = _decayed(spec, variable, gradient)
+    mean = beta1 * first + (1 - beta1) * step
+    squares = beta2 * second + (1 - beta2) * tf.square(step)
+    first.assign(mean)
+    second.assign(squares)
+    count = tf.cast(number, tf.float32)
+    spread = tf.sqrt(squares) / tf.sqrt(1 - tf.pow(beta2, count)) + spec.eps
+    moved = lr / (1 - tf.pow(beta1, count)) * mean / spread
+    if isinstance(spec, AdamwSpec):
+        variable.assign(kept - moved)
+    else:
+        variable.assign_sub(moved)

@@ -1,0 +1,94 @@
+"""What chief, workers and evaluator of a parameter server tell each other, by the controller.
+
+Work and parameters travel over TensorFlow's own channels; these are the facts about it. A worker of
+TensorFlow's does not see its own steps, so the chief tells it, and every process keeps its own
+records.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from phalanx.wire.peers import Relay, Relayed
+from phalanx.worker.station import Station
+
+
+class _Word(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    pass
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step that a worker has made.
+
+    Attributes:
+        ticket: Its number in the run.
+        epoch: Of its samples.
+        num_samples: Its samples.
+        loss_sum: Over them.
+        num_correct: Of them.
+        lr: At its point of the schedule.
+        stamps: On the worker's clock, seconds since 1970: before it; after input, forward,
+            backward and apply.
+        sent_bytes: What the worker sent to the servers in it.
+    """
+
+    ticket: int
+    epoch: int
+    num_samples: int
+    loss_sum: float
+    num_correct: int
+    lr: float
+    stamps: tuple[float, float, float, float, float]
+    sent_bytes: int
+
+
+class Steps(_Word, frozen=True):
+    """To a worker: what it has done."""
+
+    rows: tuple[StepRow, ...]
+
+
+class Moment(_Word, frozen=True):
+    """To a worker: training begins with the next step, or has ended with the last, for now."""
+
+    what: Literal["begin", "end"]
+    epoch: int
+    total: int
+    resumed: bool
+
+
+class Ask(_Word, frozen=True):
+    """To the evaluator: measure a part of the data with the state in a file."""
+
+    look: int
+    part: str
+
+
+class Answer(_Word, frozen=True):
+    """From the evaluator: what it has measured."""
+
+    look: int
+    loss: float
+    accuracy: float
+    num_samples: int
+    duration_s: float
+
+
+class Present(_Word, frozen=True):
+    """From the evaluator: it is there, maybe after a restart, and has been asked nothing yet."""
+
+
+Word = Steps | Moment | Ask | Answer | Present
+
+
+def tell(station: Station, process: str, word: Word) -> None:
+    """Say something to another process."""
+    station.control.send(Relay(process, msgspec.msgpack.encode(word)))
+
+
+def understand(relayed: Relayed) -> Word:
+    """What another process has said."""
+    word: Word = msgspec.msgpack.decode(relayed.body, type=Word)
+    return word

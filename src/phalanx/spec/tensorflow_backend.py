@@ -1,0 +1,118 @@
+"""What `backend: tensorflow` can express: a job is checked against tf.distribute's strategies.
+
+A setting that is left out has the meaning that TensorFlow gives it; one that TensorFlow has no
+equal for is refused. Called by `backend`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.spec.base import Spec, fault
+from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import SwitchSpec
+
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
+
+STRATEGIES = (
+    "single",
+    "allreduce",
+    "parameter_server",
+    "switch",
+    "mirrored",
+    "central_storage",
+)
+MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet")
+"""Built-in networks that have a twin in Keras."""
+
+# Of `parameter_server`: the value that TensorFlow can express, and what it does instead.
+_SERVING: dict[str, tuple[tuple[object, ...], str]] = {
+    "consistency": (("async",), "its workers never wait for one another: set 'async'"),
+    "compression": (("none",), "it sends full precision: leave it out"),
+    "pull_compression": (("none",), "it sends full precision: leave it out"),
+    "lr_scaling": (("none", "by_workers"), "it knows no staleness: set 'none' or 'by_workers'"),
+    "delay_compensation": (("off",), "leave it out"),
+    "overlap": ((False,), "leave it out"),
+    "dispatch": (("dynamic",), "its coordinator gives work to whoever is free: set 'dynamic'"),
+    "encrypt": (("auto", "off"), "its channels are open: set 'off' and use a trusted network"),
+    "snapshot_s": ((30.0,), "its servers keep no copies: leave it out"),
+}
+
+
+def check_tensorflow(job: JobSpec) -> None:
+    """Refuse what TensorFlow cannot express.
+
+    Raises:
+        PydanticCustomError: A sentence with the place, seen from the job.
+    """
+    strategy = job.strategy
+    if isinstance(strategy, SwitchSpec):
+        _check_switch(strategy)
+    else:
+        _check_strategy(strategy)
+    if ":" not in job.model.name and job.model.name not in MODELS:
+        raise fault(
+            f"backend tensorflow has no model '{job.model.name}'",
+            f"; it has {', '.join(MODELS)}, and functions of yours that return a keras.Model",
+            at=("model",),
+        )
+    if job.precision == "auto":
+        raise fault(
+            "backend tensorflow does not measure which precision is faster",
+            "; set 'precision: fp32' or 'precision: bf16'",
+            at=("precision",),
+        )
+    if job.inject and isinstance(strategy, ParameterServerSpec | SwitchSpec):
+        raise fault(
+            "backend tensorflow cannot slow the workers of a parameter server down",
+            "; leave 'inject' out, or set 'strategy: allreduce'",
+            at=("inject",),
+        )
+
+
+def _check_strategy(strategy: Spec) -> None:
+    name = getattr(strategy, "name", "")
+    if name not in STRATEGIES:
+        raise fault(
+            f"backend tensorflow has no strategy '{name}'",
+            f"; it has {', '.join(STRATEGIES)}",
+            at=("strategy",),
+        )
+    if isinstance(strategy, AllreduceSpec) and strategy.compression != "none":
+        raise fault(
+            "backend tensorflow sends gradients in full precision",
+            "; leave 'compression' out",
+            at=("strategy", "compression"),
+        )
+    if isinstance(strategy, ParameterServerSpec):
+        _check_serving(strategy)
+
+
+def _check_serving(strategy: ParameterServerSpec) -> None:
+    if strategy.servers == "colocated":
+        raise fault(
+            "backend tensorflow has no servers inside its workers",
+            "; set 'servers' to a number",
+            at=("strategy", "servers"),
+        )
+    for key, (possible, instead) in _SERVING.items():
+        value = getattr(strategy, key)
+        if value not in possible:
+            raise fault(
+                f"backend tensorflow has no {key} '{value}'",
+                f"; {instead}",
+                at=("strategy", key),
+            )
+
+
+def _check_switch(switch: SwitchSpec) -> None:
+    if switch.handover != "restart":
+        raise fault(
+            "backend tensorflow changes its strategy through a checkpoint and new processes",
+            "; set 'handover: restart'",
+            at=("strategy", "handover"),
+        )
+    for phase in switch.resolved:
+        _check_strategy(phase.strategy)
