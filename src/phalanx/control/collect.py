@@ -37,6 +37,7 @@ def summarise(
         name=job.name,
         state="finished",
         strategy=job.strategy.name,
+        backend=job.backend,
         model=job.model.name,
         data=job.data.name,
         workers=job.workers,

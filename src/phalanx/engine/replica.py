@@ -160,6 +160,10 @@ class Replica:
         with span("apply"):
             self.optimizer.step(self.gradients, lr)
 
+    def regularisation(self) -> float:
+        """The present value of the L2 regulariser; 0 without an optimiser."""
+        return self.optimizer.regularisation() if self.optimizer is not None else 0.0
+
     def evaluate(self, batch: Batch) -> Evaluation:
         """Measure one batch without learning: no dropout, running statistics in batch norm.
 
@@ -201,7 +205,7 @@ class Replica:
             own[key].copy_(value)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        inputs, targets = _as_tensors(batch)
+        inputs, targets = as_tensors(batch)
         with autocast(self._precision):
             try:
                 outputs = self.module(inputs)
@@ -213,7 +217,7 @@ class Replica:
                 return self._loss.sum_and_correct(outputs, targets)
 
 
-def _as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
+def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
     """The batch as torch sees it: the same memory, images as (samples, channels, height, width)."""
     arrays = (batch.inputs, batch.targets)
     if batch.inputs.dtype != np.float32 or not batch.inputs.flags.c_contiguous:

@@ -84,3 +84,4 @@ class Summary(msgspec.Struct, kw_only=True):
     memory_peak_bytes: int | None = None
     energy_j: float | None = None
     energy_source: str | None = None
+    backend: str = "native"

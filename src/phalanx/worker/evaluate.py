@@ -12,7 +12,7 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Part, eval_batches
-from phalanx.engine.replica import Replica
+from phalanx.worker.learner import Learner
 
 _WORKER_BATCH = 256
 
@@ -27,7 +27,7 @@ class Measures:
     duration_s: float
 
 
-def evaluate(replica: Replica, collective: Collective, part: Part) -> Measures:
+def evaluate(replica: Learner, collective: Collective, part: Part) -> Measures:
     """Measure the replica; all workers call it together, after `settle`."""
     begin = time.perf_counter()
     loss_sum, num_correct, num_samples = 0.0, 0, 0

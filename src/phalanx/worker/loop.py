@@ -15,7 +15,6 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch, Dataset, train_batches
-from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.engine.spans import spanned
 from phalanx.observe.sampler import Sampler
@@ -24,7 +23,6 @@ from phalanx.records.improvement import note_validation
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.strategy.base import Strategy
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
@@ -32,6 +30,7 @@ from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
 from phalanx.worker.inject import Slowdown
+from phalanx.worker.learner import Learner, Stepper
 from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.scribe import Scribe
 from phalanx.worker.snapshot import collect, take_up
@@ -56,8 +55,8 @@ class Trainee:
     """What is trained, and with whom."""
 
     dataset: Dataset
-    replica: Replica
-    strategy: Strategy
+    replica: Learner
+    strategy: Stepper
     collective: Collective
 
 
@@ -349,7 +348,7 @@ class TrainLoop:
                 updates=report.updates,
                 train_loss=report.train_loss,
                 train_accuracy=report.train_accuracy,
-                regularisation=self._regularisation(),
+                regularisation=self._replica.regularisation(),
                 val_loss=report.val_loss,
                 val_accuracy=report.val_accuracy,
                 lr=report.lr,
@@ -359,10 +358,6 @@ class TrainLoop:
         )
         if self._is_chief:
             self._control.send(EpochDone(report))
-
-    def _regularisation(self) -> float:
-        optimizer = self._replica.optimizer
-        return optimizer.regularisation() if optimizer is not None else 0.0
 
     def _mid_epoch_checkpoint_due(self) -> bool:
         every = self._job.checkpoint.every_steps
@@ -401,7 +396,7 @@ class TrainLoop:
             stopped_early=position.stopped_early,
             train_loss=position.train_loss,
             train_accuracy=position.train_accuracy,
-            regularisation=self._regularisation(),
+            regularisation=self._replica.regularisation(),
             val_loss=position.val_loss,
             val_accuracy=position.val_accuracy,
             test_loss=test.loss if test else None,

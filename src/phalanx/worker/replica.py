@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.data.pipeline import Dataset, train_batches
+from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
@@ -34,19 +34,40 @@ def settle_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> 
 
     def step_factory(precision: Precision) -> Callable[[], object]:
         replica = build_replica(job, dataset, rank=0, precision=precision)
-        with train_batches(
-            dataset,
-            spec=job.data,
-            seed=job.seed,
-            epoch=0,
-            global_batch=job.global_batch,
-            rank=0,
-            num_workers=collective.size,
-            shares=job.batch.shares,
-        ) as batches:
-            batch = next(iter(batches)).copy()
+        batch = first_batch(job, dataset, num_workers=collective.size)
         return lambda: replica.forward_backward(batch, step=0)
 
+    return agree_on_precision(job, collective, step_factory=step_factory)
+
+
+def first_batch(job: JobSpec, dataset: Dataset, *, num_workers: int) -> Batch:
+    """What the chief would train on first, to try a step with."""
+    with train_batches(
+        dataset,
+        spec=job.data,
+        seed=job.seed,
+        epoch=0,
+        global_batch=job.global_batch,
+        rank=0,
+        num_workers=num_workers,
+        shares=job.batch.shares,
+    ) as batches:
+        return next(iter(batches)).copy()
+
+
+def agree_on_precision(
+    job: JobSpec,
+    collective: Collective,
+    *,
+    step_factory: Callable[[Precision], Callable[[], object]],
+) -> PrecisionChoice:
+    """Let the chief choose for all workers.
+
+    Args:
+        job: Says what is asked for.
+        collective: The workers.
+        step_factory: Makes a step to measure, in a given format.
+    """
     # The others take the chief's word, so they need not measure.
     requested = job.precision if collective.rank == 0 or job.precision != "auto" else "fp32"
     choice = choose_precision(requested, step_factory=step_factory)

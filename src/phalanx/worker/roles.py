@@ -9,6 +9,7 @@ from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
 from phalanx.engine.memory import keep_freed_memory
+from phalanx.engine.precision import PrecisionChoice
 from phalanx.errors import SpecError
 from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -55,36 +56,43 @@ def run_lockstep_worker(station: Station) -> Done:
     station.tally.activity = "reading data"
     dataset = station.open_data()
     station.tally.activity = "joining"
-    collective = _join(station)
+    collective = join_workers(station)
     try:
         precision = settle_precision(job, dataset, collective)
         replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
-        station.profiler.prepare()
-        startup_s = station.record_start(precision.name, precision.reason)
-        loop = TrainLoop(
-            job,
-            trainee=Trainee(dataset, replica, strategy, collective),
-            checkpoints=Checkpoints(station.depot, job.checkpoint),
-            reporting=Reporting(
-                log=station.log,
-                control=station.control,
-                tally=station.tally,
-                profiler=station.profiler,
-                sampler=station.sampler,
-            ),
-        )
-        if spec.resume is not None:
-            loop.restore()
-        loop.advance()
-        outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
-        return Done(times=loop.times(), outcome=outcome)
+        trainee = Trainee(dataset, replica, strategy, collective)
+        return train_in_lockstep(station, trainee, precision)
     finally:
         collective.close()
 
 
-def _join(station: Station) -> Collective:
+def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionChoice) -> Done:
+    """Run the loop from the beginning, or from a checkpoint, to the end of the job."""
+    station.profiler.prepare()
+    startup_s = station.record_start(precision.name, precision.reason)
+    loop = TrainLoop(
+        station.job,
+        trainee=trainee,
+        checkpoints=Checkpoints(station.depot, station.job.checkpoint),
+        reporting=Reporting(
+            log=station.log,
+            control=station.control,
+            tally=station.tally,
+            profiler=station.profiler,
+            sampler=station.sampler,
+        ),
+    )
+    if station.spec.resume is not None:
+        loop.restore()
+    loop.advance()
+    outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
+    return Done(times=loop.times(), outcome=outcome)
+
+
+def join_workers(station: Station) -> Collective:
+    """Form the group of all workers."""
     job = station.job
     if job.workers == 1:
         return SoloCollective()

@@ -10,16 +10,15 @@ from __future__ import annotations
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.engine.replica import Replica
 from phalanx.records.position import Position
-from phalanx.strategy.base import Strategy
+from phalanx.worker.learner import Learner, Stepper
 from phalanx.worker.tally import Tally
 
 _REPLICA, _STRATEGY, _SUMS = "replica.", "strategy.", "worker.epoch_sums"
 
 
 def collect(
-    replica: Replica, strategy: Strategy, collective: Collective, tally: Tally
+    replica: Learner, strategy: Stepper, collective: Collective, tally: Tally
 ) -> dict[str, torch.Tensor]:
     """All tensors of the state; every worker calls it together, after `settle`."""
     sums = torch.tensor(
@@ -32,7 +31,7 @@ def collect(
 
 
 def served_state(
-    replica: Replica, optimizer: dict[str, torch.Tensor], position: Position
+    replica: Learner, optimizer: dict[str, torch.Tensor], position: Position
 ) -> dict[str, torch.Tensor]:
     """The state of a run whose parameters live on servers, in the same form as `collect`'s.
 
@@ -50,8 +49,8 @@ def served_state(
 
 def take_up(
     state: dict[str, torch.Tensor],
-    replica: Replica,
-    strategy: Strategy,
+    replica: Learner,
+    strategy: Stepper,
     collective: Collective,
     tally: Tally,
 ) -> None:

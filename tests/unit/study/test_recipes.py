@@ -37,10 +37,26 @@ def figures(name: str) -> PublishedSpec:
         ("strategy-switch/full-resnet.yaml", 5),
         ("strategy-switch/full-densenet.yaml", 5),
         ("strategy-switch/small.yaml", 6),
+        ("peers/sync.yaml", 6),
+        ("peers/async.yaml", 4),
+        ("peers/operators.yaml", 6),
     ],
 )
 def test_every_cell_is_a_job(name: str, num_cells: int) -> None:
     assert len(plan(name).cells) == num_cells
+
+
+@pytest.mark.parametrize("name", ["peers/sync.yaml", "peers/async.yaml"])
+def test_peers_differ_in_the_backend_alone(name: str) -> None:
+    manifest = plan(name)
+    by_network: dict[str, list[dict[str, object]]] = {}
+    for cell in manifest.cells:
+        job = {key: value for key, value in cell.job.items() if key != "backend"}
+        by_network.setdefault(cell.settings["network"], []).append(job)
+    for jobs in by_network.values():
+        assert all(job == jobs[0] for job in jobs)
+    assert manifest.gate is not None
+    assert (manifest.gate.axis, manifest.gate.baseline) == ("backend", "native")
 
 
 def test_roles_are_as_published() -> None:

@@ -20,6 +20,7 @@ from phalanx.report.document import (
 from phalanx.report.gate import GateResult
 from phalanx.report.measures import MEASURES, Measure, shared_digits
 from phalanx.report.pairs import Pair
+from phalanx.report.parts.backends import backend_lines
 from phalanx.report.scope import Scope
 from phalanx.report.stats import Contrast
 
@@ -70,7 +71,11 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
         columns=columns,
         rows=rows,
     )
-    return Section(id="same-result", title="Same result?", blocks=[Text(lines=[intro]), table])
+    blocks: list[Block] = [Text(lines=[intro]), table]
+    about_backends = backend_lines(pairs)
+    if about_backends:
+        blocks.append(Text(lines=about_backends))
+    return Section(id="same-result", title="Same result?", blocks=blocks)
 
 
 def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:

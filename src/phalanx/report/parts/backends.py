@@ -1,0 +1,45 @@
+"""What the gate says about backends: do they learn the same from the same job?
+
+A part of the chapter `Same result?`, there when cells differ in nothing but their backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phalanx.report.cells import differences
+from phalanx.report.gate import Verdict
+from phalanx.report.pairs import Pair
+
+_WORDS: Mapping[Verdict, str] = {
+    "equivalent": "the same within tolerance",
+    "different": "different",
+    "undecided": "not shown to be the same",
+}
+
+
+def backend_lines(pairs: Sequence[Pair]) -> list[str]:
+    """One sentence for every two backends; none if no pair differs in the backend alone."""
+    found: dict[tuple[str, str], dict[Verdict, list[str]]] = {}
+    for pair in pairs:
+        if pair.gate is None or differences([pair.first.job, pair.second.job])[1] != ["backend"]:
+            continue
+        names = (str(pair.first.job["backend"]), str(pair.second.job["backend"]))
+        places = found.setdefault(names, {}).setdefault(pair.gate.verdict, [])
+        places.append(f"{pair.first.task}, batch {pair.first.batch}")
+    if not found:
+        return []
+    sentences = [
+        f"{first} against {second}: " + "; ".join(_judged(v, p) for v, p in verdicts.items()) + "."
+        for (first, second), verdicts in found.items()
+    ]
+    intro = (
+        "Backends, all other settings equal (built-in networks are one computation in every "
+        "backend; first weights follow the same law, but TensorFlow draws them from a generator of "
+        "its own):"
+    )
+    return [" ".join([intro, *sentences])]
+
+
+def _judged(verdict: Verdict, places: Sequence[str]) -> str:
+    return f"{_WORDS[verdict]} for {' and '.join(dict.fromkeys(places))}"

@@ -1,0 +1,50 @@
+"""What the training loop asks of what it trains: the seams between loop, engine and peers.
+
+The engine's `Replica` and the strategies fit, and so does plain torch in `peer.ddp`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from phalanx.data.pipeline import Batch
+from phalanx.engine.batch import Evaluation
+from phalanx.strategy.base import StepFacts
+
+
+class Learner(Protocol):
+    """A model that can be measured, saved and taken up again."""
+
+    @property
+    def parameters(self) -> Tensor:
+        """All trainable parameters in one row."""
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Measure one batch without learning."""
+
+    def regularisation(self) -> float:
+        """The present value of the L2 regulariser; 0 if there is none."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state` returned; raises `EngineError` if it is of another model."""
+
+
+class Stepper(Protocol):
+    """Trains a learner, together with other workers."""
+
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        """Train on this worker's part of a batch."""
+
+    def settle(self) -> None:
+        """Bring all replicas to one defined state."""
+
+    def export_state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beyond the learner; all workers call it together."""
+
+    def import_state(self, state: dict[str, Tensor]) -> None:
+        """Take up what `export_state` gave."""
