@@ -59,7 +59,7 @@ def fetch(
 
     entry = _entry(name)
     console = open_console()
-    if entry.kind == "embedded":
+    if not entry.needs_files:
         console.print(f"{name} comes with Phalanx; there is nothing to fetch.", soft_wrap=True)
         return
     root = data_root(data)
@@ -120,7 +120,7 @@ def _entry(name: str) -> Entry:
 def _facts(entry: Entry, root: Path) -> dict[str, Any]:
     from phalanx.data.directory import is_present
 
-    found = None if entry.kind == "embedded" else is_present(entry, root)
+    found = is_present(entry, root) if entry.needs_files else None
     return {
         "name": entry.name,
         "title": entry.title,
@@ -128,7 +128,7 @@ def _facts(entry: Entry, root: Path) -> dict[str, Any]:
         "num_train": entry.num_train,
         "num_test": entry.num_test,
         "download_bytes": sum(remote.size_bytes for remote in entry.files),
-        "present": entry.kind == "embedded" or found is not None,
+        "present": not entry.needs_files or found is not None,
         "location": str(found.folder) if found is not None else None,
     }
 

@@ -72,7 +72,7 @@ def judge_data(root: Path) -> Finding:
     present: list[str] = []
     absent: list[str] = []
     for name, entry in CATALOGUE.items():
-        here = entry.kind == "embedded" or is_present(entry, root) is not None
+        here = not entry.needs_files or is_present(entry, root) is not None
         (present if here else absent).append(name)
     found = f"{', '.join(present)} in {root}"
     if absent:

@@ -47,7 +47,7 @@ class Dispatcher:
 
     def open_gate(self, first: int, stop: int) -> None:
         """Let tickets from `first` to before `stop` be handed out."""
-        for ticket in range(first, stop):
+        for ticket in filter(self._plan.has_samples, range(first, stop)):
             queue = self._plan.unit(ticket).part if self._static else 0
             self._waiting.setdefault(queue, deque()).append(ticket)
 

@@ -37,7 +37,7 @@ class Feeder:
         self._in_rounds = goes_in_rounds(spec, plan.num_parts)
         self._held_back = is_held_back(spec, plan.num_parts)
         # In rounds nobody can run ahead, and one of each part makes a round one global batch.
-        static = spec.dispatch == "static" or self._in_rounds
+        static = spec.dispatch == "static" or self._in_rounds or plan.portions is not None
         self._dispatcher = Dispatcher(plan, static=static)
         self._crew = crew
         self._desk = desk

@@ -159,8 +159,7 @@ class ServingCoordinator(Coordinator):
             self._bring_forward(Limit(unit.epoch, unit.step))
             self._close_gate_when_drained()
         else:
-            step = -(-self._position.epoch_samples // self._job.global_batch)
-            self._bring_forward(Limit(self._position.epoch, step))
+            self._bring_forward(Limit(self._position.epoch, self._step_done()))
             self._go_on()
 
     def _bring_forward(self, limit: Limit) -> None:
@@ -352,7 +351,7 @@ class ServingCoordinator(Coordinator):
             self._crew.server_without_slice(_rank(process))
             self._flush_when_paused()
         if self._plan is None:
-            self._make_plan(message.num_samples)
+            self._make_plan(message)
 
     def _is_newcomer(self, process: str) -> bool:
         """Whether a worker comes into rounds that others have begun.
@@ -375,15 +374,21 @@ class ServingCoordinator(Coordinator):
             self._crew.peer_up(Process("worker", rank))
         self._late.clear()
 
-    def _make_plan(self, num_samples: int) -> None:
+    def _make_plan(self, message: Ready) -> None:
         batch, position = self._job.global_batch, self._position
-        if position.epoch_samples % batch:
+        plan = TicketPlan.of(
+            message.num_samples,
+            global_batch=batch,
+            num_parts=self._job.workers,
+            portions=message.portions,
+        )
+        if not plan.begins_at(position.epoch_samples):
             raise SpecError(
                 f"the checkpoint stands {position.epoch_samples} samples into an epoch, which is "
                 f"not a whole number of global batches of {batch}; resume with the batch of the "
                 "saved run"
             )
-        self._plan = TicketPlan(num_parts=self._job.workers, num_steps=-(-num_samples // batch))
+        self._plan = plan
         self._feeder = Feeder(self._spec, self._plan, crew=self._crew, desk=self._desk)
         if self._is_over or self._is_at_limit:
             # Resumed at the end: only look at what there is, with what the workers know of it.
@@ -394,12 +399,18 @@ class ServingCoordinator(Coordinator):
         else:
             self._open_gate()
 
+    def _step_done(self) -> int:
+        """The first step of the epoch that is not done."""
+        if self._plan is None:
+            return -(-self._position.epoch_samples // self._job.global_batch)
+        return self._plan.step_at(self._position.epoch_samples)
+
     def _open_gate(self) -> None:
         """Let the next stretch begin: up to the end of the epoch, or to the next checkpoint."""
         assert self._plan is not None
         assert self._feeder is not None
         position, plan = self._position, self._plan
-        step = position.epoch_samples // self._job.global_batch
+        step = self._step_done()
         every = self._job.checkpoint.every_steps
         stop = plan.num_steps if every is None else min(plan.num_steps, step + every)
         if self._limit is not None and self._limit.epoch == position.epoch:
@@ -460,17 +471,16 @@ class ServingCoordinator(Coordinator):
 
     def _flush_order(self) -> Flush:
         assert self._plan is not None
-        step = -(-self._position.epoch_samples // self._job.global_batch)
         # Servers of their own hand the optimiser's state over through what they write.
         write = not (self._is_handed_on_in_memory and self._spec.servers == "colocated")
-        return Flush(done_below=self._plan.first(self._position.epoch, step), write=write)
+        done_below = self._plan.first(self._position.epoch, self._step_done())
+        return Flush(done_below=done_below, write=write)
 
     @property
     def _is_handed_on_in_memory(self) -> bool:
         """Whether the workers take everything from here, and nobody looks at it before."""
         assert self._plan is not None
-        step = -(-self._position.epoch_samples // self._job.global_batch)
-        in_epoch = 0 < step < self._plan.num_steps
+        in_epoch = 0 < self._step_done() < self._plan.num_steps
         return self._discarding or (self._is_at_limit and self._to_memory and in_epoch)
 
     def _flushed(self, process: str, message: Flushed) -> None:
@@ -493,8 +503,7 @@ class ServingCoordinator(Coordinator):
         assert self._plan is not None
         position = self._position
         position.updates = max(self._versions.values(), default=0)
-        step = -(-position.epoch_samples // self._job.global_batch)
-        end_of_epoch = step >= self._plan.num_steps
+        end_of_epoch = self._step_done() >= self._plan.num_steps
         if self._is_handed_on_in_memory:
             self.is_unsaved = not self._discarding
             self._go_on()
@@ -538,8 +547,8 @@ class ServingCoordinator(Coordinator):
     def _is_at_limit(self) -> bool:
         if self._limit is None:
             return False
-        step = -(-self._position.epoch_samples // self._job.global_batch)
-        return (self._position.epoch, step) >= (self._limit.epoch, self._limit.step)
+        limit = (self._limit.epoch, self._limit.step)
+        return (self._position.epoch, self._step_done()) >= limit
 
     def _hand_over(self) -> None:
         """Have all workers read the last state, once it has been looked at.

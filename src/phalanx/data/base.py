@@ -7,12 +7,15 @@ on the decoded arrays. Called by `cache`, which decodes each source once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from phalanx.spec.data import MetricName
+from phalanx.spec.modality import Modality
 
 PartName = Literal["train", "test"]
 Array = npt.NDArray[Any]
@@ -23,14 +26,26 @@ class Samples:
     """Decoded samples in the one form that the rest of the package knows.
 
     `inputs` is uint8 (N, H, W, C) for images and float32 (N, ...) for anything else; `targets` is
-    int64 (N,) for classes and float32 (N, ...) for values.
+    int64 (N,) for classes and float32 (N, ...) for values. Samples of several sensors are packed
+    rows, uint8 or float32 (N, values): see `spec.modality`.
     """
 
     inputs: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    features: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """Facts about each sample that networks do not see, by which data can be dealt out."""
 
     def __len__(self) -> int:
         return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What classes that are ranges of a number stand for: class c begins at low + c * width."""
+
+    low: float
+    width: float
+    name: str
 
 
 class Source(ABC):
@@ -44,6 +59,21 @@ class Source(ABC):
 
     num_classes: int | None = None
     """Classes that the data set is known to have; None: as many as its labels show."""
+
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; empty: by their numbers."""
+
+    metrics: tuple[MetricName, ...] = ("accuracy",)
+    """By what results on this data are usually judged, unless the job says otherwise."""
+
+    scale: Scale | None = None
+    """What the classes stand for, if they are ranges of a number."""
+
+    modalities: tuple[Modality, ...] = ()
+    """What a packed row consists of; empty: samples are of one piece."""
+
+    test_map: tuple[int, int] | None = None
+    """Rows and columns, if the test samples lie on a grid, in its order."""
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.data.base import Array, Source
 from phalanx.data.cache_writer import VERSION, write_arrays
@@ -43,6 +44,8 @@ class CachedPart:
     targets: Array
     file_sizes: tuple[int, ...]
     """Samples per file, in the order of the arrays."""
+    features: Mapping[str, npt.NDArray[np.float32]]
+    """Facts about each sample that networks do not see."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,21 @@ def _open_part(folder: Path, name: str, meta: dict[str, Any]) -> CachedPart:
         if len(array) != sum(meta["file_sizes"]):
             raise ValueError(f"{path.name} has {len(array)} samples")
         arrays.append(np.asarray(array))
-    return CachedPart(inputs=arrays[0], targets=arrays[1], file_sizes=tuple(meta["file_sizes"]))
+    return CachedPart(
+        inputs=arrays[0],
+        targets=arrays[1],
+        file_sizes=tuple(meta["file_sizes"]),
+        features=_open_features(folder, name, meta),
+    )
+
+
+def _open_features(
+    folder: Path, name: str, meta: dict[str, Any]
+) -> dict[str, npt.NDArray[np.float32]]:
+    if not meta.get("features"):
+        return {}
+    with np.load(folder / f"{name}_features.npz", allow_pickle=False) as stored:
+        return {feature: stored[feature] for feature in meta["features"]}
 
 
 def _fill(folder: Path, source: Source) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.data.base import Array, PartName, Samples, Source
 from phalanx.data.statistics import measure
@@ -33,6 +34,8 @@ def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
             writer.append(chunk)
             digest.update(chunk.inputs.data)
             digest.update(chunk.targets.data)
+            for values in chunk.features.values():
+                digest.update(values.data)
         if writer.file_sizes:
             parts[name] = writer.finish()
             num_classes = max(num_classes, writer.num_outputs)
@@ -65,9 +68,11 @@ class _PartWriter:
     """Appends chunks to the two `.npy` files of a part."""
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
+        self._name = name
         self._paths = (folder / f"{name}_inputs.npy", folder / f"{name}_targets.npy")
         self._source = source
         self._forms: tuple[tuple[Any, ...], ...] | None = None
+        self._features: dict[str, list[npt.NDArray[np.float32]]] = {}
         self.file_sizes: list[int] = []
         self.num_outputs = 0
 
@@ -88,6 +93,8 @@ class _PartWriter:
         for path, array in zip(self._paths, arrays, strict=True):
             with path.open("ab") as file:
                 file.write(array.data)
+        for name, values in chunk.features.items():
+            self._features.setdefault(name, []).append(values)
         self.file_sizes.append(len(chunk))
         self.num_outputs = max(self.num_outputs, self._outputs_of(chunk))
 
@@ -98,8 +105,13 @@ class _PartWriter:
             with path.open("r+b") as file:
                 _write_header(file, np.empty((0, *shape), dtype), num_rows=num_rows)
                 os.fsync(file.fileno())
+        if self._features:
+            columns = {name: np.concatenate(parts) for name, parts in self._features.items()}
+            path = self._paths[0].with_name(f"{self._name}_features.npz")
+            np.savez(path, allow_pickle=False, **columns)
         return {
             "file_sizes": self.file_sizes,
+            "features": list(self._features),
             "inputs_bytes": self._paths[0].stat().st_size,
             "targets_bytes": self._paths[1].stat().st_size,
         }

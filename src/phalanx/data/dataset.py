@@ -6,22 +6,27 @@ Joins source, cache and split. Making batches of it is the business of `pipeline
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array
+from phalanx.data.allotment import Allotment
+from phalanx.data.base import Array, Scale, Source
 from phalanx.data.cache import CachedData, CachedPart, open_cached
 from phalanx.data.file_shards import file_sizes_of
 from phalanx.data.normalize import Normalizer
 from phalanx.data.order import Indices
+from phalanx.data.quality import NEED_SCALE
 from phalanx.data.sources import open_source
 from phalanx.data.split import split_rows
 from phalanx.data.statistics import Statistics
 from phalanx.errors import DataError, SpecError
-from phalanx.spec.data import DataSpec
+from phalanx.spec.data import DataSpec, MetricName
+from phalanx.spec.modality import Modality
+from phalanx.spec.portions import Portions
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class Part:
     file_sizes: tuple[int, ...]
     """Samples of this part per file, in order."""
     normalizer: Normalizer
+    features: Mapping[str, npt.NDArray[np.float32]]
+    """Facts about all stored samples that networks do not see."""
+    allotment: Allotment | None = None
+    """Who owns which samples, where a job distributes them."""
 
     @property
     def num_samples(self) -> int:
@@ -66,6 +75,27 @@ class Dataset:
     num_classes: int
     """Classes, or values per sample if the targets are not labels: the outputs a model needs."""
     statistics: Statistics
+    metrics: tuple[MetricName, ...] = ()
+    """By what a model is judged on it."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; empty: by their numbers."""
+    scale: Scale | None = None
+    """What the classes stand for, if they are ranges of a number."""
+    modalities: tuple[Modality, ...] = ()
+    """What a packed row consists of; empty: samples are of one piece."""
+    test_map: tuple[int, int] | None = None
+    """Rows and columns, if the test samples lie on a grid, in its order."""
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of a training epoch over all workers; some perhaps twice, or dropped."""
+        allotment = self.train.allotment
+        return self.train.num_samples if allotment is None else allotment.portions.samples
+
+    @property
+    def portions(self) -> Portions | None:
+        """How an epoch is divided where workers own samples; None: batches are cut over all."""
+        return None if self.train.allotment is None else self.train.allotment.portions
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -138,7 +168,26 @@ def open_dataset(spec: DataSpec, *, data_root: Path, cache_root: Path) -> Datase
         test=_part("test", stored_test, test_rows, normalizer),
         num_classes=cached.num_classes,
         statistics=cached.statistics,
+        metrics=_metrics(spec, source, cached),
+        class_names=source.class_names,
+        scale=source.scale,
+        modalities=source.modalities,
+        test_map=source.test_map,
     )
+
+
+def _metrics(spec: DataSpec, source: Source, cached: CachedData) -> tuple[MetricName, ...]:
+    if cached.train.targets.dtype != np.int64:
+        return ()
+    chosen = source.metrics if spec.metrics == "auto" else spec.metrics
+    lost = [name for name in chosen if name in NEED_SCALE and source.scale is None]
+    if lost:
+        raise SpecError(
+            f"data.metrics: {lost[0]} needs classes that are ranges of a number, which those of "
+            f"{source.name} are not; leave it out",
+            metric=lost[0],
+        )
+    return chosen
 
 
 def _part(name: str, stored: CachedPart, rows: Indices, normalizer: Normalizer) -> Part:
@@ -149,6 +198,7 @@ def _part(name: str, stored: CachedPart, rows: Indices, normalizer: Normalizer) 
         rows=rows,
         file_sizes=file_sizes_of(rows, stored.file_sizes),
         normalizer=normalizer,
+        features=stored.features,
     )
 
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 from phalanx.data.order import EpochOrder, Indices
 from phalanx.data.shards import Cut, Shards, ceil_div
 from phalanx.errors import SpecError
+from phalanx.spec.portions import Portions
 
 
 class FileShards(Shards):
@@ -42,23 +43,30 @@ class FileShards(Shards):
 
     @override
     def steps(self, start_sample: int = 0) -> range:
-        return range(self._step_at(start_sample), self._num_steps)
+        first = self._portions.step_at(start_sample)
+        if first is None:
+            raise SpecError(
+                f"an epoch under 'shard: file' cannot continue at sample {start_sample} with "
+                f"{self._num_workers} workers and a batch of {self._global_batch}; continue with "
+                "the workers and the batch it began with, or use 'shard: sample'",
+                start_sample=start_sample,
+            )
+        return range(first, self._portions.num_steps)
 
     @override
     def offset_of(self, step: int) -> int:
-        sizes = zip(self._totals, self._worker_sizes, strict=True)
-        return sum(min(total, step * size) for total, size in sizes)
+        return self._portions.offset_of(step)
 
     @override
     def max_rows(self, rank: int) -> int:
-        return self._worker_sizes[rank]
+        return self._portions.rows[rank]
 
     @override
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
         order = self._order.permutation(epoch)
         owner_of_sample = np.repeat(self._owners, self._file_sizes)
         own = order[owner_of_sample[order] == rank]
-        size = self._worker_sizes[rank]
+        size = self._portions.rows[rank]
         for step in self.steps(start_sample):
             offset = self.offset_of(step)
             yield Cut(
@@ -70,35 +78,12 @@ class FileShards(Shards):
             )
 
     @cached_property
-    def _worker_sizes(self) -> tuple[int, ...]:
-        return tuple(max(1, size) for size in self._full_sizes)
-
-    @cached_property
-    def _totals(self) -> tuple[int, ...]:
+    def _portions(self) -> Portions:
         totals = np.bincount(self._owners, weights=self._file_sizes, minlength=self._num_workers)
-        return tuple(int(total) for total in totals)
-
-    @cached_property
-    def _num_steps(self) -> int:
-        return max(ceil_div(t, s) for t, s in zip(self._totals, self._worker_sizes, strict=True))
-
-    def _step_at(self, start_sample: int) -> int:
-        """The step that begins at this sample; without one, nobody knows which were seen."""
-        low, high = 0, self._num_steps
-        while low < high:
-            middle = (low + high) // 2
-            if self.offset_of(middle) < start_sample:
-                low = middle + 1
-            else:
-                high = middle
-        if self.offset_of(low) != start_sample:
-            raise SpecError(
-                f"an epoch under 'shard: file' cannot continue at sample {start_sample} with "
-                f"{self._num_workers} workers and a batch of {self._global_batch}; continue with "
-                "the workers and the batch it began with, or use 'shard: sample'",
-                start_sample=start_sample,
-            )
-        return low
+        sizes = [int(total) for total in totals]
+        rows = tuple(max(1, size) for size in self._full_sizes)
+        num_steps = max(ceil_div(size, row) for size, row in zip(sizes, rows, strict=True))
+        return Portions(totals=tuple(sizes), rows=rows, num_steps=num_steps)
 
 
 def assign_files(

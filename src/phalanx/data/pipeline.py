@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from phalanx.data.allotment import OwnedShards
 from phalanx.data.augment import Augmenter
 from phalanx.data.base import Array
 from phalanx.data.dataset import Dataset, Part, open_dataset
@@ -79,7 +80,7 @@ def train_batches(
     start_sample = start_sample or shards.offset_of(start_step)
     augmenter = None
     if spec.augment:
-        own_key = (1 + rank,) if policy == "off" else (0,)
+        own_key = (1 + rank,) if policy in ("off", "own") else (0,)
         augmenter = Augmenter(
             spec.augment,
             key=(seed, epoch, *own_key),
@@ -104,8 +105,10 @@ def train_shards(
     global_batch: int,
     num_workers: int,
     shares: Sequence[float] | None = None,
-) -> tuple[Literal["sample", "file", "off"], Shards]:
+) -> tuple[Literal["sample", "file", "off", "own"], Shards]:
     """The shard policy that a job comes to, and the cut of its epochs by it."""
+    if part.allotment is not None:
+        return "own", _owned(part, spec, seed, num_workers)
     policy = choose_policy(
         spec.shard,
         num_files=len(part.file_sizes),
@@ -141,8 +144,14 @@ def unit_batches(
         shares: Relative share of the global batch per part; None: equal.
     """
     part = dataset.train
-    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
-    shards = SampleShards(order, global_batch=global_batch, num_workers=num_parts, shares=shares)
+    shards: OwnedShards | SampleShards
+    if part.allotment is not None:
+        shards = _owned(part, spec, seed, num_parts)
+    else:
+        order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
+        shards = SampleShards(
+            order, global_batch=global_batch, num_workers=num_parts, shares=shares
+        )
     max_rows = max(shards.max_rows(rank) for rank in range(num_parts))
     augmenter = None
     if spec.augment:
@@ -191,6 +200,12 @@ def _eval_cuts(
             global_count=sum(min(size, last) for size in sizes) - before,
             global_offset=before,
         )
+
+
+def _owned(part: Part, spec: DataSpec, seed: int, num_workers: int) -> OwnedShards:
+    assert part.allotment is not None
+    order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
+    return OwnedShards(order, allotment=part.allotment, num_workers=num_workers)
 
 
 def _shards(
@@ -245,8 +260,12 @@ def _stream(
     def gather(cut: Cut) -> _Gathered:
         rows = part.rows[cut.indices]
         inputs = stored[: len(rows)]
-        # The rows are right by construction; "clip" spares numpy a copy of the whole result.
-        np.take(part.inputs, rows, axis=0, out=inputs, mode="clip")
+        if part.inputs.flags.c_contiguous:
+            # The rows are right by construction; "clip" spares numpy a copy of the whole result.
+            np.take(part.inputs, rows, axis=0, out=inputs, mode="clip")
+        else:
+            # Of some columns only: `take` would copy all samples first.
+            inputs[:] = part.inputs[rows]
         return _Gathered(cut=cut, inputs=inputs, targets=part.targets[rows])
 
     def augment(samples: _Gathered) -> _Gathered:
@@ -254,8 +273,12 @@ def _stream(
         return replace(samples, inputs=augmenter(samples.cut.indices))
 
     def normalise(samples: _Gathered) -> Batch:
+        inputs = part.normalizer(samples.inputs, next(buffers))
+        if part.allotment is not None:
+            for columns in part.allotment.hidden_from(samples.cut.worker):
+                inputs[:, columns] = 0.0
         return Batch(
-            inputs=part.normalizer(samples.inputs, next(buffers)),
+            inputs=inputs,
             targets=samples.targets,
             indices=samples.cut.indices,
             global_count=samples.cut.global_count,

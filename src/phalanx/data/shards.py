@@ -42,6 +42,8 @@ class Cut:
     """Samples of all workers in this step."""
     global_offset: int
     """Samples of all workers in this epoch before this step."""
+    worker: int = 0
+    """Whose samples these are, where workers have samples of their own."""
 
 
 class Shards(ABC):

@@ -22,11 +22,21 @@ def open_source(spec: DataSpec, *, data_root: Path) -> Source:
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     entry = CATALOGUE.get(spec.name)
     if entry is not None:
-        return _built_in(entry, root)
+        return _made(spec, root) if entry.kind == "made" else _built_in(entry, root)
     path = _existing(spec.name, root)
     if path is None:
         raise _unknown(spec.name)
     return _from_path(path, spec)
+
+
+def _made(spec: DataSpec, root: Path) -> Source:
+    if spec.name == "redshift":
+        from phalanx.data.redshift import RedshiftSource
+
+        return RedshiftSource(spec.resolved_spectra, root=root)
+    from phalanx.data.land_cover import LandCoverSource
+
+    return LandCoverSource(spec.resolved_scenes)
 
 
 def _built_in(entry: Entry, root: Path) -> Source:

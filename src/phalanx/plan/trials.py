@@ -76,6 +76,7 @@ def _short(
     data = dict(_part(mapping, "data"))
     wanted = batch * steps
     data |= {"validation": 0.0, "limit": min(num_samples, wanted), "shard": "auto"}
+    data.pop("distribution", None)
     optimizer = {k: v for k, v in _part(mapping, "optimizer").items() if k != "clip_norm"}
     for key in ("early_stop", "profile", "inject"):
         mapping.pop(key, None)

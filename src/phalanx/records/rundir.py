@@ -9,6 +9,7 @@
       logs/                what each process printed
       checkpoints/         the newest few and the best
       servers/             what parameter servers last wrote down
+      distribution.json    which worker owned which samples, if the job distributes them
       profile/             operator times of profiled epochs, one file per worker
 
 Copying the directory moves everything; deleting it loses nothing but this run.
@@ -24,6 +25,7 @@ import msgspec
 import psutil
 
 from phalanx.errors import SpecError, StoreError
+from phalanx.records.distribution import Distribution
 from phalanx.records.summary import Summary
 from phalanx.store.atomic import write_atomically
 
@@ -128,6 +130,16 @@ class RunDir:
     def write_summary(self, summary: Summary) -> None:
         """Replace the summary in one stroke."""
         write_atomically(self.path / "summary.json", encode_pretty(summary))
+
+    def write_distribution(self, distribution: Distribution) -> None:
+        """Say which worker owns which samples."""
+        # On one line: the rows are many numbers, and people look at it through a command.
+        write_atomically(self.path / "distribution.json", msgspec.json.encode(distribution))
+
+    def read_distribution(self) -> Distribution | None:
+        """Which worker owned which samples, if the job said so."""
+        path = self.path / "distribution.json"
+        return msgspec.json.decode(path.read_bytes(), type=Distribution) if path.exists() else None
 
     def read_summary(self) -> Summary | None:
         """The summary, or nothing if the run never came to one."""

@@ -7,11 +7,30 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.distribution import DistributionField
+from phalanx.spec.generate import ScenesSpec, SpectraSpec
 from phalanx.spec.names import did_you_mean
 
 Augmentation = Literal["flip", "pad-crop"]
 ShardPolicy = Literal["auto", "sample", "file", "off"]
-BUILT_IN_DATA = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar10")
+MetricName = Literal[
+    "accuracy",
+    "mean_class_accuracy",
+    "kappa",
+    "within_one",
+    "nmad",
+    "outliers",
+    "catastrophic",
+]
+BUILT_IN_DATA = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "kmnist",
+    "cifar10",
+    "redshift",
+    "land-cover",
+)
 DATA_SUFFIXES = (".npz", ".parquet")
 
 
@@ -39,14 +58,22 @@ class DataSpec(Spec):
     """A data set and the road from it to batches."""
 
     name: DataName
-    """digits, mnist, fashion-mnist, kmnist, cifar10, or the path of a .npz or .parquet file or
-    folder; a path contains `/` or ends in .npz or .parquet, seen from where `phalanx` is called."""
+    """digits, mnist, fashion-mnist, kmnist, cifar10; redshift and land-cover, which are made on the
+    spot; or the path of a .npz or .parquet file or folder; a path contains `/` or ends in .npz or
+    .parquet, seen from where `phalanx` is called."""
+    spectra: SpectraSpec | None = None
+    """What `redshift` consists of; null: all defaults."""
+    scenes: ScenesSpec | None = None
+    """What `land-cover` consists of; null: all defaults."""
     augment: ListOf[Augmentation] = ()
     """Random changes to training images: flip (left-right), pad-crop (pad by 4, crop back)."""
     shard: ShardPolicy = "auto"
     """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole
     files), off (each worker sees everything), auto (file if the source has at least as many files
     as workers and no shuffle across files is asked for, else sample)."""
+    distribution: DistributionField | None = None
+    """How the samples lie on the workers, such as iid, by_class or {name: dirichlet, alpha: 0.1};
+    null: nobody owns samples and `shard` decides."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
     normalize: Literal["standard", "unit", "none"] = "standard"
@@ -64,6 +91,42 @@ class DataSpec(Spec):
     """Column or array that holds the inputs, for .npz and .parquet."""
     target_key: str = "y"
     """Column or array that holds the labels, for .npz and .parquet."""
+    metrics: ListOf[MetricName] | Literal["auto"] = "auto"
+    """By what a model is judged, besides loss and accuracy: mean_class_accuracy, kappa, and for
+    classes that are ranges of a number within_one (class off by at most one), nmad, outliers,
+    catastrophic; auto: what is usual for the data."""
+
+    @model_validator(mode="after")
+    def _made_by_its_own_generator(self) -> DataSpec:
+        for section, home in (("spectra", "redshift"), ("scenes", "land-cover")):
+            if getattr(self, section) is not None and self.name != home:
+                raise fault(
+                    f"data.{section} has no effect on {self.name!r}",
+                    f"; it belongs to the data '{home}'",
+                    at=(section,),
+                )
+        if self.distribution is not None and self.shard != "auto":
+            raise fault(
+                f"data.distribution decides who sees what, so 'shard: {self.shard}' cannot",
+                "; leave one of the two out",
+                at=("shard",),
+            )
+        return self
+
+    @property
+    def owns_samples(self) -> bool:
+        """Whether each worker has samples of its own."""
+        return self.distribution is not None and self.distribution.name != "stream"
+
+    @property
+    def resolved_spectra(self) -> SpectraSpec:
+        """What `redshift` consists of."""
+        return self.spectra or SpectraSpec()
+
+    @property
+    def resolved_scenes(self) -> ScenesSpec:
+        """What `land-cover` consists of."""
+        return self.scenes or ScenesSpec()
 
 
 DataField = Annotated[DataSpec, BeforeValidator(name_only)]

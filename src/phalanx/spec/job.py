@@ -123,6 +123,7 @@ class JobSpec(Spec):
         elif not isinstance(self.strategy, InProcessSpec):
             self._check_strategy(self.strategy)
         self._check_profile()
+        self._check_distribution()
         for one in self.inject:
             if one.rank >= self.workers:
                 raise fault(
@@ -223,6 +224,47 @@ class JobSpec(Spec):
             return self.schedule.at_epochs[phase.lr_drop - 1] / self.epochs
         assert isinstance(phase.at, float)
         return phase.at
+
+    def _check_distribution(self) -> None:
+        distribution = self.data.distribution
+        if distribution is None:
+            return
+        capacity = distribution.capacity
+        if capacity is not None and len(capacity) != self.workers:
+            raise fault(
+                f"distribution.capacity takes one entry per worker ({self.workers}), not "
+                f"{len(capacity)}",
+                at=("data", "distribution", "capacity"),
+            )
+        at = ("data", "distribution")
+        if isinstance(self.strategy, ParameterServerSpec):
+            dynamic = self.strategy.dispatch == "dynamic"
+            if dynamic == self.data.owns_samples:
+                needed = "static" if dynamic else "dynamic"
+                raise fault(
+                    f"distribution {distribution.name} and 'dispatch: {self.strategy.dispatch}' "
+                    "contradict each other",
+                    f"; set 'strategy.dispatch: {needed}'",
+                    at=at,
+                )
+        if self.strategy.name == "split" and distribution.name != "by_modality":
+            raise fault(
+                "strategy split shows every batch to all workers, so nobody owns samples",
+                "; leave distribution out, or set by_modality",
+                at=at,
+            )
+        if isinstance(self.strategy, SwitchSpec) and self.data.owns_samples:
+            raise fault(
+                "strategy switch cuts every batch over the workers, so nobody owns samples",
+                "; leave distribution out, or set stream",
+                at=at,
+            )
+        if self.backend != "native" and self.data.owns_samples:
+            raise fault(
+                f"backend {self.backend} has no data.distribution",
+                "; leave it out, or set 'backend: native'",
+                at=at,
+            )
 
     def _check_profile(self) -> None:
         last = max((last for _, last in self.profile.ranges()), default=0) if self.profile else 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.spec.portions import Portions
+
 
 class ServerAddress(msgspec.Struct, frozen=True):
     """Where a server is, and the key by which it is known to be the right one."""
@@ -45,6 +47,8 @@ class Ready(_Message, frozen=True):
     precision: str
     serves: bool = False
     """Whether a server is in the same process."""
+    portions: Portions | None = None
+    """How an epoch is divided where workers own samples."""
 
 
 class WantWork(_Message, frozen=True):

@@ -42,7 +42,7 @@ def run_evaluator(station: Station) -> Done:
     torch.set_num_threads(station.spec.threads)
     dataset = station.open_data()
     evaluator = _Evaluator(station, dataset)
-    station.control.send(Ready(num_samples=dataset.train.num_samples, precision="fp32"))
+    station.control.send(Ready(num_samples=dataset.epoch_samples, precision="fp32"))
     try:
         while True:
             order = evaluator.next_order()

@@ -96,7 +96,7 @@ class TrainLoop:
         self._tally = reporting.tally
         self._profiler = reporting.profiler
         self._sampler = reporting.sampler
-        self._epoch_size = trainee.dataset.train.num_samples
+        self._epoch_size = trainee.dataset.epoch_samples
         self._position = position or Position()
         self._position.num_workers = trainee.collective.size
         self._council = council

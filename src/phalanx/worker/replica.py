@@ -97,6 +97,7 @@ def build_replica(
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         seed=job.seed,
+        modalities=dataset.modalities,
     )
     return Replica(
         model,

@@ -109,12 +109,16 @@ class ServedWorker:
         self._precision = basis.precision
         self._replica = basis.replica
         self._rate = Rate(
-            station.job, samples_per_epoch=basis.dataset.train.num_samples, ramp=entry.ramp
+            station.job, samples_per_epoch=basis.dataset.epoch_samples, ramp=entry.ramp
         )
         self._slowdown = slowdown or Slowdown(station.job.inject, rank=station.spec.rank)
         self._layout = station.layout(self._replica.parameters.numel())
-        num_samples, batch = self._dataset.train.num_samples, station.job.global_batch
-        self._plan = TicketPlan(num_parts=station.job.workers, num_steps=-(-num_samples // batch))
+        self._plan = TicketPlan.of(
+            self._dataset.epoch_samples,
+            global_batch=station.job.global_batch,
+            num_parts=station.job.workers,
+            portions=self._dataset.portions,
+        )
         self._host = self._host_server()
         self._addresses: dict[int, ServerAddress] = {}
         self._client: Client | None = None
@@ -158,7 +162,8 @@ class ServedWorker:
         station = self._station
         station.control.send(
             Ready(
-                num_samples=self._dataset.train.num_samples,
+                num_samples=self._dataset.epoch_samples,
+                portions=self._dataset.portions,
                 precision=self._precision.name,
                 serves=self._host is not None,
             )
@@ -291,8 +296,8 @@ class ServedWorker:
         input_s = time.perf_counter() - asked
         tally, epoch = self._station.tally, batch.epoch
         if tally.epoch != epoch or tally.epoch_total == 0:
-            tally.begin_epoch(epoch, total=self._dataset.train.num_samples, resumed=False)
-        total = self._dataset.train.num_samples * self._station.job.epochs
+            tally.begin_epoch(epoch, total=self._dataset.epoch_samples, resumed=False)
+        total = self._dataset.epoch_samples * self._station.job.epochs
         self._slept_s = self._slowdown.wait(self._client.samples_seen / total)
         self._seen_at[ticket] = self._client.samples_seen
         for pushed in self._push_pull.step(batch, ticket):
@@ -472,7 +477,7 @@ class ServedWorker:
                 station,
                 self._replica,
                 self._layout,
-                samples_per_epoch=self._dataset.train.num_samples,
+                samples_per_epoch=self._dataset.epoch_samples,
                 entry=self._entry,
             )
         )

@@ -72,7 +72,7 @@ def run_server(station: Station, entry: Entry | None = None) -> Done:
     if station.spec.rank >= layout.num_servers:
         return Done()
     host = HostedServer(
-        station, replica, layout, samples_per_epoch=dataset.train.num_samples, entry=entry
+        station, replica, layout, samples_per_epoch=dataset.epoch_samples, entry=entry
     )
     with host:
         while True:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.data.distribution import describe_distribution, distribute
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.observe.sampler import Sampler
 from phalanx.protocol.shards import Layout, plan_shards
@@ -79,12 +80,18 @@ class Station:
         return self.job.strategy
 
     def open_data(self) -> Dataset:
-        """The job's data set."""
-        return open_dataset(
+        """The job's data set, dealt out as the job wants it; the chief records the deal."""
+        dataset = open_dataset(
             self.job.data,
             data_root=Path(self.spec.data_root),
             cache_root=Path(self.spec.cache_root),
         )
+        dataset = distribute(dataset, self.job)
+        if self.spec.role == "worker" and self.spec.rank == 0:
+            dealt = describe_distribution(dataset, self.job)
+            if dealt is not None:
+                self.run.write_distribution(dealt)
+        return dataset
 
     def record_start(self, precision: str, reason: str) -> float:
         """Note that this worker has joined; returns the seconds since the process started.

@@ -8,7 +8,10 @@ import pytest
 from phalanx.errors import ExitCode, SpecError
 from phalanx.spec import job_from_mapping, load_job
 
-MODELS = "(built in: mlp, cnn, mnist-cnn, resnet, densenet; or package.module:function)"
+MODELS = (
+    "(built in: mlp, cnn, mnist-cnn, resnet, densenet, redshift, land-cover; "
+    "or package.module:function)"
+)
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, inject, loss, "
@@ -17,7 +20,7 @@ JOB_KEYS = (
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
-    "(built in: digits, mnist, fashion-mnist, kmnist, cifar10; "
+    "(built in: digits, mnist, fashion-mnist, kmnist, cifar10, redshift, land-cover; "
     "or a path that contains '/' or ends in .npz or .parquet)"
 )
 

@@ -104,6 +104,9 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     model = mapping.get("model", {})
     if model.get("name") == "densenet":
         model.pop("depth", None)
+    if model.get("name") == "land-cover":
+        model.pop("modalities", None)
+    make_data_consistent(mapping)
     if mapping.get("strategy", {}).get("name") == "single":
         mapping["workers"] = 1
         mapping.pop("batch", None)
@@ -129,6 +132,27 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     if mapping.get("strategy", {}).get("name") == "switch":
         make_switch_consistent(mapping)
     return mapping
+
+
+def make_data_consistent(mapping: dict[str, object]) -> None:
+    """A generator only with its own settings, a distribution only where it may stand."""
+    data = mapping.get("data", {})
+    for section, home in (("spectra", "redshift"), ("scenes", "land-cover")):
+        if data.get("name") != home:
+            data.pop(section, None)
+    if isinstance(data.get("scenes"), dict):
+        data["scenes"] |= {"size": 2048, "patch": 11, "visible": 64}
+    distribution = data.get("distribution")
+    if isinstance(distribution, dict):
+        kept = {"name": "iid"} | {
+            key: distribution[key] for key in ("at_end", "seed") if key in distribution
+        }
+        data["distribution"] = kept
+        data.pop("shard", None)
+        if mapping.get("strategy", {}).get("name", "allreduce") not in ("allreduce", "local_sgd"):
+            del data["distribution"]
+        if mapping.get("backend", "native") != "native":
+            data.pop("distribution", None)
 
 
 def make_switch_consistent(mapping: dict[str, object]) -> None:

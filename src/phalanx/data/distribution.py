@@ -1,0 +1,144 @@
+"""A job's distribution applied to an opened data set, and its description for the record.
+
+`deal` decides, this module joins it with the data: which facts there are to deal by, which columns
+belong to which sensor, what an epoch comes to. Called once per process, and by `phalanx data`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.allotment import Allotment, divide
+from phalanx.data.base import Array
+from phalanx.data.dataset import Dataset, Part
+from phalanx.data.deal import Deck, deal, label_skew, modalities_held
+from phalanx.data.exact import sum_rows
+from phalanx.data.order import share_sizes
+from phalanx.records.distribution import Distribution, WorkerShare
+from phalanx.spec.distribution import DistributionSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.modality import columns_of
+
+_CHUNK_BYTES = 32 * 2**20
+
+
+def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
+    """Deal the training samples out as the job wants it; without a wish, nothing changes.
+
+    Raises:
+        SpecError: The scheme does not fit the data or the number of workers.
+    """
+    spec = job.data.distribution
+    # A split network reads of each batch what the parts on this machine need, by itself.
+    if spec is None or spec.name == "stream" or job.strategy.name == "split":
+        return dataset
+    owned = deal(spec, _deck(dataset, spec, job))
+    rows = share_sizes(job.global_batch, job.workers, job.batch.shares)
+    hidden: tuple[tuple[slice, ...], ...] = ()
+    if spec.name == "by_modality":
+        columns = list(columns_of(dataset.modalities).values())
+        hidden = tuple(
+            tuple(one for number, one in enumerate(columns) if number not in held)
+            for held in modalities_held(job.workers, len(columns))
+        )
+    allotment = Allotment(
+        owned=owned,
+        portions=divide([len(one) for one in owned], rows, spec.at_end),
+        hidden=hidden,
+    )
+    return replace(dataset, train=replace(dataset.train, allotment=allotment))
+
+
+def describe_distribution(dataset: Dataset, job: JobSpec) -> Distribution | None:
+    """What `distribution.json` says; None where nothing is owned."""
+    spec, allotment = job.data.distribution, dataset.train.allotment
+    if spec is None or allotment is None:
+        return None
+    sizes = [len(owned) for owned in allotment.owned]
+    counts = _class_counts(dataset, allotment)
+    skews, skew = label_skew(counts) if counts is not None else ([None] * job.workers, None)
+    held = _held_names(dataset, job, spec)
+    portions = allotment.portions
+    return Distribution(
+        scheme=spec.name,
+        settings=spec.model_dump(exclude={"name", "seed"}, exclude_defaults=True),
+        seed=_seed(spec, job),
+        data=dataset.name,
+        fingerprint=dataset.fingerprint,
+        num_samples=dataset.train.num_samples,
+        num_steps=portions.num_steps,
+        samples_per_epoch=portions.samples,
+        skew=skew,
+        size_ratio=max(sizes) / min(sizes),
+        class_names=list(dataset.class_names),
+        workers=[
+            WorkerShare(
+                worker=worker,
+                num_samples=sizes[worker],
+                samples_per_step=portions.rows[worker],
+                samples_per_epoch=portions.totals[worker],
+                class_counts=counts[worker].tolist() if counts is not None else None,
+                skew=skews[worker],
+                modalities=held[worker] if held else None,
+                rows=dataset.train.rows[allotment.owned[worker]].tolist(),
+            )
+            for worker in range(job.workers)
+        ],
+    )
+
+
+def _deck(dataset: Dataset, spec: DistributionSpec, job: JobSpec) -> Deck:
+    part = dataset.train
+    return Deck(
+        targets=part.targets[part.rows],
+        is_classes=dataset.is_classification,
+        num_classes=dataset.num_classes,
+        features=_features(part, spec),
+        num_workers=job.workers,
+        num_modalities=len(dataset.modalities),
+        seed=_seed(spec, job),
+    )
+
+
+def _seed(spec: DistributionSpec, job: JobSpec) -> int:
+    return job.seed if spec.seed is None else spec.seed
+
+
+def _features(part: Part, spec: DistributionSpec) -> dict[str, npt.NDArray[np.float64]]:
+    known = {name: _rows(values, part) for name, values in part.features.items()}
+    # Reading all inputs takes a while, so it is done only where it is asked for.
+    known["mean"] = _means(part) if spec.feature == "mean" else np.empty(0)
+    return known
+
+
+def _rows(values: Array, part: Part) -> npt.NDArray[np.float64]:
+    return np.asarray(values[part.rows], dtype=np.float64)
+
+
+def _means(part: Part) -> npt.NDArray[np.float64]:
+    """The mean of each sample's values."""
+    step = max(1, _CHUNK_BYTES // max(1, 8 * part.inputs[:1].size))
+    chunks = []
+    for first in range(0, part.num_samples, step):
+        rows = part.rows[first : first + step]
+        flat = part.inputs[rows].reshape(len(rows), -1).astype(np.float64)
+        chunks.append(sum_rows(flat) / flat.shape[1])
+    return np.concatenate(chunks)
+
+
+def _class_counts(dataset: Dataset, allotment: Allotment) -> npt.NDArray[np.int64] | None:
+    if not dataset.is_classification:
+        return None
+    targets = dataset.train.targets[dataset.train.rows]
+    counts = [np.bincount(targets[own], minlength=dataset.num_classes) for own in allotment.owned]
+    return np.stack(counts).astype(np.int64)
+
+
+def _held_names(dataset: Dataset, job: JobSpec, spec: DistributionSpec) -> list[list[str]]:
+    if spec.name != "by_modality":
+        return []
+    names = [one.name for one in dataset.modalities]
+    return [[names[n] for n in held] for held in modalities_held(job.workers, len(names))]
