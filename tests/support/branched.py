@@ -198,11 +198,7 @@ def attach(
     forms = forms_of(network, (WIDTH,))
     graph = graph_of(network, forms, num_moments=0, wire=strategy.wire)
     agreed = Agreed(graph, forms, places, uniform_costs(graph, job.workers))
-    whole = cut_up(network, agreed, job=job, rank=group.rank)
-    # Ranks in tests load whole samples.
-    cut = type(whole)(
-        whole.stage, whole.layout, whole.outline, whole.contents, dict(network.inputs)
-    )
+    cut = cut_up(network, agreed, job=job, rank=group.rank)
     own = SplitNetwork(cut, group, optimizer=job.optimizer, seed=job.seed)
 
     def make_group(ranks: Sequence[int]) -> Collective:

@@ -16,10 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
 from phalanx.control.progress import RunProgress
-from phalanx.records.events import Switched
+from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     NOTHING,
@@ -108,6 +109,11 @@ class LiveView:
     def switched(self, switch: Switched) -> None:
         """Leave a line above the live part."""
         self._print(Text(f"switched: {describe_switch(switch)}"))
+
+    def placed(self, placed: Placed) -> None:
+        """Leave the placement and its forecast above the live part."""
+        for line in placement_lines(placed):
+            self._console.print(Text(line), soft_wrap=True)
 
     def run_finished(self, summary: Summary) -> None:
         """Give the terminal back; the command shows the summary."""

@@ -10,9 +10,10 @@ from types import TracebackType
 
 from rich.console import Console
 
+from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
 from phalanx.control.progress import RunProgress
-from phalanx.records.events import Switched
+from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     format_accuracy,
@@ -86,6 +87,11 @@ class PlainView:
     def switched(self, switch: Switched) -> None:
         """Say that the strategy has changed."""
         self._write(f"{format_clock(self._elapsed_s)}  switched: {describe_switch(switch)}")
+
+    def placed(self, placed: Placed) -> None:
+        """Say where the parts of a split network go, and what is expected of it."""
+        for line in placement_lines(placed):
+            self._write(line)
 
     def run_finished(self, summary: Summary) -> None:
         """The command shows the summary."""

@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.cli.placement import split_rows
 from phalanx.cli.progress import describe_switch
 from phalanx.cli.screen import WARNING_STYLE
 from phalanx.records.events import Warned
@@ -69,6 +70,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("time", format_shares(time_shares(summary))),
         ("sent", _sent(summary)),
         *([("servers", _servers(summary.serving))] if summary.serving else []),
+        *(split_rows(summary.split) if summary.split else []),
         *(("switched", describe_switch(switch)) for switch in summary.switches),
         ("run", summary.run_dir),
     ]

@@ -94,6 +94,9 @@ class _Teller:
     def switched(self, switch: object) -> None:
         """It is in the run's own records."""
 
+    def placed(self, placed: object) -> None:
+        """It is in the run's own records."""
+
     def run_finished(self, summary: object) -> None:
         """Its process says so when it ends."""
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from phalanx.control.coordinator import Coordinator
+from phalanx.control.splitting import summarise_split
 from phalanx.records.log import read_logs
 from phalanx.records.rundir import RunDir
-from phalanx.records.summary import ServingSummary, Summary, SwitchSummary
-from phalanx.records.usage import KINDS, totals
+from phalanx.records.summary import ServingSummary, SplitSummary, Summary, SwitchSummary
+from phalanx.records.usage import KINDS, process_uses, totals, training_windows
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts
@@ -72,6 +73,7 @@ def summarise(
         attempts=attempts,
         parameters_sha256=outcome.parameters_sha256,
         serving=coordinator.serving,
+        split=_split(run, coordinator),
         switches=[
             SwitchSummary(
                 before=one.before,
@@ -87,6 +89,20 @@ def summarise(
         memory_peak_bytes=resources.memory_peak_bytes,
         energy_j=resources.energy_j,
         energy_source=resources.energy_source or None,
+    )
+
+
+def _split(run: RunDir, coordinator: Coordinator) -> SplitSummary | None:
+    if coordinator.splitting is None:
+        return None
+    outcome = coordinator.outcome()
+    logs = read_logs(run.path / "events", *KINDS)
+    uses = process_uses(logs, training_windows(logs))
+    return summarise_split(
+        coordinator.splitting,
+        coordinator.times,
+        step_s=outcome.train_s / max(1, outcome.updates),
+        cpu_s={name: use.cpu_s for name, use in uses.items()},
     )
 
 

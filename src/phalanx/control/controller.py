@@ -29,7 +29,7 @@ from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Term
 from phalanx.launch.base import Launcher
 from phalanx.launch.site import LocalSite, Site
 from phalanx.observe.sampler import Sampler
-from phalanx.records.events import Decision, Event, Failure, Finished, Switched, Warned
+from phalanx.records.events import Decision, Event, Failure, Finished, Placed, Switched, Warned
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position, newest_position
 from phalanx.records.rundir import Status
@@ -276,6 +276,8 @@ class Controller:
         self._log.record(event)
         if isinstance(event, Switched):
             self._notify(lambda one: one.switched(event))
+        elif isinstance(event, Placed):
+            self._notify(lambda one: one.placed(event))
 
     def announce(self, report: EpochReport) -> None:
         """Tell the observers of an epoch, for the coordinator."""

@@ -7,12 +7,12 @@ are for. It decides and asks the `Desk` to act; it never touches a process or a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.control.policy import ProcessFacts, Verdict
-from phalanx.records.events import Event, Switched
+from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.summary import ServingSummary
 from phalanx.wire.messages import (
     EpochReport,
@@ -22,6 +22,7 @@ from phalanx.wire.messages import (
     Progress,
     WorkTimes,
 )
+from phalanx.wire.splitting import SplitFacts
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,15 @@ class Identity:
 
     public_key: str
     incarnation: int
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What is known of a split run once it has finished."""
+
+    placed: Placed
+    facts: Mapping[str, SplitFacts]
+    """By process."""
 
 
 class Desk(Protocol):
@@ -71,12 +81,14 @@ class Coordinator(ABC):
         times: What each finished worker spent its time on, by process.
         serving: What the servers saw, in a run that has some; asked once it has finished.
         switches: Changes of strategy so far.
+        splitting: What was expected of a split network, and what its workers saw.
         successor: Who takes the run over with new processes, once those of this one have left.
     """
 
     times: dict[str, WorkTimes]
     serving: ServingSummary | None = None
     switches: Sequence[Switched] = ()
+    splitting: Splitting | None = None
     successor: Coordinator | None = None
 
     @property

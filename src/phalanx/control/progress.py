@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.records.events import Switched
+from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochReport, Progress
@@ -50,6 +50,9 @@ class Observer(Protocol):
 
     def switched(self, switch: Switched) -> None:
         """The run goes on under another strategy."""
+
+    def placed(self, placed: Placed) -> None:
+        """The parts of a split network have been put on workers."""
 
     def run_finished(self, summary: Summary) -> None:
         """The run came to its end."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import msgspec
 from typing_extensions import override
 
-from phalanx.control.coordinator import Coordinator, Desk, Process
+from phalanx.control.coordinator import Coordinator, Desk, Process, Splitting
 from phalanx.control.policy import ProcessFacts, Verdict, find_cause
 from phalanx.errors import LaunchError
+from phalanx.records.events import Placed
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, WorkTimes
+from phalanx.wire.splitting import Placement, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
-    """For `single`, `allreduce` and `local_sgd`: the workers organise themselves.
+    """For `single`, `allreduce`, `local_sgd` and `split`: the workers organise themselves.
 
     Args:
         job: What is to be done.
@@ -28,6 +31,8 @@ class SynchronousCoordinator(Coordinator):
         self._outcome: Outcome | None = None
         self._suspicion: float | None = None
         self.times: dict[str, WorkTimes] = {}
+        self._placed: Placed | None = None
+        self._split: dict[str, SplitFacts] = {}
 
     @override
     def processes(self) -> Sequence[Process]:
@@ -37,7 +42,14 @@ class SynchronousCoordinator(Coordinator):
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, EpochDone):
             self._desk.announce(message.report)
+        elif isinstance(message, Placement):
+            self._placed = msgspec.json.decode(message.event, type=Placed)
+            self._desk.record(self._placed)
         elif isinstance(message, Done):
+            if message.split is not None:
+                self._split[process] = message.split
+                if self._placed is not None:
+                    self.splitting = Splitting(self._placed, self._split)
             if message.times is not None:
                 self.times[process] = message.times
             if process == "worker-0":

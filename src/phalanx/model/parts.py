@@ -34,9 +34,9 @@ class Columns:
     shape: tuple[int, ...] | None = None
     """Of one sample's tensor, such as (channels, height, width); None: as it lies."""
 
-    def take(self, samples: Tensor, *, offset: int = 0) -> Tensor:
-        """These columns of samples whose first column is number `offset`."""
-        cut = samples[:, self.start - offset : self.stop - offset]
+    def take(self, samples: Tensor) -> Tensor:
+        """These columns of some samples."""
+        cut = samples[:, self.start : self.stop]
         return cut if self.shape is None else cut.reshape(len(cut), *self.shape)
 
 

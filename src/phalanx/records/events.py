@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.protocol.splitting.choose import Forecast
 from phalanx.wire.facts import ServerFacts
 
 
@@ -137,6 +138,46 @@ class Switched(Event):
     pause_s: float
     carried: list[str]
     handover: str = "live"
+
+
+class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a split network: what was measured of it, and where it went."""
+
+    name: str
+    workers: list[int]
+    forward_s: float
+    """For all rows of a batch, on the first of its workers."""
+    backward_s: float
+    out_bytes: int
+    """For one sample, as it travels."""
+    parameters: int
+    reads: list[str]
+    state_bytes: int
+    sample_bytes: int
+    needs_gradient: bool
+
+
+class Placed(Event):
+    """The parts of a network have been put on workers; what is expected of it, for one step.
+
+    Attributes:
+        forecast: Of the placement that was taken.
+        others: Of placements to compare with.
+        parts: What was measured of each part.
+        rows: Samples of a batch.
+        latency_s: Of the slowest link from the chief.
+        bytes_per_s: Likewise.
+        proven: Whether a planned placement is known to be the best.
+    """
+
+    forecast: Forecast
+    others: list[Forecast]
+    parts: list[PlacedPart]
+    rows: int
+    latency_s: float
+    bytes_per_s: float
+    proven: bool
+    attempt: int = 1
 
 
 class Considered(Event):
@@ -284,6 +325,7 @@ AnyEvent = (
     | Checkpoint
     | Resumed
     | Switched
+    | Placed
     | Considered
     | ServerRestored
     | Served

@@ -37,6 +37,47 @@ class SwitchSummary(msgspec.Struct, kw_only=True):
     pause_s: float
 
 
+class SplitWorkerSummary(msgspec.Struct, kw_only=True):
+    """One worker of a split run."""
+
+    rank: int
+    parts: list[str]
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    cpu_s: float | None
+    predicted_compute_s: float
+    """Per step; `compute_s` is of the whole run."""
+
+
+class SplitLinkSummary(msgspec.Struct, kw_only=True):
+    """What one worker sent to another."""
+
+    source: int
+    target: int
+    kind: str
+    sent_bytes: int
+    messages: int
+
+
+class SplitSummary(msgspec.Struct, kw_only=True):
+    """What splitting the network came to; what was predicted beside what was measured."""
+
+    placement: str
+    places: dict[str, list[int]]
+    predicted_step_s: float
+    step_s: float
+    predicted_imbalance: float
+    imbalance: float
+    predicted_bytes_per_step: int
+    bytes_per_step: float
+    bytes_by_kind: dict[str, int]
+    links: list[SplitLinkSummary]
+    workers: list[SplitWorkerSummary]
+    socket_bytes: int | None
+    """All that the workers' connections carried, as the kernel counted it."""
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """The result of one run."""
 
@@ -78,6 +119,7 @@ class Summary(msgspec.Struct, kw_only=True):
     parameters_sha256: str
     cause: str | None = None
     serving: ServingSummary | None = None
+    split: SplitSummary | None = None
     switches: list[SwitchSummary] = msgspec.field(default_factory=list)
     overlapped_s: float = 0.0
     cpu_s: float | None = None

@@ -24,6 +24,7 @@ from phalanx.spec.optimize import (
     SgdSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
 
@@ -120,6 +121,8 @@ class JobSpec(Spec):
             )
         if isinstance(self.strategy, SwitchSpec):
             self._check_switch(self.strategy)
+        elif isinstance(self.strategy, SplitSpec):
+            self._check_split(self.strategy)
         elif not isinstance(self.strategy, InProcessSpec):
             self._check_strategy(self.strategy)
         self._check_profile()
@@ -159,6 +162,27 @@ class JobSpec(Spec):
                 f"parameter_server hands batches out by sample, not by '{self.data.shard}'",
                 "; set 'shard: auto'",
                 at=("data", "shard"),
+            )
+
+    def _check_split(self, split: SplitSpec) -> None:
+        split.check_workers(self.workers)
+        if self.batch.shares is not None:
+            raise fault(
+                "split has no shares of the batch: every worker sees all of it",
+                "; leave 'batch.shares' away, or set 'strategy.replicate'",
+                at=("batch", "shares"),
+            )
+        if self.data.shard in ("file", "off"):
+            raise fault(
+                f"split gives every worker all samples, not those of '{self.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+        if self.precision == "auto":
+            raise fault(
+                "split does not measure precisions",
+                "; set 'precision: fp32' or 'bf16'",
+                at=("precision",),
             )
 
     def _check_switch(self, switch: SwitchSpec) -> None:

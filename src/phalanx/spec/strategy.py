@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from phalanx.spec.base import name_only
 from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import SwitchSpec
 
 StrategySpec = Annotated[
@@ -18,6 +19,7 @@ StrategySpec = Annotated[
         | LocalSgdSpec
         | ParameterServerSpec
         | SwitchSpec
+        | SplitSpec
         | InProcessSpec,
         Field(discriminator="name"),
     ],

@@ -1,4 +1,4 @@
-"""Cutting a network up: which parts stay here, and everything that all workers agree on about it."""
+"""Cutting a network up: which parts stay here, and what all workers agree on about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.engine.outline import outline_of
 from phalanx.engine.precision import Precision
 from phalanx.engine.probe import Form
 from phalanx.engine.stage import Stage, contents_of
-from phalanx.model.parts import Columns, PartedNetwork
+from phalanx.model.parts import PartedNetwork
 from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec
@@ -35,8 +35,18 @@ def cut_up(
     job: JobSpec,
     rank: int,
     precision: Precision = "fp32",
+    offset: int = 0,
 ) -> Cut:
-    """Keep the parts of one worker; the network must not be used afterwards."""
+    """Keep the parts of one worker; the network must not be used afterwards.
+
+    Args:
+        network: Built alike on all workers.
+        agreed: What is where.
+        job: Says the rest.
+        rank: Of this worker.
+        precision: Format of the forward and backward pass.
+        offset: The first column of the samples that this worker loads.
+    """
     strategy = job.strategy
     assert isinstance(strategy, SplitSpec)
     outline = outline_of(network)
@@ -66,40 +76,33 @@ def cut_up(
         schedule=strategy.schedule,
         wire=strategy.wire,
     )
-    _, inputs = loaded_columns(network, agreed.places, rank)
     return Cut(
         stage=stage,
         layout=layout,
         # Identities of parameters mean nothing once the network is gone.
         outline=replace(outline, name_of={}),
         contents=contents,
-        inputs=inputs,
+        inputs={
+            name: replace(columns, start=columns.start - offset, stop=columns.stop - offset)
+            for name, columns in network.inputs.items()
+        },
     )
 
 
-def loaded_columns(
-    network: PartedNetwork, places: Places, rank: int
-) -> tuple[tuple[tuple[int, int], ...] | None, dict[str, Columns]]:
-    """The columns of samples that a worker has to load, and where its inputs lie among them.
+def loaded_columns(network: PartedNetwork, places: Places, rank: int) -> tuple[int, int] | None:
+    """First and last column (excluded) of samples that a worker has to load; None: all of them.
 
-    None: whole samples, because a part reads them as they are. An empty tuple: none at all.
+    A worker that reads none at all gets the first, because a batch has to have something in it.
     """
     read = {
         source
-        for (_, sources), holders in zip(network.reads.items(), places, strict=True)
+        for sources, holders in zip(network.reads.values(), places, strict=True)
         if rank in holders
         for source in sources
         if source not in network.reads
     }
-    if any(source not in network.inputs for source in read) or not network.inputs:
-        return None, dict(network.inputs)
-    found: dict[str, Columns] = {}
-    ranges: list[tuple[int, int]] = []
-    width = 0
-    for name in sorted(read, key=lambda one: network.inputs[one].start):
-        columns = network.inputs[name]
-        size = columns.stop - columns.start
-        ranges.append((columns.start, columns.stop))
-        found[name] = replace(columns, start=width, stop=width + size)
-        width += size
-    return tuple(ranges), found
+    if not network.inputs or any(source not in network.inputs for source in read):
+        return None
+    wanted = [network.inputs[name] for name in read]
+    first = min((one.start for one in wanted), default=0)
+    return first, max((one.stop for one in wanted), default=1)

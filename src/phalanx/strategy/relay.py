@@ -101,6 +101,8 @@ class Relay:
         }
         self._last = len(layout.graph.parts) - 1
         self._orders: dict[int, tuple[Op, ...]] = {}
+        self.steps = 0
+        self.samples = 0
 
     def train(
         self, inputs: dict[str, Tensor], targets: Tensor, *, step: int, global_count: int
@@ -133,6 +135,8 @@ class Relay:
                 work.passed.forward_s += took
             else:
                 work.passed.backward_s += took
+        self.steps += 1
+        self.samples += len(targets)
         return work.passed
 
     def evaluate(self, inputs: dict[str, Tensor], targets: Tensor) -> Passed:

@@ -1,8 +1,8 @@
 """One network over several workers: each holds some parts, and nobody holds all of it.
 
 Activations travel forward and gradients back (`relay`); weights, statistics and optimiser state
-stay where they are. Parts that several workers hold are trained as data parallelism does, among these
-workers. Clipping needs the length of the whole gradient, so workers exchange one number for it.
+stay where they are. Parts that several workers hold are trained as data parallelism does, among
+these workers. Clipping needs the length of the whole gradient: workers exchange one number for it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from phalanx.wire.facts import ServerFacts
 from phalanx.wire.peers import Relayed, ToPeers
 from phalanx.wire.phases import FromSwitch, ToSwitch
 from phalanx.wire.serving import FromServing, ToController
+from phalanx.wire.splitting import SplitFacts, ToSplit
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,11 +125,13 @@ class Done(_Message, frozen=True):
         times: Of a worker.
         outcome: Of the run, from the chief of a synchronous one.
         server: Of a server.
+        split: Of a worker of a split run.
     """
 
     times: WorkTimes | None = None
     outcome: Outcome | None = None
     server: ServerFacts | None = None
+    split: SplitFacts | None = None
 
 
 class PhaseOver(_Message, frozen=True):
@@ -199,6 +202,7 @@ FromWorker = (
     | Want
     | ToController
     | ToSwitch
+    | ToSplit
     | ToPeers
 )
 FromController = Value | Pong | Stop | FromCoordinator

@@ -27,12 +27,30 @@ class Measures:
     duration_s: float
 
 
-def evaluate(replica: Learner, collective: Collective, part: Part) -> Measures:
-    """Measure the replica; all workers call it together, after `settle`."""
+@dataclass(frozen=True)
+class Share:
+    """Whose samples a worker takes: as worker `rank` of `num_workers` would."""
+
+    rank: int
+    num_workers: int
+
+
+def evaluate(
+    replica: Learner, collective: Collective, part: Part, share: Share | None = None
+) -> Measures:
+    """Measure the replica; all workers call it together, after `settle`.
+
+    Args:
+        replica: What is measured.
+        collective: The workers.
+        part: The samples.
+        share: Which of them this worker takes; None: its own, as one of the workers.
+    """
+    share = share or Share(collective.rank, collective.size)
     begin = time.perf_counter()
     loss_sum, num_correct, num_samples = 0.0, 0, 0
     batches = eval_batches(
-        part, rank=collective.rank, num_workers=collective.size, worker_batch=_WORKER_BATCH
+        part, rank=share.rank, num_workers=share.num_workers, worker_batch=_WORKER_BATCH
     )
     for batch in batches:
         loss, correct, count = replica.evaluate(batch)

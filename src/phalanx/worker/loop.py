@@ -28,7 +28,7 @@ from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.council import Council
-from phalanx.worker.evaluate import Measures, evaluate, reduce_measures
+from phalanx.worker.evaluate import Measures, Share, evaluate, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.learner import Learner, Stepper
 from phalanx.worker.profile import EpochProfiler
@@ -58,6 +58,8 @@ class Trainee:
     replica: Learner
     strategy: Stepper
     collective: Collective
+    share: Share | None = None
+    """Whose samples this worker takes; None: its own."""
 
 
 class TrainLoop:
@@ -89,6 +91,7 @@ class TrainLoop:
         self._replica = trainee.replica
         self._strategy = trainee.strategy
         self._collective = trainee.collective
+        self._share = trainee.share or Share(trainee.collective.rank, trainee.collective.size)
         self._checkpoints = checkpoints
         self._scribe = Scribe(checkpoints, reporting.log)
         self._log = reporting.log
@@ -197,8 +200,8 @@ class TrainLoop:
             seed=self._job.seed,
             epoch=position.epoch,
             global_batch=self._job.global_batch,
-            rank=self._collective.rank,
-            num_workers=self._collective.size,
+            rank=self._share.rank,
+            num_workers=self._share.num_workers,
             shares=self._job.batch.shares,
             start_sample=position.epoch_samples,
         ) as batches:
@@ -307,7 +310,7 @@ class TrainLoop:
     def _measure(self, part: str) -> Measures:
         self._tally.activity = f"measuring {part}"
         data = self._dataset.test if part == "test" else self._dataset.validation
-        measures = evaluate(self._replica, self._collective, data)
+        measures = evaluate(self._replica, self._collective, data, self._share)
         self._position.evaluate_s += measures.duration_s
         self._record_as_chief(
             events.Evaluation(

@@ -13,6 +13,7 @@ from phalanx.engine.precision import PrecisionChoice
 from phalanx.errors import SpecError
 from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
@@ -23,6 +24,7 @@ from phalanx.worker.phases import run_switching_helper, run_switching_worker
 from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.served import run_served_worker
 from phalanx.worker.server import run_server
+from phalanx.worker.split import run_split_worker
 from phalanx.worker.station import Station
 
 
@@ -31,6 +33,7 @@ def run_role(station: Station) -> Done:
     keep_freed_memory()
     serving = isinstance(station.job.strategy, ParameterServerSpec)
     switching = isinstance(station.job.strategy, SwitchSpec)
+    splitting = isinstance(station.job.strategy, SplitSpec)
     match station.spec.role:
         case "worker" if switching:
             return run_switching_worker(station)
@@ -38,6 +41,8 @@ def run_role(station: Station) -> Done:
             return run_switching_helper(station)
         case "worker" if serving:
             return run_served_worker(station)
+        case "worker" if splitting:
+            return run_split_worker(station, join=join_workers, train=train_in_lockstep)
         case "worker":
             return run_lockstep_worker(station)
         case "server":

@@ -1,0 +1,67 @@
+"""How a split of a network is shown: where parts go, what is expected, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phalanx.protocol.splitting.choose import Forecast
+from phalanx.records.events import Placed
+from phalanx.records.summary import SplitSummary
+from phalanx.report.format import format_bytes, format_duration
+
+
+def placement_lines(placed: Placed) -> list[str]:
+    """What to print before the first step: the placement, its forecast, and the naive ones'."""
+    forecast = placed.forecast
+    best = ", the best of all" if placed.proven else ""
+    lines = [f"placement {forecast.placement}{best}: {describe_places(forecast.places)}"]
+    lines.append(f"predicted: {_figures(forecast)}")
+    lines += [f"  {other.placement} would be: {_figures(other)}" for other in placed.others]
+    return lines
+
+
+def describe_places(places: Mapping[str, Sequence[int]]) -> str:
+    """Which worker holds what; runs of parts with a common beginning are drawn together."""
+    by_worker: dict[tuple[int, ...], list[str]] = {}
+    for part, workers in places.items():
+        by_worker.setdefault(tuple(workers), []).append(part)
+    shown = []
+    for workers, parts in sorted(by_worker.items()):
+        who = "+".join(str(worker) for worker in workers)
+        shown.append(f"worker {who}: {', '.join(_drawn_together(parts, places))}")
+    return "; ".join(shown)
+
+
+def _drawn_together(parts: Sequence[str], places: Mapping[str, Sequence[int]]) -> list[str]:
+    found: list[str] = []
+    for part in parts:
+        branch = part.partition(".")[0]
+        whole = [name for name in places if name.partition(".")[0] == branch]
+        if len(whole) > 1 and all(name in parts for name in whole):
+            found.append(f"{branch}.*")
+        else:
+            found.append(part)
+    return list(dict.fromkeys(found))
+
+
+def _figures(forecast: Forecast) -> str:
+    return (
+        f"step {format_duration(forecast.step_s)}, imbalance {forecast.imbalance:.2f}, "
+        f"{format_bytes(forecast.sent_bytes)} per step"
+    )
+
+
+def split_rows(split: SplitSummary) -> list[tuple[str, str]]:
+    """Predicted beside measured, for the result of a run."""
+    kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in split.bytes_by_kind.items())
+    return [
+        ("split", f"{split.placement}: {describe_places(split.places)}"),
+        (
+            "",
+            f"step {format_duration(split.step_s)} (predicted "
+            f"{format_duration(split.predicted_step_s)}), imbalance {split.imbalance:.2f} "
+            f"({split.predicted_imbalance:.2f}), per step {format_bytes(split.bytes_per_step)} "
+            f"({format_bytes(split.predicted_bytes_per_step)})",
+        ),
+        ("", f"sent in all: {kinds or 'nothing'}"),
+    ]

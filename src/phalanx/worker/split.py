@@ -1,0 +1,246 @@
+"""A worker of a split run: finds the network's parts, has them placed, keeps its own and trains.
+
+Every worker builds the whole network once, because initial weights depend on the order in which all
+of them are drawn; the parts of others are dropped before the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import torch
+from torch import nn
+
+from phalanx.comm.base import Collective
+from phalanx.comm.board import BoardStore
+from phalanx.comm.gloo import GlooCollective
+from phalanx.data.columns import only_columns
+from phalanx.data.pipeline import Dataset
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
+from phalanx.engine.probe import forms_of, graph_of
+from phalanx.model.capture import parts_of
+from phalanx.model.catalogue import build_model
+from phalanx.model.parts import PartedNetwork
+from phalanx.observe.sockets import stream_bytes
+from phalanx.protocol.splitting.assign import Question
+from phalanx.protocol.splitting.choose import Choice, choose
+from phalanx.records import events
+from phalanx.spec.job import JobSpec
+from phalanx.spec.split import SplitSpec
+from phalanx.strategy.cutting import Agreed, cut_up, loaded_columns
+from phalanx.strategy.split import Split
+from phalanx.strategy.split_network import SplitNetwork
+from phalanx.wire.messages import Done
+from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
+from phalanx.worker.evaluate import Share
+from phalanx.worker.loop import Trainee
+from phalanx.worker.station import Station
+from phalanx.worker.survey import survey_costs, survey_memory
+
+Train = Callable[[Station, Trainee, PrecisionChoice], Done]
+"""Runs the training loop to the end of the job."""
+
+
+def run_split_worker(
+    station: Station, *, join: Callable[[Station], Collective], train: Train
+) -> Done:
+    """Train as one of the workers that a network is split over.
+
+    Args:
+        station: This process's place in the run.
+        join: Forms the group of all workers.
+        train: Runs the loop.
+    """
+    job = station.job
+    torch.set_num_threads(station.spec.threads)
+    station.tally.activity = "reading data"
+    dataset = station.open_data()
+    station.tally.activity = "joining"
+    collective = join(station)
+    try:
+        precision = _precision(job)
+        station.tally.activity = "looking at the parts"
+        network = whole_network(job, dataset)
+        warn_of_pieces(station, network)
+        agreed, choice = agree(network, dataset, collective, job=job, precision=precision.name)
+        announce(station, collective, agreed, choice)
+        columns = loaded_columns(network, agreed.places, collective.rank)
+        if columns is not None:
+            dataset = only_columns(dataset, *columns)
+        cut = cut_up(
+            network,
+            agreed,
+            job=job,
+            rank=collective.rank,
+            precision=precision.name,
+            offset=columns[0] if columns is not None else 0,
+        )
+        del network
+        own = SplitNetwork(cut, collective, optimizer=job.optimizer, seed=job.seed)
+        split = Split(
+            own,
+            collective,
+            make_group=lambda ranks: _join_some(station, ranks),
+            clip=job.optimizer.clip_norm is not None,
+        )
+        try:
+            # Every worker sees every sample, or the parts of it that it reads.
+            trainee = Trainee(dataset, own, split, collective, share=Share(0, 1))
+            done = train(station, trainee, precision)
+        finally:
+            split.close()
+        return msgspec.structs.replace(done, split=facts_of(own, collective, agreed))
+    finally:
+        collective.close()
+
+
+def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
+    """The job's network by its parts, with the weights that every worker draws alike."""
+    model = build_model(
+        job.model,
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        seed=job.seed,
+        modalities=dataset.modalities,
+    )
+    return parts_of(model)
+
+
+def warn_of_pieces(station: Station, network: PartedNetwork) -> None:
+    """Say what micro-batches change."""
+    spec = station.job.strategy
+    assert isinstance(spec, SplitSpec)
+    normed = [one for one in network.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+    if spec.micro_batches > 1 and normed and station.spec.rank == 0:
+        station.log.record(
+            events.Warned(
+                message=f"batch norm sees one of {spec.micro_batches} micro-batches at a time: "
+                "its statistics differ from those of a single process"
+            )
+        )
+
+
+def agree(
+    network: PartedNetwork,
+    dataset: Dataset,
+    collective: Collective,
+    *,
+    job: JobSpec,
+    precision: Precision,
+) -> tuple[Agreed, Choice]:
+    """Measure together, and let the chief decide for all.
+
+    Raises:
+        SpecError: The job names parts that are not there.
+        PlanError: The parts do not fit into the workers' memory.
+    """
+    spec = job.strategy
+    assert isinstance(spec, SplitSpec)
+    rows = min(job.global_batch, dataset.train.num_samples)
+    forms = forms_of(network, dataset.input_shape, precision=precision)
+    moments = FlatOptimizer(job.optimizer, torch.zeros(0)).state().values()
+    graph = graph_of(
+        network, forms, num_moments=sum(one.ndim > 0 for one in moments), wire=spec.wire
+    )
+    costs = survey_costs(
+        network, dataset.input_shape, collective, spec=spec, rows=rows, precision=precision
+    )
+    question = Question(
+        graph=graph,
+        costs=costs,
+        num_rows=rows,
+        micro_batches=spec.micro_batches,
+        schedule=spec.schedule,
+        memory_bytes=survey_memory(collective, spec),
+    )
+    # Pure arithmetic on the same numbers, so every worker comes to the same answer; the chief's
+    # counts all the same, as its machine may round differently.
+    choice = choose(spec, question)
+    choice = _share(choice, collective)
+    return Agreed(graph, forms, choice.places, costs), choice
+
+
+def _share(choice: Choice, collective: Collective) -> Choice:
+    text = msgspec.msgpack.encode(choice)
+    length = torch.tensor([len(text)])
+    collective.broadcast(length)
+    content = torch.zeros(int(length.item()), dtype=torch.uint8)
+    if collective.rank == 0:
+        content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    collective.broadcast(content)
+    return msgspec.msgpack.decode(content.numpy().tobytes(), type=Choice)
+
+
+def announce(station: Station, collective: Collective, agreed: Agreed, choice: Choice) -> None:
+    """Tell the controller where everything goes, and what is expected of it."""
+    if collective.rank != 0:
+        return
+    costs, graph = agreed.costs, agreed.graph
+    event = events.Placed(
+        forecast=choice.forecast,
+        others=choice.others,
+        parts=[
+            events.PlacedPart(
+                name=part.name,
+                workers=list(workers),
+                forward_s=costs.forward_s[workers[0]][number],
+                backward_s=costs.backward_s[workers[0]][number],
+                out_bytes=part.out_bytes,
+                parameters=part.parameters,
+                reads=[graph.parts[source].name for source in part.reads],
+                state_bytes=part.state_bytes,
+                sample_bytes=part.sample_bytes,
+                needs_gradient=part.needs_gradient,
+            )
+            for number, (part, workers) in enumerate(zip(graph.parts, choice.places, strict=True))
+        ],
+        rows=station.job.global_batch,
+        latency_s=costs.latency_s,
+        bytes_per_s=costs.bytes_per_s,
+        proven=choice.proven,
+        attempt=station.spec.attempt,
+    )
+    station.control.send(Placement(msgspec.json.encode(event)))
+
+
+def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> SplitFacts:
+    """What this worker sent, by kind and receiver, and what the system's own counters say."""
+    posts = network.relay.posts
+    return SplitFacts(
+        rank=collective.rank,
+        parts=[
+            part.name
+            for part, workers in zip(agreed.graph.parts, agreed.places, strict=True)
+            if collective.rank in workers
+        ],
+        sent=[
+            SplitTraffic(
+                kind=kind, target=peer, sent_bytes=size, messages=posts.messages[kind, peer]
+            )
+            for (kind, peer), size in sorted(posts.traffic.items())
+        ],
+        steps=network.relay.steps,
+        samples=network.relay.samples,
+        socket_bytes=stream_bytes(),
+    )
+
+
+def _precision(job: JobSpec) -> PrecisionChoice:
+    requested: Precision = "bf16" if job.precision == "bf16" else "fp32"
+    return choose_precision(requested, step_factory=lambda _: lambda: None)
+
+
+def _join_some(station: Station, ranks: Sequence[int]) -> Collective:
+    """Form a group of the workers that hold the same part."""
+    job = station.job
+    name = "-".join(map(str, ranks))
+    store = BoardStore(station.control, prefix=f"holders-{name}/", limit_s=job.deadlines.start_s)
+    return GlooCollective(
+        store,
+        rank=list(ranks).index(station.spec.rank),
+        size=len(ranks),
+        host=station.spec.address,
+        deadline_s=job.deadlines.exchange_s,
+    )
