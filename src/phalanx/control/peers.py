@@ -24,6 +24,7 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import PhaseSpec, SwitchSpec
+from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, PhaseOver, WorkTimes
 from phalanx.wire.peers import Note, Relay, Relayed
 from phalanx.wire.phases import CARRIED, Begin, Begun, Idle, Limit
@@ -232,30 +233,30 @@ class PeerCoordinator(Coordinator):
         self._over = message
         self._ended = time.monotonic()
         position = msgspec.json.decode(message.position, type=Position)
-        self._sum_up(position)
+        self._sum_up(position, message.server)
         self.successor = PeerCoordinator(self._job, self._desk, position, before=self)
 
     def _done(self, process: str, message: Done) -> None:
         self._note_times(process, message.times)
         if process == self._chief and message.outcome is not None:
             self._outcome = message.outcome
-            self._sum_up(Position(updates=message.outcome.updates, train_s=message.outcome.train_s))
+            end = Position(updates=message.outcome.updates, train_s=message.outcome.train_s)
+            self._sum_up(end, message.server)
 
-    def _sum_up(self, end: Position) -> None:
+    def _sum_up(self, end: Position, facts: ServerFacts | None) -> None:
         """The chief has ended the phase: let the others go."""
         if not isinstance(self._strategy, ParameterServerSpec):
             return
-        updates = end.updates - self._position.updates
         self.serving = summarise_servers(
             self._strategy,
-            {},
-            updates=updates,
+            {self._chief: facts} if facts is not None else {},
+            updates=end.updates - self._position.updates,
             train_s=end.train_s - self._position.train_s,
             updates_lost=0,
             processes_replaced=self._num_lost,
         )
-        self.serving.servers = len([one for one in self.processes() if one.role == "server"])
-        self.serving.pushes = self.serving.pushes_applied = updates
+        assert isinstance(self._strategy.servers, int)
+        self.serving.servers = self._strategy.servers
         for one in self.processes():
             if one.name != self._chief:
                 self._desk.send(one.name, Finish())

@@ -247,7 +247,7 @@ class Roster:
 
         Workers stay to the end; servers may have no slice and leave at once.
         """
-        order = {"worker": 0, "evaluator": 1, "server": 2}
+        order = {"worker": 0, "chief": 1, "evaluator": 2, "server": 3}
         chosen: dict[str, Process] = {}
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._site.berth(process.role, process.rank).machine, process)

@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The names of roles in TF_CONFIG; the chief is the worker of index 0 there, as it is here.
-_TASKS = {"worker": "worker", "server": "ps", "evaluator": "evaluator"}
+# The names of roles in TF_CONFIG; without a chief of its own, a cluster's is the first worker.
+_TASKS = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Endpoint:
     """A process as others see it.
 
     Attributes:
-        role: worker, server or evaluator.
+        role: chief, worker, server or evaluator.
         rank: Index among its role.
         machine: Where it runs.
         address: Where it can be reached.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from phalanx.peer.tensorflow.network import Network
 from phalanx.peer.tensorflow.orders import Orders, Returned
 from phalanx.peer.tensorflow.talk import Moment, StepRow, Steps, tell
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.wire.facts import ServerFacts, StalenessFacts
 from phalanx.wire.phases import Limit
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.rate import Rate
@@ -80,7 +81,9 @@ class ServingLoop:
         num_steps = -(-dataset.train.num_samples // self._job.global_batch)
         self._plan = TicketPlan(num_parts=self._job.workers, num_steps=num_steps)
         self._rows: dict[int, list[StepRow]] = {}
+        self._staleness: dict[int, Counter[int]] = {}
         self._told = time.monotonic()
+        self._began = time.monotonic()
         self._lr = 0.0
         self._ordered = book.position.updates
         self.looking = Looking(station, dataset, network, book)
@@ -95,6 +98,33 @@ class ServingLoop:
             elif not book.is_at(limit):
                 book.save(self._network.state())
         self.looking.wait()
+
+    def facts(self) -> ServerFacts:
+        """What the servers saw, as far as the chief knows: they keep no account of their own."""
+        updates = sum(count.total() for count in self._staleness.values())
+        return ServerFacts(
+            server=0,
+            version=self._book.position.updates,
+            samples=self._book.position.samples,
+            pushes=updates,
+            applied=updates,
+            dropped=0,
+            lost=0,
+            gathered=0,
+            repeated=0,
+            refused=0,
+            staleness={
+                rank: StalenessFacts(dict(sorted(count.items())))
+                for rank, count in sorted(self._staleness.items())
+            },
+            held_s={},
+            sent_bytes={},
+            received_bytes={},
+            running_s=time.monotonic() - self._began,
+            busy_s=0.0,
+            queue_mean=0.0,
+            queue_max=0,
+        )
 
     def _train_stretch(self, limit: Limit | None) -> None:
         """Train up to the end of the epoch, the next checkpoint, or the limit."""
@@ -188,6 +218,7 @@ class ServingLoop:
             sent_bytes=4 * self._network.num_parameters,
         )
         self._rows.setdefault(done.rank, []).append(row)
+        self._staleness.setdefault(done.rank, Counter())[done.staleness] += 1
         self._tell_workers()
         self.looking.attend()
 

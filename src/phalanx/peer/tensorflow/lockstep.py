@@ -66,7 +66,7 @@ class LockstepLoop:
             options=group.options,
             may_be_empty=may_be_empty(dataset, self._job),
         )
-        self._train = tf.function(self._distributed_step, reduce_retracing=True)
+        self._train = self._traced_step()
         self._evaluate = tf.function(self._maker.measure, reduce_retracing=True)
         self._stored = {"train": hold(dataset.train)}
         self._transform = make_transform(dataset.train, self._job.data.augment)
@@ -168,9 +168,9 @@ class LockstepLoop:
         found = self._train(
             inputs,
             targets,
-            tf.constant(global_count),
-            tf.constant(lr),
-            tf.constant(position.updates + 1),
+            tf.constant(global_count, tf.int32),
+            tf.constant(lr, tf.float32),
+            tf.constant(position.updates + 1, tf.int32),
         )
         facts = self._facts(self._group.unpack(found), called)
         self._check(facts, position.updates)
@@ -189,6 +189,20 @@ class LockstepLoop:
             input_s=input_s,
             sent_bytes=self._sent_bytes,
         )
+
+    def _traced_step(self) -> tf.types.experimental.PolymorphicFunction:
+        """The step as a graph; made before training, as a part of starting up, where it can be."""
+        if len(self._group.ranks) > 1:
+            return tf.function(self._distributed_step, reduce_retracing=True)
+        part = self._dataset.train
+        batch = (
+            tf.TensorSpec([None, *part.inputs.shape[1:]], tf.float32),
+            tf.TensorSpec([None, *part.targets.shape[1:]], tf.as_dtype(part.targets.dtype)),
+        )
+        numbers = [tf.TensorSpec([], one) for one in (tf.int32, tf.float32, tf.int32)]
+        step = tf.function(self._distributed_step, input_signature=(*batch, *numbers))
+        step.get_concrete_function()
+        return step
 
     def _distributed_step(self, *arguments: tf.Tensor) -> Numbers:
         found: Numbers = self._group.strategy.run(self._maker.replica_step, args=arguments)

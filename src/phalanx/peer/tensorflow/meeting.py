@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 
 from phalanx.errors import LaunchError
-from phalanx.peer.tensorflow.tf_config import members, tf_config
+from phalanx.spec.environment import Endpoint, tf_config
 from phalanx.wire.deadline import Deadline
 from phalanx.worker.station import Station
 
@@ -45,12 +45,12 @@ class HeldPort:
         self._socket.close()
 
 
-def meet(station: Station, processes: Sequence[str], *, group: int) -> tuple[str, HeldPort | None]:
+def meet(station: Station, processes: Sequence[str], *, group: int) -> tuple[str, HeldPort]:
     """Tell the others where this process is, and learn where they are.
 
     Args:
         station: Of this process.
-        processes: All of the run.
+        processes: Those of the cluster, this one among them.
         group: Keeps the clusters of several phases apart.
 
     Returns:
@@ -58,14 +58,17 @@ def meet(station: Station, processes: Sequence[str], *, group: int) -> tuple[str
     """
     deadline = Deadline.after(station.job.deadlines.start_s, "the addresses of all processes")
     prefix, own = f"tensorflow/{group}/", station.spec.process
-    names = members(processes)
-    port: HeldPort | None = None
-    if own in names:
-        wanted = 0
-        if station.spec.incarnation > 1:
-            before = station.control.get(prefix + own, deadline).decode()
-            wanted = int(before.rpartition(":")[2])
-        port = HeldPort(station.spec.address, wanted)
-        station.control.put(prefix + own, port.address.encode())
-    addresses = {name: station.control.get(prefix + name, deadline).decode() for name in names}
-    return tf_config(addresses, own), port
+    wanted = 0
+    if station.spec.incarnation > 1:
+        before = station.control.get(prefix + own, deadline).decode()
+        wanted = int(before.rpartition(":")[2])
+    port = HeldPort(station.spec.address, wanted)
+    station.control.put(prefix + own, port.address.encode())
+    everybody = {name: _endpoint(name, station, prefix, deadline) for name in processes}
+    return tf_config(everybody[own], list(everybody.values())), port
+
+
+def _endpoint(process: str, station: Station, prefix: str, deadline: Deadline) -> Endpoint:
+    role, _, rank = process.partition("-")
+    address, _, port = station.control.get(prefix + process, deadline).decode().rpartition(":")
+    return Endpoint(role=role, rank=int(rank), machine=address, address=address, port=int(port))

@@ -29,10 +29,12 @@ class DoneTicket:
         rank: Of the worker that did it.
         loss_sum: Over its samples.
         num_correct: Of its samples.
+        staleness: Updates that others made between its reading and its own.
         stamps: On the worker's clock: before it; after input, forward, backward and apply.
     """
 
     rank: int
+    staleness: int
     loss_sum: float
     num_correct: int
     stamps: tuple[float, float, float, float, float]
@@ -51,12 +53,13 @@ class Returned:
         process if they are not.
         """
         try:
-            rank, loss_sum, num_correct, stamps = self._remote.fetch()
+            rank, staleness, loss_sum, num_correct, stamps = self._remote.fetch()
         except (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError):
             return None
         begin, ready, forward, backward, applied = (float(one) for one in stamps)
         return DoneTicket(
             rank=int(rank),
+            staleness=int(staleness),
             loss_sum=float(loss_sum),
             num_correct=int(num_correct),
             stamps=(begin, ready, forward, backward, applied),
@@ -84,6 +87,9 @@ class Orders:
         self._dataset = dataset
         self._maker = StepMaker(job, network, options=None, may_be_empty=False)
         self._transform = make_transform(dataset.train, job.data.augment)
+        with strategy.scope():
+            # Counts updates where the parameters are, so that staleness can be known.
+            self._version = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         stored = self._coordinator.create_per_worker_dataset(self._stored)
         self._iterator = iter(stored)
@@ -141,12 +147,15 @@ class Orders:
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
                 own = tf.gather(inputs, rows)
+                seen = self._version.read_value()
             loss_sum, correct, _, stamps = self._maker.replica_step(
                 self._transform(own, changes), tf.gather(targets, rows), tf.size(rows), lr, number
             )
             begin, forward, backward, _, applied = tf.unstack(stamps)
-            return loss_sum, correct, tf.stack([asked, begin, forward, backward, applied])
+            with tf.control_dependencies([applied]):
+                version = self._version.assign_add(1, read_value=True)
+            times = tf.stack([asked, begin, forward, backward, applied])
+            return tf.convert_to_tensor(version) - 1 - seen, loss_sum, correct, times
 
         found = self._strategy.run(replica, args=(inputs, targets, rows, changes, lr, number))
-        loss_sum, correct, stamps = found
-        return rank, loss_sum, correct, stamps
+        return rank, *found

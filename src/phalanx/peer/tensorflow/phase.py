@@ -6,6 +6,7 @@ begins and ends.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import msgspec
@@ -45,6 +46,9 @@ _LOST_PEER = (
 
 def run_phase(station: Station) -> Done:
     """Do this process's part of the phase that the controller names."""
+    # Its reports on every settings object would bury what a reader of the log looks for.
+    for name in ("tensorflow", "absl"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     _limit_threads(station)
     station.tally.activity = "reading data"
     dataset = station.open_data()
@@ -94,7 +98,6 @@ def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
         tf_config, port = meet(station, names, group=begin.group)
         publish_cluster(tf_config)
         group = form_group(job, rank=spec.rank)
-        assert port is not None
         port.close()
     else:
         group = form_group(job, rank=spec.rank)
@@ -135,7 +138,6 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
     serving = station.serving
     station.tally.activity = "joining"
     tf_config, port = meet(station, cluster_names(station), group=begin.group)
-    assert port is not None
     publish_cluster(tf_config)
     assert isinstance(serving.servers, int), "refused by the job's validator"
     strategy = tf.distribute.ParameterServerStrategy(
@@ -166,17 +168,19 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
     if not book.is_over:
         _turn_page(book)
         book.save(network.state(), pin=True)
-        station.control.send(PhaseOver(position=msgspec.json.encode(book.position)))
+        position_then = msgspec.json.encode(book.position)
+        station.control.send(PhaseOver(position=position_then, server=loop.facts()))
         return Done()
     test = loop.looking.test()
     return Done(
+        server=loop.facts(),
         outcome=book.outcome(
             test,
             startup_s=startup_s,
             num_parameters=network.num_parameters,
             digest=network.digest(),
             regularisation=network.regularisation(),
-        )
+        ),
     )
 
 

@@ -45,7 +45,6 @@ def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
     """Serve TensorFlow's chief until the phase is over."""
     station.tally.activity = "joining"
     tf_config, port = meet(station, cluster_names(station), group=begin.group)
-    assert port is not None
     publish_cluster(tf_config)
     with TemporaryDirectory(prefix="phalanx-") as folder:
         (Path(folder) / RANK_FILE).write_text(str(station.spec.rank))
