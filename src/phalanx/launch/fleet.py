@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 _BEGIN_S = 30.0
 _END_S = 20.0
+_SWEEP_CONNECT_S = 4
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Fleet:
         self.machines = dict(machines)
         self.listen = listen
         self.notes = tuple(notes)
-        self.token = secrets.token_hex(16)
+        self._secret = secrets.token_hex(16)
         self._sweepers: dict[str, threading.Thread] = {}
 
     def __enter__(self) -> Fleet:
@@ -104,8 +105,9 @@ class Fleet:
 
         def begin(machine: ReadyMachine) -> ReadyMachine:
             folder = f"{machine.spec.workdir}/{run}@{machine.name}"
-            order = {"do": "begin", "folder": folder, "machine": machine.name}
-            made = machine.session.ask({**order, "token": self.token, "limit_s": limit_s}, _BEGIN_S)
+            order: dict[str, object] = {"do": "begin", "folder": folder, "machine": machine.name}
+            order |= {"token": self._token(machine), "limit_s": limit_s}
+            made = machine.session.ask(order, _BEGIN_S)
             return replace(machine, folder=made)
 
         with ThreadPoolExecutor(max(1, len(self.machines))) as threads:
@@ -120,6 +122,10 @@ class Fleet:
             sweeper = threading.Thread(target=self._sweep, args=(machine,), name=f"sweep-{name}")
             self._sweepers[name] = sweeper
             sweeper.start()
+
+    def _token(self, machine: ReadyMachine) -> str:
+        """By what the processes on one machine are known; those on others have another."""
+        return f"{self._secret}@{machine.name}"
 
     def _leave(self, machine: ReadyMachine) -> None:
         session = machine.session
@@ -136,10 +142,10 @@ class Fleet:
 
     def _sweep(self, machine: ReadyMachine) -> None:
         """Over a new line, do what a supervisor that was killed or is frozen cannot do."""
-        session = Session(machine.session.route)
+        session = Session(replace(machine.session.route, connect_s=_SWEEP_CONNECT_S))
         try:
             session.open()
-            order = {"do": "sweep", "folder": machine.folder, "token": self.token}
+            order = {"do": "sweep", "folder": machine.folder, "token": self._token(machine)}
             session.ask(order, _END_S)
         except LaunchError as error:
             _log.warning(

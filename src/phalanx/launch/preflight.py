@@ -225,9 +225,9 @@ class _Inspector:
         if one.spec.memory is not None:
             free = min(free, one.spec.memory)
         if need > free:
-            processes = f"{count} process{'' if count == 1 else 'es'}"
+            processes = "1 process needs" if count == 1 else f"{count} processes need"
             raise LaunchError(
-                f"{processes} need {need / 1e9:.2f} GB of memory, and {free / 1e9:.2f} GB are "
+                f"{processes} {need / 1e9:.2f} GB of memory, and {free / 1e9:.2f} GB are "
                 "free there; give it fewer 'slots', or end what else runs"
             )
 

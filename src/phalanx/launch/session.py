@@ -231,6 +231,10 @@ class Session:
             code = self._process.wait(_CLOSE_S)
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")
+        if self._hello.done():
+            # What ssh says then is of little help: whoever was there is there no more.
+            last = said.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
+            return f"the line to it broke off ({last[0].strip().rstrip('.')})"
         return explain(self.route.machine, said, code).reason
 
     def _error(self) -> LaunchError:

@@ -54,18 +54,20 @@ class SshRoute:
         machine: Host, user, port and key.
         config: A file for ssh instead of the user's own; None: the user's own.
         control_dir: Where sessions to the same machine share one connection; None: each its own.
+        connect_s: Seconds after which a machine that does not answer is given up.
     """
 
     machine: MachineSpec
     config: str | None = None
     control_dir: Path | None = None
+    connect_s: int = CONNECT_S
 
     def command(self, remote: str) -> list[str]:
         """The local command that runs `remote` in the login shell of the machine."""
         machine = self.machine
         options = [
             "BatchMode=yes",
-            f"ConnectTimeout={CONNECT_S}",
+            f"ConnectTimeout={self.connect_s}",
             # A dead link is noticed within 15 s instead of never.
             "ServerAliveInterval=5",
             "ServerAliveCountMax=3",

@@ -110,7 +110,7 @@ class EmulatedCluster:
                     host.group, cores=host.spec.cores, memory_bytes=host.spec.memory
                 )
                 doors.open_door(host, folders)
-            doors.await_doors(layout)
+            doors.await_doors(layout.hosts)
             doors.write_signposts(self._spec, layout, self._path)
             self._write_state("up", layout)
         except BaseException:
@@ -176,12 +176,42 @@ class EmulatedCluster:
         Raises:
             SpecError: The cluster is down, or has no such host.
         """
+        network.switch_link(self._host(name), on=on)
+
+    def switch_door(self, name: str, *, on: bool) -> None:
+        """Kill the ssh server of a host with all of its sessions, or start it again.
+
+        Raises:
+            SpecError: The cluster is down, or has no such host.
+            TimeoutExpired: It does not answer after the start.
+        """
+        host = self._host(name)
+        folders = self._folders(host)
+        if not on:
+            doors.slam_door({pid for folder in folders for pid in groups.members(folder)})
+        elif not doors.answers(host):
+            doors.open_door(host, folders)
+            doors.await_doors([host])
+
+    def processes(self, name: str) -> list[int]:
+        """The processes of a host.
+
+        Raises:
+            SpecError: The cluster is down, or has no such host.
+        """
+        folders = self._folders(self._host(name))
+        return sorted({pid for folder in folders for pid in groups.members(folder)})
+
+    def _host(self, name: str) -> Host:
         state = self._read_state()
-        found = [] if state is None else self._layout(state).hosts
+        found = () if state is None else self._layout(state).hosts
         host = next((one for one in found if one.spec.name == name), None)
         if host is None:
             raise SpecError(f"cluster '{self._spec.cluster}' has no host '{name}' that is up")
-        network.switch_link(host, on=on)
+        return host
+
+    def _folders(self, host: Host) -> list[Path]:
+        return [folder for folder in groups.find_groups(self._prefix) if folder.name == host.group]
 
     def _make_room(self) -> list[str]:
         notes = []

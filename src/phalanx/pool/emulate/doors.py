@@ -6,12 +6,14 @@ control group, so whatever is started through it does so too. Only the cluster's
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phalanx.pool.emulate.layout import Host, Layout
@@ -86,14 +88,22 @@ def open_door(host: Host, groups: Sequence[Path]) -> None:
     run("sh", "-c", script, "sh", *arguments, *map(str, groups))
 
 
-def await_doors(layout: Layout) -> None:
+def slam_door(processes: Iterable[int]) -> None:
+    """Kill an ssh server and its sessions, given the processes of its host."""
+    for pid in processes:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
+                os.kill(pid, signal.SIGKILL)
+
+
+def await_doors(hosts: Iterable[Host]) -> None:
     """Wait until every ssh server answers.
 
     Raises:
         TimeoutExpired: One does not; the deadline names it.
     """
     pause = threading.Event()
-    for host in layout.hosts:
+    for host in hosts:
         deadline = Deadline.after(_START_S, f"the ssh server of {host.spec.name}")
         while not answers(host):
             deadline.check()
