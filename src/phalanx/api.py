@@ -34,6 +34,7 @@ from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
     from phalanx.launch.camp import Camp, PoolOrder
+    from phalanx.plan.facts import World
     from phalanx.plan.gather import DataSizes, ThisMachine
     from phalanx.plan.measured import RunMeasures
     from phalanx.plan.planfile import Plan
@@ -171,6 +172,47 @@ def plan_job(
         job: A job, or the mapping that a job file would hold.
         pool: The machines; None: this one, with one to as many workers as it has cores.
         wish: The goal and its limits; None: as fast as possible.
+        calibrate: As in `survey`.
+        runs: As in `survey`.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        on_trial: Told of each short run before it starts.
+
+    Raises:
+        PlanError: Nothing is known, or nothing meets the limits.
+    """
+    from phalanx.plan.planfile import record_plan
+    from phalanx.plan.search import Wish, search
+
+    if isinstance(job, dict):
+        job = job_from_mapping(job)
+    world = survey(
+        job,
+        pool=pool,
+        calibrate=calibrate,
+        runs=runs,
+        data_root=data_root,
+        cache_root=cache_root,
+        on_trial=on_trial,
+    )
+    return record_plan(job, search(job, world, wish or Wish()), world)
+
+
+def survey(
+    job: JobSpec,
+    *,
+    pool: Inventory | None = None,
+    calibrate: Literal["auto", "never", "fresh"] = "auto",
+    runs: Path = DEFAULT_RUNS,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    on_trial: Callable[[JobSpec], object] = lambda job: None,
+) -> World:
+    """Put together what is known about a job and the machines: what predictions are made from.
+
+    Args:
+        job: What is to be planned.
+        pool: The machines; None: this one.
         calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
             runs; fresh: short runs in any case, and nothing else.
         runs: Where earlier runs are found; short ones go to `calibration` below it.
@@ -179,18 +221,14 @@ def plan_job(
         on_trial: Told of each short run before it starts.
 
     Raises:
-        PlanError: Nothing is known, or nothing meets the limits.
+        PlanError: Nothing is known.
     """
     from phalanx.plan.calibrate import calibrate as fit_runs
     from phalanx.plan.calibrate import read_runs
     from phalanx.plan.gather import is_enough, local_world, pool_world
-    from phalanx.plan.machines import Reference
-    from phalanx.plan.planfile import record_plan
-    from phalanx.plan.search import Wish, search
+    from phalanx.plan.machines import Reference, pool_links
     from phalanx.pool.this_machine import measure_this_machine
 
-    if isinstance(job, dict):
-        job = job_from_mapping(job)
     if job.backend != "native":
         raise PlanError(
             f"plans are made for the native backend, not for {job.backend}; leave 'backend' out"
@@ -206,14 +244,12 @@ def plan_job(
             f"no earlier run in {runs} tells how fast this job is; train it once, or let "
             "`phalanx plan` make short runs"
         )
-    calibration = fit_runs(known)
+    calibration = fit_runs(known, pool_links(pool) if pool is not None else None)
     if pool is None:
-        world = local_world(job, sizes, calibration, here)
-    else:
-        speed = measure_this_machine() if here.host in calibration.fits else None
-        own = Reference(host=here.host, speed=speed) if speed is not None else None
-        world = pool_world(job, sizes, calibration, pool, own)
-    return record_plan(job, search(job, world, wish or Wish()), world)
+        return local_world(job, sizes, calibration, here)
+    speed = measure_this_machine() if here.host in calibration.fits else None
+    own = Reference(host=here.host, speed=speed) if speed is not None else None
+    return pool_world(job, sizes, calibration, pool, own)
 
 
 _TRIALS = "calibration"

@@ -9,7 +9,7 @@ while runs are few, and its scatter the interval of later predictions. So every 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import SwitchSpec
 
 # The newest runs that are read: enough to be sure, few enough to be quick.
@@ -47,6 +48,9 @@ _MOST_RUNS = 40
 _PRIOR_RUNS = 1.0
 _PRIOR_ERROR = 0.15
 _NO_MEMORY_LIMIT = 1 << 50
+
+Links = Mapping[str, Mapping[str, LinkFacts]]
+"""From one machine to another."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +87,14 @@ def is_alike(one: JobSpec, other: JobSpec) -> bool:
     )
 
 
-def calibrate(runs: Sequence[RunMeasures]) -> Calibration:
-    """Fit everything; at least one run is needed."""
+def calibrate(runs: Sequence[RunMeasures], links: Links | None = None) -> Calibration:
+    """Fit everything.
+
+    Args:
+        runs: What to learn from; at least one.
+        links: Known links between machines, by their names. A run over others teaches how fast its
+            machines compute, and nothing about predictions.
+    """
     if not runs:
         raise ValueError("calibration needs at least one run")
     fits = _fits(runs)
@@ -95,7 +105,8 @@ def calibrate(runs: Sequence[RunMeasures]) -> Calibration:
         update_s_per_byte=_update_s_per_byte(runs, model),
     )
     within = _within(runs, fits, model, costs)
-    corrections = _corrections(runs, fits, model, costs, within)
+    network = NetworkFacts(within=within, pairs=links or {})
+    corrections = _corrections(runs, fits, model, costs, network)
     return Calibration(
         model=model,
         fits=fits,
@@ -200,7 +211,8 @@ def _within(
         low, high = math.log(1e6), math.log(2e10)
         for _ in range(40):
             middle = (low + high) / 2
-            world = _world(run, fits, model, costs, _loopback(math.exp(middle)))
+            network = NetworkFacts(within=_loopback(math.exp(middle)))
+            world = _world(run, fits, model, costs, network)
             crew = make_crew(past_candidate(run), world)
             assert not isinstance(crew, str)
             exposed_s = allreduce_pace(crew, strategy, world).parts.communication_s
@@ -218,13 +230,24 @@ def _corrections(
     fits: dict[str, tuple[ComputeFit, ...]],
     model: ModelFacts,
     costs: Costs,
-    within: LinkFacts,
+    network: NetworkFacts,
 ) -> dict[str, Correction]:
     ratios: dict[str, list[float]] = {}
     for run in runs:
-        pace = predicted_pace(run, _world(run, fits, model, costs, within))
+        if not _is_seen_through(run, network):
+            continue
+        pace = predicted_pace(run, _world(run, fits, model, costs, network))
         ratios.setdefault(pace.family, []).append(math.log(pace.samples_per_s / run.samples_per_s))
     return {family: _correction(own) for family, own in ratios.items()}
+
+
+def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
+    """Whether all that a run's pace depends on is known: its links, and where servers were."""
+    hosts = set(run.hosts)
+    known = all(two in network.pairs.get(one, {}) for one in hosts for two in hosts - {one})
+    strategy = run.job.strategy
+    apart = isinstance(strategy, ParameterServerSpec) and strategy.servers != "colocated"
+    return known and (len(hosts) == 1 or not apart)
 
 
 def _correction(logs: Sequence[float]) -> Correction:
@@ -240,7 +263,7 @@ def predicted_pace(run: RunMeasures, world: World) -> Pace:
     crew = make_crew(past_candidate(run), world)
     assert not isinstance(crew, str)
     strategy = run.job.strategy
-    assert not isinstance(strategy, SwitchSpec | InProcessSpec)
+    assert not isinstance(strategy, SwitchSpec | SplitSpec | InProcessSpec)
     return pace_of(strategy, crew, world)
 
 
@@ -273,7 +296,7 @@ def _world(
     fits: dict[str, tuple[ComputeFit, ...]],
     model: ModelFacts,
     costs: Costs,
-    within: LinkFacts,
+    network: NetworkFacts,
 ) -> World:
     on_host = {host: run.hosts.count(host) for host in run.hosts}
     machines = {
@@ -292,5 +315,5 @@ def _world(
         model=model,
         job=job,
         costs=costs,
-        network=NetworkFacts(within=within),
+        network=network,
     )

@@ -13,8 +13,8 @@ from phalanx.plan.machines import (
     Reference,
     find_reference,
     local_machine,
+    pool_links,
     pool_machines,
-    pool_network,
 )
 from phalanx.pool.inventory import Inventory
 from phalanx.spec.job import JobSpec
@@ -111,7 +111,7 @@ def pool_world(
         machines=machines,
         model=_model(job, calibration),
         job=job_facts(job, sizes),
-        network=pool_network(inventory, calibration),
+        network=NetworkFacts(within=calibration.within, pairs=pool_links(inventory)),
         costs=calibration.costs,
         sources=tuple(sources),
     )

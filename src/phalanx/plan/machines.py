@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.errors import PlanError
 from phalanx.plan.calibrate import Calibration
-from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts, NetworkFacts
+from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts
 from phalanx.pool.facts import Speed
 from phalanx.pool.inventory import Inventory, Member
 
@@ -79,7 +79,7 @@ def pool_machines(
     return machines, refused
 
 
-def pool_network(inventory: Inventory, calibration: Calibration) -> NetworkFacts:
+def pool_links(inventory: Inventory) -> dict[str, dict[str, LinkFacts]]:
     """The links that were probed; of both directions the slower, because rings use both."""
     pairs: dict[str, dict[str, LinkFacts]] = {}
     for start in inventory.members:
@@ -92,7 +92,7 @@ def pool_network(inventory: Inventory, calibration: Calibration) -> NetworkFacts
                 latency_s=max(way.round_trip_s for way in known) / 2,
                 bandwidth_bytes_per_s=min(way.bytes_per_s for way in known),
             )
-    return NetworkFacts(within=calibration.within, pairs=pairs)
+    return pairs
 
 
 def find_reference(inventory: Inventory, calibration: Calibration) -> Reference | None:

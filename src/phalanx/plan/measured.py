@@ -88,7 +88,8 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     except (SpecError, StoreError):
         # Written by another version of Phalanx, or half copied.
         return None
-    if job.backend != "native" or job.inject or job.strategy.name == "switch" or job.profile:
+    other = job.backend != "native" or job.strategy.name in ("switch", "split")
+    if other or job.inject or job.profile:
         return None
     logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served)
     workers = _last_attempt(logs)
