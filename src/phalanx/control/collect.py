@@ -62,6 +62,8 @@ def summarise(
         val_accuracy=outcome.val_accuracy,
         test_loss=outcome.test_loss,
         test_accuracy=outcome.test_accuracy,
+        val_metrics=dict(outcome.val_metrics),
+        test_metrics=dict(outcome.test_metrics),
         bytes_sent=sum(one.sent_bytes for one in times),
         input_s=share * sum(one.input_s for one in times),
         compute_s=share * sum(one.compute_s for one in times),

@@ -47,6 +47,7 @@ class Looking:
         self.test: Measured | None = None
         self.saved: Saved | None = None
         self.regularisation = 0.0
+        self.val_metrics: dict[str, float] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -185,6 +186,7 @@ class Looking:
         improved = False
         if measured is not None:
             of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
+            self.val_metrics = measured.metrics
             of.evaluate_s = position.evaluate_s
             improved = note_validation(self._job, of)
             for field in _FOUND:
@@ -243,5 +245,6 @@ class Looking:
                 loss=measured.loss,
                 accuracy=measured.accuracy,
                 duration_s=measured.duration_s,
+                metrics=measured.metrics,
             )
         )

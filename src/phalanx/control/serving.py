@@ -331,6 +331,8 @@ class ServingCoordinator(Coordinator):
             val_accuracy=position.val_accuracy,
             test_loss=test.loss if test else None,
             test_accuracy=test.accuracy if test else None,
+            val_metrics=looking.val_metrics,
+            test_metrics=test.metrics if test else {},
             parameters_sha256=saved.parameters_sha256,
         )
 

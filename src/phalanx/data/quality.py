@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array, Scale
+from phalanx.data.base import Scale
 from phalanx.spec.data import MetricName
 
 Counts = npt.NDArray[np.int64]
@@ -106,8 +106,3 @@ MEASURES: dict[MetricName, Callable[[Verdicts], float]] = {
     "catastrophic": _share_beyond(CATASTROPHE),
 }
 """Every measure: its name in a job file, and what computes it."""
-
-
-def as_counts(values: Array) -> Counts:
-    """Whole numbers that travelled as floats."""
-    return np.rint(values).astype(np.int64)

@@ -15,6 +15,7 @@ import math
 import time
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -127,7 +128,7 @@ class Replica:
             self.module.train()
         torch.default_generator.manual_seed(draw_seed(self._seed, self._rank, step))
         with span("forward"):
-            loss_sum, num_correct = self._forward(batch)
+            loss_sum, num_correct, _ = self._forward(batch)
             value = float(loss_sum.detach())
         if not math.isfinite(value):
             raise EngineError(
@@ -169,13 +170,23 @@ class Replica:
 
         A loss that is not finite is returned as it is.
         """
+        return self._evaluate(batch)[0]
+
+    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> Evaluation:
+        """The same, and the number of each sample's largest output written to `predicted`."""
+        measured, outputs = self._evaluate(batch)
+        if outputs is not None:
+            predicted[:] = outputs.argmax(dim=1).numpy()
+        return measured
+
+    def _evaluate(self, batch: Batch) -> tuple[Evaluation, Tensor | None]:
         if len(batch.targets) == 0:
-            return Evaluation(0.0, 0, 0)
+            return Evaluation(0.0, 0, 0), None
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            loss_sum, num_correct = self._forward(batch)
-        return Evaluation(float(loss_sum), int(num_correct), len(batch.targets))
+            loss_sum, num_correct, outputs = self._forward(batch)
+        return Evaluation(float(loss_sum), int(num_correct), len(batch.targets)), outputs
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, live: copy or write it before the next step."""
@@ -204,7 +215,8 @@ class Replica:
         for key, value in state.items():
             own[key].copy_(value)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss summed over the samples, how many are right, and the outputs."""
         inputs, targets = as_tensors(batch)
         with autocast(self._precision):
             try:
@@ -214,7 +226,7 @@ class Replica:
                     f"the model failed on inputs of shape {tuple(inputs.shape)}: {error}"
                 ) from error
             with span("loss"):
-                return self._loss.sum_and_correct(outputs, targets)
+                return *self._loss.sum_and_correct(outputs, targets), outputs
 
 
 def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -94,6 +94,8 @@ class Evaluation(Event):
     loss: float
     accuracy: float
     duration_s: float
+    metrics: dict[str, float] = {}
+    """What else the data is judged by."""
 
 
 class Checkpoint(Event):

@@ -118,6 +118,8 @@ class Summary(msgspec.Struct, kw_only=True):
     attempts: int
     parameters_sha256: str
     cause: str | None = None
+    val_metrics: dict[str, float] = {}
+    test_metrics: dict[str, float] = {}
     serving: ServingSummary | None = None
     split: SplitSummary | None = None
     switches: list[SwitchSummary] = msgspec.field(default_factory=list)

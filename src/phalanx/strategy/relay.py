@@ -54,6 +54,10 @@ class Passed:
     num_samples: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
+    output: Tensor | None = None
+    """Of an evaluation: what the last part said, where it is on this worker."""
+    first_row: int = 0
+    """The row of the batch that `output` begins with."""
 
 
 @dataclass
@@ -286,6 +290,8 @@ class Relay:
                 rank=self._rank,
             )
         work.losses[op.micro_batch] = loss
+        if work.kind == EVALUATION:
+            work.passed.output, work.passed.first_row = output, first
         work.passed.loss_sum += value
         work.passed.num_correct += int(correct)
         work.passed.num_samples += last - first

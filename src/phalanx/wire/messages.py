@@ -84,6 +84,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     test_loss: float | None
     test_accuracy: float | None
     parameters_sha256: str
+    val_metrics: dict[str, float] = {}
+    """What else the data is judged by."""
+    test_metrics: dict[str, float] = {}
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):

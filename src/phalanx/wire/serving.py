@@ -115,6 +115,7 @@ class Measured(_Message, frozen=True):
     accuracy: float
     regularisation: float
     duration_s: float
+    metrics: dict[str, float] = {}
 
 
 class Saved(_Message, frozen=True):

@@ -1,30 +1,39 @@
 """Measuring a model on the validation or test part, shared out over all workers.
 
-Counts are summed as whole numbers over workers, so an accuracy can never exceed 1.
+Counts are summed as whole numbers over workers, so an accuracy can never exceed 1. Where more than
+loss and accuracy is asked for, all workers learn the class that each sample was given.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.data.pipeline import Part, eval_batches
-from phalanx.worker.learner import Learner
+from phalanx.data.order import share_sizes
+from phalanx.data.pipeline import Dataset, Part, eval_batches
+from phalanx.data.quality import Verdicts, measure_quality
+from phalanx.records.verdicts import PartVerdicts
+from phalanx.worker.learner import Learner, Speaker
 
 _WORKER_BATCH = 256
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Loss and accuracy over a part, as means over its samples."""
+    """Loss and accuracy over a part, as means over its samples; and what else was asked for."""
 
     loss: float
     accuracy: float
     num_samples: int
     duration_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    verdicts: PartVerdicts | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,12 @@ class Share:
 
 
 def evaluate(
-    replica: Learner, collective: Collective, part: Part, share: Share | None = None
+    replica: Learner,
+    collective: Collective,
+    part: Part,
+    share: Share | None = None,
+    *,
+    judge: Dataset | None = None,
 ) -> Measures:
     """Measure the replica; all workers call it together, after `settle`.
 
@@ -45,21 +59,35 @@ def evaluate(
         collective: The workers.
         part: The samples.
         share: Which of them this worker takes; None: its own, as one of the workers.
+        judge: The data set that `part` is of, if its own measures are wanted as well.
     """
     share = share or Share(collective.rank, collective.size)
+    speaker = replica if judge is not None and isinstance(replica, Speaker) else None
+    # Classes are counted from 1 here: 0 is what nobody has measured.
+    said = np.zeros(part.num_samples if speaker is not None else 0, dtype=np.int64)
+    row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
     begin = time.perf_counter()
     loss_sum, num_correct, num_samples = 0.0, 0, 0
     batches = eval_batches(
         part, rank=share.rank, num_workers=share.num_workers, worker_batch=_WORKER_BATCH
     )
     for batch in batches:
-        loss, correct, count = replica.evaluate(batch)
-        loss_sum += loss
-        num_correct += correct
-        num_samples += count
-    return reduce_measures(
+        if speaker is None:
+            found = replica.evaluate(batch)
+        else:
+            classes = np.full(len(batch), -1, dtype=np.int64)
+            found = speaker.evaluate_into(batch, classes)
+            said[row : row + len(batch)] = classes + 1
+            row += len(batch)
+        loss_sum += found.loss_sum
+        num_correct += found.num_correct
+        num_samples += found.num_samples
+    measures = reduce_measures(
         collective, loss_sum, num_correct, num_samples, duration_s=time.perf_counter() - begin
     )
+    if speaker is None or judge is None:
+        return measures
+    return _judged(measures, judge, part, _everybodys(said, collective))
 
 
 def reduce_measures(
@@ -79,4 +107,43 @@ def reduce_measures(
         accuracy=sums[1].item() / total,
         num_samples=int(sums[2].item()),
         duration_s=duration_s,
+    )
+
+
+def judge_of(dataset: Dataset) -> Dataset | None:
+    """The data set, if it is judged by more than loss and accuracy."""
+    return dataset if set(dataset.metrics) - {"accuracy"} else None
+
+
+def _everybodys(said: npt.NDArray[np.int64], collective: Collective) -> npt.NDArray[np.int64]:
+    """What all workers said, each about its own samples."""
+    together = torch.from_numpy(said).double()
+    collective.all_reduce(together)
+    return together.long().numpy() - 1
+
+
+def _judged(
+    measures: Measures, judge: Dataset, part: Part, predicted: npt.NDArray[np.int64]
+) -> Measures:
+    if (predicted < 0).any():
+        return measures  # a part of the network that says no classes
+    actual = np.asarray(part.targets[part.rows], dtype=np.int64)
+    verdicts = Verdicts(actual, predicted, judge.num_classes, judge.scale)
+    scale = judge.scale
+    return Measures(
+        loss=measures.loss,
+        accuracy=measures.accuracy,
+        num_samples=measures.num_samples,
+        duration_s=measures.duration_s,
+        metrics=measure_quality(judge.metrics, verdicts),
+        verdicts=PartVerdicts(
+            part=part.name,
+            num_classes=judge.num_classes,
+            class_names=list(judge.class_names),
+            scale=(scale.low, scale.width) if scale is not None else None,
+            scale_name=scale.name if scale is not None else "",
+            grid=judge.test_map if part.name == "test" else None,
+            actual=actual.tolist(),
+            predicted=predicted.tolist(),
+        ),
     )

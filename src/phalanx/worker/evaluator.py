@@ -30,7 +30,7 @@ from phalanx.wire.serving import (
     ServerAddress,
 )
 from phalanx.worker.checkpoint import Checkpoints
-from phalanx.worker.evaluate import evaluate
+from phalanx.worker.evaluate import evaluate, judge_of
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import read_optimizer
 from phalanx.worker.snapshot import served_state
@@ -137,7 +137,9 @@ class _Evaluator:
             return
         self._station.tally.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
-        measures = evaluate(self._replica, SoloCollective(), part)
+        measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
+        if order.part == "test" and measures.verdicts is not None:
+            self._station.run.write_verdicts(measures.verdicts)
         self._station.control.send(
             Measured(
                 look=order.look,
@@ -147,6 +149,7 @@ class _Evaluator:
                 accuracy=measures.accuracy,
                 regularisation=self._regulariser.regularisation(),
                 duration_s=measures.duration_s,
+                metrics=dict(measures.metrics),
             )
         )
 

@@ -5,8 +5,10 @@ The engine's `Replica` and the strategies fit, and so does plain torch in `peer.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from phalanx.data.pipeline import Batch
@@ -32,6 +34,19 @@ class Learner(Protocol):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take over what `state` returned; raises `EngineError` if it is of another model."""
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """A learner that can say which class it takes each sample for."""
+
+    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> Evaluation:
+        """Measure one batch, and write down each sample's class.
+
+        Args:
+            batch: The samples.
+            predicted: One entry per sample; those that another worker measures are left alone.
+        """
 
 
 class Stepper(Protocol):

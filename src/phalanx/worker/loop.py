@@ -22,13 +22,14 @@ from phalanx.records import events
 from phalanx.records.improvement import note_validation
 from phalanx.records.log import EventLog
 from phalanx.records.position import Position
+from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.council import Council
-from phalanx.worker.evaluate import Measures, Share, evaluate, reduce_measures
+from phalanx.worker.evaluate import Measures, Share, evaluate, judge_of, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.learner import Learner, Stepper
 from phalanx.worker.profile import EpochProfiler
@@ -48,6 +49,7 @@ class Reporting:
     tally: Tally
     profiler: EpochProfiler
     sampler: Sampler
+    run: RunDir
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class TrainLoop:
         self._tally = reporting.tally
         self._profiler = reporting.profiler
         self._sampler = reporting.sampler
+        self._run = reporting.run
+        self._val_metrics: dict[str, float] = {}
         self._epoch_size = trainee.dataset.epoch_samples
         self._position = position or Position()
         self._position.num_workers = trainee.collective.size
@@ -269,6 +273,7 @@ class TrainLoop:
         ):
             validation = self._measure("validation")
             position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
+            self._val_metrics = dict(validation.metrics)
         self._report_epoch()
         position.epoch += 1
         improved = note_validation(self._job, position)
@@ -310,7 +315,9 @@ class TrainLoop:
     def _measure(self, part: str) -> Measures:
         self._tally.activity = f"measuring {part}"
         data = self._dataset.test if part == "test" else self._dataset.validation
-        measures = evaluate(self._replica, self._collective, data, self._share)
+        measures = evaluate(
+            self._replica, self._collective, data, self._share, judge=judge_of(self._dataset)
+        )
         self._position.evaluate_s += measures.duration_s
         self._record_as_chief(
             events.Evaluation(
@@ -320,8 +327,11 @@ class TrainLoop:
                 loss=measures.loss,
                 accuracy=measures.accuracy,
                 duration_s=measures.duration_s,
+                metrics=dict(measures.metrics),
             )
         )
+        if part == "test" and self._is_chief and measures.verdicts is not None:
+            self._run.write_verdicts(measures.verdicts)
         return measures
 
     def _record_as_chief(self, event: events.Event) -> None:
@@ -404,5 +414,7 @@ class TrainLoop:
             val_accuracy=position.val_accuracy,
             test_loss=test.loss if test else None,
             test_accuracy=test.accuracy if test else None,
+            val_metrics=self._val_metrics,
+            test_metrics=dict(test.metrics) if test else {},
             parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
         )

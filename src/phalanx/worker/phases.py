@@ -214,6 +214,7 @@ class SwitchingWorker:
                 tally=tally,
                 profiler=phase.profiler,
                 sampler=phase.sampler,
+                run=phase.run,
             ),
             position=position,
             council=self._council,

@@ -87,6 +87,7 @@ def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionCh
             tally=station.tally,
             profiler=station.profiler,
             sampler=station.sampler,
+            run=station.run,
         ),
     )
     if station.spec.resume is not None:
