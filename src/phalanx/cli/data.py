@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.distribute import distribute
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from phalanx.data.catalogue import Entry
 
 app = typer.Typer(
-    help="Data sets: list them, fetch their files, look into one.", no_args_is_help=True
+    help="Data sets: list them, fetch their files, look into one, deal one out.",
+    no_args_is_help=True,
 )
+app.command("distribute")(distribute)
 
 DataOption = Annotated[
     Path | None,

@@ -1,0 +1,164 @@
+"""`phalanx data distribute`: which worker would own which samples, as a table and a picture.
+
+Deals exactly as a run would and trains nothing. What is printed can be kept as the same JSON that a
+run writes to its directory, and the picture as SVG.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from xml.sax.saxutils import escape
+
+import typer
+
+from phalanx.cli.train import DataOption, SetOption
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from phalanx.records.distribution import Distribution, WorkerShare
+
+_MOST_COLUMNS = 64
+_SHADES = " ░▒▓█"
+_CELL, _LABEL = 14, 90
+
+
+def distribute(
+    job: Annotated[Path, typer.Argument(help="A job file with `data.distribution`.")],
+    settings: SetOption = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw who has how much of what.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the deal as JSON.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Write the picture as SVG.")
+    ] = None,
+    data: DataOption = None,
+) -> None:
+    """Show how a job would deal its samples out to the workers; trains nothing."""
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.settings import cache_root, data_root
+    from phalanx.data.dataset import open_dataset
+    from phalanx.data.distribution import describe_distribution
+    from phalanx.data.distribution import distribute as deal_out
+    from phalanx.records.rundir import encode_pretty
+    from phalanx.spec.loader import load_job
+    from phalanx.store.atomic import write_atomically
+
+    spec = load_job(job, settings or ())
+    dataset = open_dataset(spec.data, data_root=data_root(data), cache_root=cache_root())
+    dealt = describe_distribution(deal_out(dataset, spec), spec)
+    if dealt is None:
+        raise SpecError(
+            "this job deals no samples out: every batch is cut over the workers; set "
+            "'data.distribution', such as iid or {name: dirichlet, alpha: 0.1}"
+        )
+    console = open_console()
+    _print_table(console, dealt)
+    if show:
+        _print_picture(console, dealt)
+    if out is not None:
+        write_atomically(out, encode_pretty(dealt))
+    if picture is not None:
+        write_atomically(picture, svg_of(dealt).encode())
+
+
+def _print_table(console: Console, dealt: Distribution) -> None:
+    from rich.table import Table
+
+    named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
+    console.print(
+        f"{dealt.data}: {dealt.num_samples:,} training samples dealt {dealt.scheme}"
+        f"{f' ({named})' if named else ''} from seed {dealt.seed} to {len(dealt.workers)} workers; "
+        f"an epoch has {dealt.num_steps:,} steps and {dealt.samples_per_epoch:,} samples",
+        soft_wrap=True,
+        markup=False,
+    )
+    skew = "" if dealt.skew is None else f"label skew {dealt.skew:.3f}, "
+    console.print(f"{skew}largest part over smallest {dealt.size_ratio:.2f}\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    headings = ["worker", "samples", "per step", "per epoch", "classes", "skew"]
+    if dealt.workers[0].modalities is not None:
+        headings.append("sensors")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "sensors" else "right")
+    for one in dealt.workers:
+        counts = one.class_counts
+        cells = [
+            str(one.worker),
+            f"{one.num_samples:,}",
+            f"{one.samples_per_step:,}",
+            f"{one.samples_per_epoch:,}",
+            "-" if counts is None else str(sum(count > 0 for count in counts)),
+            "-" if one.skew is None else f"{one.skew:.3f}",
+        ]
+        if one.modalities is not None:
+            cells.append(", ".join(one.modalities))
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _print_picture(console: Console, dealt: Distribution) -> None:
+    """One row per worker, one column per class or run of classes; darker is more of the class."""
+    if dealt.workers[0].class_counts is None:
+        longest = max(one.num_samples for one in dealt.workers)
+        for one in dealt.workers:
+            bar = "█" * max(1, round(_MOST_COLUMNS * one.num_samples / longest))
+            console.print(f"{one.worker:>6}  {bar}")
+        return
+    shares, width = _columns(dealt)
+    console.print(
+        "\n        one column is one class"
+        if width == 1
+        else f"\n        one column is {width} classes"
+    )
+    for one, row in zip(dealt.workers, shares, strict=True):
+        # Ceiling, so that a worker with one sample of a class is not drawn as one with none.
+        glyphs = "".join(_SHADES[-int(-share * (len(_SHADES) - 1) // 1)] for share in row)
+        console.print(f"{one.worker:>6}  {glyphs}", markup=False)
+    console.print("        blank: none of the class   █: more than three quarters of it")
+
+
+def _columns(dealt: Distribution) -> tuple[list[list[float]], int]:
+    """By worker: its share of each class, or of so many neighbouring ones."""
+    num_classes = len(dealt.workers[0].class_counts or ())
+    width = max(1, -(-num_classes // _MOST_COLUMNS))
+    starts = range(0, num_classes, width)
+    sums = [[_held(one, start, width) for start in starts] for one in dealt.workers]
+    totals = [max(1, sum(column)) for column in zip(*sums, strict=True)]
+    return [[own / all_ for own, all_ in zip(row, totals, strict=True)] for row in sums], width
+
+
+def _held(one: WorkerShare, start: int, width: int) -> int:
+    return sum((one.class_counts or [])[start : start + width])
+
+
+def svg_of(dealt: Distribution) -> str:
+    """The picture for a file: darker is a larger share of the class; bars are sizes."""
+    shares, _ = _columns(dealt) if dealt.workers[0].class_counts else ([[]] * len(dealt.workers), 1)
+    longest = max(one.num_samples for one in dealt.workers)
+    grid_width = _CELL * len(shares[0])
+    width, height = _LABEL + grid_width + 220, 40 + (_CELL + 4) * len(dealt.workers)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="sans-serif" font-size="11"><title>{escape(dealt.scheme)}</title>'
+        f'<text x="0" y="14">{escape(dealt.data)}, {escape(dealt.scheme)}: share of each class, '
+        "and samples</text>"
+    ]
+    for number, (one, row) in enumerate(zip(dealt.workers, shares, strict=True)):
+        y = 30 + (_CELL + 4) * number
+        parts.append(f'<text x="0" y="{y + 11}">worker {one.worker}</text>')
+        parts += [
+            f'<rect x="{_LABEL + _CELL * column}" y="{y}" width="{_CELL - 1}" height="{_CELL}" '
+            f'fill="#0072b2" fill-opacity="{share:.3f}" stroke="#cccccc" stroke-width="0.5"/>'
+            for column, share in enumerate(row)
+        ]
+        x = _LABEL + grid_width + 10
+        bar = 130 * one.num_samples / longest
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{bar:.1f}" height="{_CELL}" fill="#767676"/>'
+            f'<text x="{x + bar + 4:.1f}" y="{y + 11}">{one.num_samples:,}</text>'
+        )
+    return "".join([*parts, "</svg>\n"])
