@@ -1,8 +1,8 @@
 """Which process goes to which machine: plain functions over what is known of the machines.
 
 Workers take slots, one on every machine before any gets a second, and their ranks count through
-the machines in the order of the pool file. Servers and the evaluator go where most cores are left.
-A plan decides both itself. Nothing here starts or asks anything; `site` keeps what was decided.
+the machines in the order of the pool file. Servers and the evaluator go where they disturb least. A
+plan decides both itself. Nothing here starts or asks anything; `site` keeps what was decided.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def place_as_planned(
 
 
 def seat_for_helper(seated: Collection[Seat], rooms: Sequence[Room]) -> Seat | None:
-    """A place for a server or the evaluator: where most cores are left; None: no machine is."""
+    """A place for a server or the evaluator, where it disturbs least; None: no machine is left."""
     roomiest = max(rooms, key=lambda room: _spare(room, seated), default=None)
     return None if roomiest is None else Seat(roomiest.machine)
 
@@ -179,5 +179,6 @@ def _shares(
 
 
 def _spare(room: Room, seated: Collection[Seat]) -> float:
-    """Cores that nobody was given."""
-    return room.cores - sum(seat.threads for seat in seated if seat.machine == room.machine)
+    """Share of a machine's cores that would be left if one more process came."""
+    taken = 1 + sum(seat.threads for seat in seated if seat.machine == room.machine)
+    return (room.cores - taken) / room.cores

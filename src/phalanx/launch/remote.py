@@ -150,10 +150,7 @@ class Supervisor:
         if self._token:
             kill_marked(self._token)
         if self._folder is not None:
-            remove(self._folder)
-            if self._made_parent:
-                with contextlib.suppress(OSError):  # others are using it
-                    self._folder.parent.rmdir()
+            remove(self._folder, with_parent=self._made_parent)
 
     def _obey(self, order: dict[str, Any], content: bytes) -> None:
         actions: dict[str, Callable[[], object]] = {
@@ -200,7 +197,8 @@ class Supervisor:
             (folder / part).mkdir(parents=True)
         self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.write(self._lock, json.dumps({"pid": os.getpid(), "token": order["token"]}).encode())
+        note = {"pid": os.getpid(), "token": order["token"], "made_parent": self._made_parent}
+        os.write(self._lock, json.dumps(note).encode())
         self._folder, self._token = folder, order["token"]
         self._limit_s = order["limit_s"]
         return str(folder)
@@ -417,12 +415,13 @@ def unpack(content: bytes, folder: Path) -> bool:
 
 def sweep(folder: Path, token: str) -> None:
     """Do what a supervisor that is dead or frozen cannot do any more."""
+    note: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        pid = json.loads((folder / LOCK).read_text())["pid"]
-        if b"phalanx-supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+        note = json.loads((folder / LOCK).read_text())
+        if b"phalanx-supervisor" in Path(f"/proc/{note['pid']}/cmdline").read_bytes():
+            os.kill(note["pid"], signal.SIGKILL)
     kill_marked(token)
-    remove(folder)
+    remove(folder, with_parent=note.get("made_parent", False))
 
 
 def _sweep_abandoned(folder: Path) -> None:
@@ -433,12 +432,12 @@ def _sweep_abandoned(folder: Path) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        token = json.loads(os.read(descriptor, 4096))["token"]
-    except (OSError, ValueError, KeyError):
+        note = json.loads(os.read(descriptor, 4096))
+    except (OSError, ValueError):
         return
     finally:
         os.close(descriptor)
-    kill_marked(token)
+    kill_marked(note["token"])
     remove(folder)
 
 
@@ -464,13 +463,17 @@ def _marked(token: str) -> list[int]:
     return found
 
 
-def remove(folder: Path) -> None:
-    """Remove a directory; what a dying process still writes is met by a second attempt."""
+def remove(folder: Path, *, with_parent: bool = False) -> None:
+    """Remove a directory, and the one around it if that was made for it and is empty."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
-            return
+            break
+        # A process that is dying has written something meanwhile.
         time.sleep(0.05)
+    if with_parent:
+        with contextlib.suppress(OSError):  # others are using it
+            folder.parent.rmdir()
 
 
 def _hello() -> dict[str, Any]:

@@ -21,6 +21,8 @@ def process(
     age_s: float = 10.0,
     exit_code: int | None = None,
     error: str | None = None,
+    machine: str = "",
+    lost: str | None = None,
 ) -> ProcessFacts:
     reported = None
     if error is not None:
@@ -34,10 +36,13 @@ def process(
         age_s=age_s,
         exit_code=exit_code,
         error=reported,
+        machine=machine,
+        lost=lost,
     )
 
 
 WELL = process("well")
+LOST = process("lost", machine="b", lost="nothing was heard of it")
 DONE = process("done", done=True, exit_code=0)
 STARTING = process("starting", joined=False)
 KILLED = process("killed", exit_code=-signal.SIGKILL)
@@ -48,7 +53,7 @@ FROZEN = process("frozen", silent_s=5.1)
 ABSENT = process("absent", joined=False, age_s=100.1)
 BEREFT = process("bereft", exit_code=4, error="PeerError")
 # In the order in which they are blamed.
-BY_WEIGHT = [KILLED, CRASHED, WORDLESS, FROZEN, ABSENT, BEREFT]
+BY_WEIGHT = [LOST, KILLED, CRASHED, WORDLESS, FROZEN, ABSENT, BEREFT]
 
 
 def cause(
@@ -74,6 +79,8 @@ def test_nothing_is_wrong(processes: tuple[ProcessFacts, ...]) -> None:
 @pytest.mark.parametrize(
     ("guilty", "sentence", "code"),
     [
+        (LOST, "lost is lost with machine b: nothing was heard of it", 4),
+        (process("a", machine="b", silent_s=6.0), "a on b is frozen: no sign of life for 6.0 s", 4),
         (KILLED, "killed was killed by SIGKILL; the system may have run out of memory", 4),
         (process("a", exit_code=-11), "a was killed by SIGSEGV", 4),
         (CRASHED, "crashed failed: crashed says ValueError", 1),
@@ -113,7 +120,7 @@ def test_what_may_be_an_echo_is_not_blamed_at_once(facts: ProcessFacts) -> None:
     assert blamed(WELL, facts, since_suspicion_s=ECHO_S).process == facts.process
 
 
-@pytest.mark.parametrize("facts", [KILLED, FROZEN, ABSENT], ids=lambda facts: facts.process)
+@pytest.mark.parametrize("facts", [LOST, KILLED, FROZEN, ABSENT], ids=lambda facts: facts.process)
 def test_what_cannot_be_an_echo_is_blamed_at_once(facts: ProcessFacts) -> None:
     assert blamed(WELL, facts, since_suspicion_s=None).process == facts.process
 
@@ -130,6 +137,10 @@ def test_a_silent_process_that_never_joined_is_not_frozen() -> None:
 def test_a_process_that_is_done_may_take_its_time_to_leave_but_not_for_ever() -> None:
     assert cause(process("leaving", done=True, silent_s=4.0), DONE) == (False, None)
     assert blamed(process("stuck", done=True, silent_s=6.0), DONE).process == "stuck"
+
+
+def test_a_machine_that_is_lost_when_its_process_is_done_costs_nothing() -> None:
+    assert cause(process("leaving", done=True, machine="b", lost="gone"), DONE) == (False, None)
 
 
 def test_done_with_a_bad_exit_code_is_trouble() -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from phalanx.errors import SpecError
 from phalanx.plan.explain import choice_sentence, reasons
 from phalanx.plan.facts import World
-from phalanx.plan.planfile import Plan, planned_job, read_plan, record_plan, write_plan
+from phalanx.plan.placement import Seat
+from phalanx.plan.planfile import (
+    Plan,
+    plan_without,
+    planned_job,
+    read_plan,
+    record_plan,
+    write_plan,
+)
 from phalanx.plan.search import Findings, Wish, search
 from phalanx.plan.versus import compare_with_run
 from phalanx.spec.loader import job_from_mapping
@@ -44,8 +53,38 @@ def test_the_job_has_the_chosen_settings() -> None:
 def test_only_plans_for_this_machine_start_here() -> None:
     plan, _ = planned(world([machine("ada")]))
     assert planned_job(plan, "ada").workers == 1
-    with pytest.raises(SpecError, match="gives work to ada; this machine is bob"):
+    with pytest.raises(
+        SpecError, match="gives work to ada, and this machine is bob; name"
+    ):
         planned_job(plan, "bob")
+    assert planned_job(msgspec.structs.replace(plan, pool="pool.yaml"), "bob").workers == 1
+
+
+def test_the_others_do_the_work_of_a_machine_that_is_left_out() -> None:
+    plan, _ = planned(
+        world([machine("ada", 1e-3), machine("bob", 3e-3), machine("eve", 3e-3)], bandwidth=1e9),
+        accept="exact",
+    )
+    assert set(plan.machines) == {"ada", "bob", "eve"}
+    left = plan_without(plan, ["bob"])
+    assert left.machines == ("ada", "eve")
+    spec = job_from_mapping(left.job)
+    assert (spec.workers, spec.global_batch) == (2, 256)
+    assert spec.batch.shares is not None
+    assert list(spec.batch.shares) == [float(n) for seat in left.seats for n in seat.batches]
+    assert plan_without(plan, ["zoe"]) == plan
+    with pytest.raises(SpecError, match="nobody of the plan is left"):
+        plan_without(plan, ["ada", "bob", "eve"])
+
+
+def test_servers_of_a_machine_that_is_left_out_move() -> None:
+    plan, _ = planned(world([machine("ada"), machine("bob")], bandwidth=1e9))
+    seats = (
+        Seat(machine="ada", batches=(128,)),
+        Seat(machine="bob", batches=(128,), servers=2, evaluator=True),
+    )
+    [seat] = plan_without(msgspec.structs.replace(plan, seats=seats), ["bob"]).seats
+    assert (seat.machine, seat.servers, seat.evaluator) == ("ada", 2, True)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"nonsense", b"[1]"])

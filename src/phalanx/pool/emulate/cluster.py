@@ -110,7 +110,7 @@ class EmulatedCluster:
                     host.group, cores=host.spec.cores, memory_bytes=host.spec.memory
                 )
                 doors.open_door(host, folders)
-            doors.await_doors(layout.hosts)
+            doors.await_doors(layout)
             doors.write_signposts(self._spec, layout, self._path)
             self._write_state("up", layout)
         except BaseException:
@@ -178,20 +178,13 @@ class EmulatedCluster:
         """
         network.switch_link(self._host(name), on=on)
 
-    def switch_door(self, name: str, *, on: bool) -> None:
-        """Kill the ssh server of a host with all of its sessions, or start it again.
+    def slam_door(self, name: str) -> None:
+        """Kill the ssh server of a host with all of its sessions; only `down` and `up` mend that.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
-            TimeoutExpired: It does not answer after the start.
         """
-        host = self._host(name)
-        folders = self._folders(host)
-        if not on:
-            doors.slam_door({pid for folder in folders for pid in groups.members(folder)})
-        elif not doors.answers(host):
-            doors.open_door(host, folders)
-            doors.await_doors([host])
+        doors.slam_door(self.processes(name))
 
     def processes(self, name: str) -> list[int]:
         """The processes of a host.
@@ -199,7 +192,8 @@ class EmulatedCluster:
         Raises:
             SpecError: The cluster is down, or has no such host.
         """
-        folders = self._folders(self._host(name))
+        host = self._host(name)
+        folders = [one for one in groups.find_groups(self._prefix) if one.name == host.group]
         return sorted({pid for folder in folders for pid in groups.members(folder)})
 
     def _host(self, name: str) -> Host:
@@ -209,9 +203,6 @@ class EmulatedCluster:
         if host is None:
             raise SpecError(f"cluster '{self._spec.cluster}' has no host '{name}' that is up")
         return host
-
-    def _folders(self, host: Host) -> list[Path]:
-        return [folder for folder in groups.find_groups(self._prefix) if folder.name == host.group]
 
     def _make_room(self) -> list[str]:
         notes = []

@@ -96,14 +96,14 @@ def slam_door(processes: Iterable[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def await_doors(hosts: Iterable[Host]) -> None:
+def await_doors(layout: Layout) -> None:
     """Wait until every ssh server answers.
 
     Raises:
         TimeoutExpired: One does not; the deadline names it.
     """
     pause = threading.Event()
-    for host in hosts:
+    for host in layout.hosts:
         deadline = Deadline.after(_START_S, f"the ssh server of {host.spec.name}")
         while not answers(host):
             deadline.check()

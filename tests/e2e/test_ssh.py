@@ -1,0 +1,375 @@
+"""Training over ssh on an emulated cluster: every strategy, every loss, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from phalanx.pool.emulate.cluster import EmulatedCluster
+from phalanx.pool.emulate.system import obstacle
+from phalanx.records.events import Decision, Epoch, Failure, HostSample, Started
+from phalanx.records.log import read_events, read_logs
+from phalanx.spec.pool_file import load_cluster
+from support.waiting import wait_until
+
+REQUIRED = os.environ.get("PHALANX_TEST_CLUSTER") == "required"  # noqa: TID251 (a test's switch)
+CLUSTER = """\
+cluster: lab
+hosts:
+  - {name: a, cores: 0.6, memory: 2GB, link: 1Gbit/s, watts_idle: 20, watts_full: 60}
+  - {name: b, cores: 0.5, memory: 2GB, link: 1Gbit/s}
+  - {name: c, cores: 0.4, memory: 2GB, link: 100Mbit/s}
+  - {name: d, cores: 0.4, memory: 2GB, link: 100Mbit/s}
+"""
+JOB = """\
+name: job
+data: digits
+model: mlp
+epochs: 2
+# Short, so that losses are noticed early; long enough for a busy machine.
+deadlines: {heartbeat_s: 5}
+"""
+HOSTS = ("a", "b", "c", "d")
+LIMIT_S = 110
+SERVED = "{name: parameter_server, servers: 1}"
+
+
+@dataclass
+class Lab:
+    """A cluster that is up, and a place to call commands from."""
+
+    folder: Path
+
+    @property
+    def pool(self) -> Path:
+        return self.folder / "state" / "lab" / "pool.yaml"
+
+    @property
+    def cluster(self) -> EmulatedCluster:
+        return EmulatedCluster(load_cluster(self.folder / "cluster.yaml"), self.folder / "state")
+
+    def command(self, *arguments: str) -> list[str]:
+        home = f"HOME={self.folder / 'home'}"
+        return ["env", home, sys.executable, "-m", "phalanx.cli.main", *arguments]
+
+    def train(self, *arguments: str, pool: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command("train", *arguments, "--pool", str(pool or self.pool)),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command("train", "job.yaml", "--pool", str(self.pool), *arguments),
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run_dir(self) -> Path:
+        return max((self.folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+    def num_runs(self) -> int:
+        runs = self.folder / "runs"
+        return len(list(runs.iterdir())) if runs.exists() else 0
+
+    def await_training(self, before: int, num_epochs: int = 2) -> Path:
+        """Wait until the records of other machines that have come here show that it trains."""
+        wait_until(lambda: self.num_runs() > before, "the run directory", limit_s=LIMIT_S)
+        run = self.run_dir()
+
+        def has_trained() -> bool:
+            logs = read_logs(run / "events", Epoch)
+            return sum(len(epochs) for epochs in logs.values()) >= num_epochs
+
+        wait_until(has_trained, "the run to train", limit_s=LIMIT_S)
+        return run
+
+    def processes(self, host: str, text: str) -> list[int]:
+        found = []
+        for pid in self.cluster.processes(host):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if text in command:
+                found.append(pid)
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Whatever a run has left on the hosts: processes besides ssh servers, directories."""
+        found = [
+            f"{host}: process {pid}" for host in HOSTS for pid in self.processes(host, "python")
+        ]
+        places = (self.folder / "state" / "lab" / "hosts").glob("*/work/*")
+        return found + [str(path) for path in places]
+
+    def await_clean(self) -> None:
+        wait_until(lambda: not self.leftovers(), "the hosts to be clean", limit_s=10.0)
+
+    def decisions(self) -> list[str]:
+        log = self.run_dir() / "events" / "controller.jsonl"
+        return [one.what for one in read_events(log, Decision) if isinstance(one, Decision)]
+
+    def causes(self) -> list[str]:
+        log = self.run_dir() / "events" / "controller.jsonl"
+        return [one.cause for one in read_events(log, Failure) if isinstance(one, Failure)]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    reason = obstacle()
+    if reason is not None:
+        assert not REQUIRED, f"PHALANX_TEST_CLUSTER=required, but {reason}"
+        pytest.skip(reason)
+    lab = Lab(tmp_path_factory.mktemp("ssh"))
+    (lab.folder / "cluster.yaml").write_text(CLUSTER)
+    (lab.folder / "job.yaml").write_text(JOB)
+    (lab.folder / "home").mkdir()
+    cluster = lab.cluster
+    try:
+        cluster.up()
+        yield lab
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(lab: Lab) -> Iterator[None]:
+    """Whatever a test does to the cluster, the next one finds it whole and empty."""
+    yield
+    for host in HOSTS:
+        lab.cluster.switch_link(host, on=True)
+    lab.await_clean()
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["allreduce", SERVED, "{name: switch, at: 0.5}"], ids=["all", "ps", "switch"]
+)
+def test_one_command_trains_on_all_machines(lab: Lab, strategy: str) -> None:
+    done = lab.train("job.yaml", "--set", f"strategy={strategy}", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["workers"], summary["epochs"]) == (4, 2)
+    assert summary["test_accuracy"] > 0.4
+    assert summary["energy_j"] > 0, "declared for one machine, and reckoned there"
+    lab.await_clean()
+
+    run = lab.run_dir()
+    logs = read_logs(run / "events", Started, HostSample)
+    hosts = {
+        process: {one.host for one in events if isinstance(one, Started)}
+        for process, events in logs.items()
+        if process.startswith("worker-")
+    }
+    assert hosts == {f"worker-{rank}": {host} for rank, host in enumerate(HOSTS)}
+    watched = [
+        one.host for events in logs.values() for one in events if isinstance(one, HostSample)
+    ]
+    assert set(watched) == set(HOSTS), "one process of each machine watches it"
+    assert list((run / "checkpoints").glob("*.safetensors"))
+    assert {path.stem for path in (run / "logs").iterdir()} == set(logs) - {"controller"}
+    assert lab.num_runs() == len({path.name for path in (lab.folder / "runs").iterdir()})
+
+
+def test_a_pulled_link_ends_lockstep_training_with_the_machine_named(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=5000")
+    lab.await_training(before)
+    lab.cluster.switch_link("b", on=False)
+    # Cut off, the machine ends its processes by itself.
+    wait_until(lambda: not lab.processes("b", "python"), "b to end its processes", limit_s=10.0)
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 4
+    assert "worker-1 is lost with machine b: nothing was heard of it for" in said
+    status = json.loads((lab.run_dir() / "status.json").read_text())
+    assert (status["state"], status["rank"]) == ("failed", 1)
+
+
+def test_a_frozen_worker_is_replaced_where_it_was(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=40", "--set", f"strategy={SERVED}", "--without", "d")
+    lab.await_training(before)
+    [frozen] = lab.processes("c", "phalanx.worker")[:1]
+    os.kill(frozen, signal.SIGSTOP)
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert any("on c is frozen" in cause for cause in lab.causes())
+    assert "replace worker-2" in lab.decisions()
+    starts = read_events(lab.run_dir() / "events" / "worker-2.jsonl", Started)
+    assert [one.host for one in starts if isinstance(one, Started)] == ["c", "c"]
+
+
+def test_a_frozen_worker_ends_lockstep_training_with_the_machine_named(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=5000", "--without", "d")
+    lab.await_training(before)
+    os.kill(lab.processes("b", "phalanx.worker")[0], signal.SIGSTOP)
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 4
+    assert "worker-1 on b is frozen" in said
+
+
+def test_a_killed_supervisor_is_swept_up_after(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=5000", "--without", "d")
+    lab.await_training(before)
+    [supervisor] = lab.processes("c", "phalanx-supervisor")
+    os.kill(supervisor, signal.SIGKILL)
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 4
+    assert "worker-2 is lost with machine c" in said
+
+
+def test_a_killed_controller_leaves_nothing_on_any_machine(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=5000", "--set", f"strategy={SERVED}")
+    lab.await_training(before)
+    run.kill()
+    run.communicate()
+    lab.await_clean()
+
+
+def test_an_interrupted_run_goes_on_on_the_same_machines(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=5000", "--without", "c", "--without", "d")
+    path = lab.await_training(before)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 130
+    lab.await_clean()
+    trained = len([1 for one in read_events(path / "events" / "worker-0.jsonl", Epoch)])
+    done = subprocess.run(
+        lab.command("train", "--resume", path.name, "--epochs", str(trained + 3), "--json"),
+        cwd=lab.folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["workers"], summary["attempts"]) == (2, 2)
+
+
+def test_code_and_data_of_the_user_are_sent(lab: Lab) -> None:
+    """A path through this process's own directory does not lead to the data on other machines."""
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(300, 8)).astype(np.float32)
+    np.savez(lab.folder / "own.npz", x=inputs, y=(inputs[:, 0] > 0).astype(np.int64))
+    (lab.folder / "mine").mkdir()
+    (lab.folder / "mine" / "__init__.py").write_text("")
+    (lab.folder / "mine" / "width.py").write_text("WIDTH = 12\n")
+    (lab.folder / "mine" / "net.py").write_text(
+        "import os\n"
+        "from torch import nn\n"
+        "from mine.width import WIDTH\n"
+        "def build():\n"
+        "    print('RANK', os.environ['RANK'], os.environ['TF_CONFIG'])\n"
+        "    return nn.Sequential(nn.Linear(8, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))\n"
+    )
+    done = lab.train(
+        *("job.yaml", "--set", "model=mine.net:build", "--without", "c", "--without", "d"),
+        *("--set", "data={name: own.npz, directory: /proc/self/cwd}", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    said = (lab.run_dir() / "logs" / "worker-1.log").read_text()
+    assert said.startswith('[worker-1 b] RANK 1 {"cluster": {"worker": ["10.77.')
+
+
+def test_a_machine_that_does_not_answer_is_named_and_can_be_left_out(lab: Lab) -> None:
+    before = lab.num_runs()
+    lab.cluster.switch_link("b", on=False)
+    done = lab.train("job.yaml")
+    assert done.returncode == 2
+    assert last_line(done).startswith("phalanx: b: ssh: connect to host")
+    assert last_line(done).endswith("--without b leaves it out")
+    assert lab.num_runs() == before, "nothing was begun"
+    done = lab.train("job.yaml", "--without", "b", "--without", "d", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["workers"] == 2
+
+
+def changed_pool(lab: Lab, before: str, after: str) -> Path:
+    text = lab.pool.read_text()
+    assert before in text
+    path = lab.pool.with_name("changed.yaml")
+    path.write_text(text.replace(before, after))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "arguments", "sentence"),
+    [
+        ("name: a,", "name: a, password: x,", (), "'password' is refused"),
+        ("host: b,", "host: a,", (), "machines 1 and 2 have the same address 'a'"),
+        ("host: b,", "host: nowhere.invalid,", (), "Could not resolve hostname nowhere.invalid"),
+        ("name: b", "name: b, memory: 100MB", (), "b: 1 process needs 0.26 GB of memory, and 0.10"),
+        ('"10.77.', '"11.77.', (), "is none of its own addresses"),
+        ("name: a", "name: a", ("--select", "gpu"), "no machine of pool 'lab' is left by policy"),
+        ("name: a", "name: a", ("--workers", "9"), "9 workers do not fit: 4 machines have 4 slots"),
+        ("name: a", "name: a", ("--without", "e"), "there is no such machine among a, b, c, d"),
+        (
+            "name: a",
+            "name: a",
+            ("--set", "data=mnist"),
+            "mnist: train-images-idx3-ubyte.gz was not",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    lab: Lab, before: str, after: str, arguments: tuple[str, ...], sentence: str
+) -> None:
+    num_runs = lab.num_runs()
+    done = lab.train("job.yaml", "-q", *arguments, pool=changed_pool(lab, before, after))
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert lab.num_runs() == num_runs
+
+
+def test_a_wrong_key_is_bad_input(lab: Lab) -> None:
+    key = lab.folder / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    config = lab.pool.with_name("ssh_config").read_text().splitlines()
+    changed = [
+        f"  IdentityFile {key}" if line.strip().startswith("IdentityFile") else line
+        for line in config
+    ]
+    lab.pool.with_name("wrong-key").write_text("\n".join(changed) + "\n")
+    pool = changed_pool(lab, "ssh_config: ssh_config", "ssh_config: wrong-key")
+    done = lab.train("job.yaml", "-q", "--without", "b", "--without", "c", pool=pool)
+    assert done.returncode == 2
+    assert "Permission denied (publickey)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
+    """Comes last: nobody starts that server again."""
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=25", "--set", f"strategy={SERVED}")
+    lab.await_training(before)
+    lab.cluster.slam_door("d")
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert lab.causes()[0].startswith("worker-3 is lost with machine d: the line to it broke off")
+    assert "go on without worker-3" in lab.decisions()
