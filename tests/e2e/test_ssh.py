@@ -304,9 +304,30 @@ def test_a_machine_that_does_not_answer_is_named_and_can_be_left_out(lab: Lab) -
     assert last_line(done).startswith("phalanx: b: ssh: connect to host")
     assert last_line(done).endswith("--without b leaves it out")
     assert lab.num_runs() == before, "nothing was begun"
-    done = lab.train("job.yaml", "--without", "b", "--without", "d", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["workers"] == 2
+    assert "lost" not in done.stderr
+
+    # At a terminal the question is asked, and the answer is taken.
+    master, slave = os.openpty()
+    run = subprocess.Popen(
+        lab.command("train", "job.yaml", "--pool", str(lab.pool), "--workers", "4"),
+        cwd=lab.folder,
+        stdin=slave,
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+    )
+    os.close(slave)
+    try:
+        said = b""
+        while b"train without b? [y/N]" not in said:
+            said += os.read(master, 1024)
+        os.write(master, b"y\n")
+        assert run.wait(LIMIT_S) == 0, said
+    finally:
+        os.close(master)
+    summary = json.loads((lab.run_dir() / "summary.json").read_text())
+    assert summary["workers"] == 3
+    manifest = json.loads((lab.run_dir() / "manifest.json").read_text())
+    assert manifest["machines"] == ["a", "c", "d"]
 
 
 def changed_pool(lab: Lab, before: str, after: str) -> Path:

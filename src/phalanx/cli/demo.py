@@ -37,9 +37,10 @@ def demo(
     ] = False,
 ) -> None:
     """Train handwritten digits on a local cluster of four processes and compare strategies."""
+    from phalanx.cli.request import Places, request_run
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.train import Places, follow, print_json, request_run
+    from phalanx.cli.train import follow, print_json
     from phalanx.report.compare import compare
 
     places = Places(runs=runs_root(runs), data=data_root(), cache=cache_root())

@@ -128,9 +128,10 @@ def _train(
     data: Path | None,
     quiet: bool,
 ) -> RunDir:
+    from phalanx.cli.request import Places, request_run
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root
-    from phalanx.cli.train import Places, follow, request_run
+    from phalanx.cli.train import follow
     from phalanx.records.rundir import RunDir
     from phalanx.spec.loader import load_job
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import phalanx
 from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import locate
 from phalanx.data.parquet import parquet_files
@@ -56,7 +55,7 @@ def pack(files: Mapping[str, Path], *, compress: bool = True) -> Parcel:
 
 def pack_phalanx() -> Parcel:
     """The package as it is in use here."""
-    root = Path(str(phalanx.__file__)).parent
+    root = Path(__file__).resolve().parents[1]
     files = {f"phalanx/{path.relative_to(root).as_posix()}": path for path in _below(root)}
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 

@@ -1,0 +1,253 @@
+"""From options of the command line to a run that can be started: new, planned or continued.
+
+Reads files and refuses what does not go together; the run itself is started by `train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from phalanx.control.progress import Observer
+    from phalanx.launch.camp import PoolOrder
+    from phalanx.plan.planfile import Plan
+    from phalanx.records.manifest import Manifest
+    from phalanx.records.rundir import RunDir
+    from phalanx.records.summary import Summary
+    from phalanx.spec.job import JobSpec
+    from phalanx.spec.pool import PoolSpec
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Which machines a command line asks for.
+
+    Attributes:
+        pool: The pool file; None: this machine, or what a plan or an earlier start says.
+        select: A policy.
+        where: Filters.
+        without: Machines to leave out.
+        build_env: Whether an environment is built there.
+        shrink: Whether the job may have fewer workers than it asks for, because machines are out.
+    """
+
+    pool: Path | None = None
+    select: str | None = None
+    where: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    build_env: bool = False
+    shrink: bool = False
+
+    def choose(self, path: Path, names: Sequence[str] | None = None) -> PoolSpec:
+        """The machines of a pool file that are asked for, maybe only those of a plan or a run."""
+        from phalanx.cli.machines import leave_out, read_pool, reduce_pool, select_machines
+
+        spec = read_pool(path)
+        if names is not None:
+            missing = set(names) - {one.title for one in spec.machines}
+            if missing:
+                raise SpecError(f"{path} has no machine {', '.join(sorted(missing))} any more")
+            spec = reduce_pool(spec, names)
+        if self.without:
+            spec = leave_out(spec, self.without)
+        if self.select is None and not self.where:
+            return spec
+        _, selection = select_machines(spec, self.select or "all", self.where)
+        return reduce_pool(spec, [one.title for one in selection.chosen])
+
+    def refuse_without_pool(self) -> None:
+        """Say that an option has no effect without a pool."""
+        given = {
+            "--select": self.select,
+            "--where": self.where,
+            "--without": self.without,
+            "--build-env": self.build_env,
+        }
+        for name, value in given.items():
+            if value:
+                raise SpecError(f"{name} is about the machines of a pool; name one with --pool")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run finds its data and leaves its records."""
+
+    runs: Path
+    data: Path
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job, and what starts it."""
+
+    job: JobSpec
+    start: Callable[[Sequence[Observer]], Summary]
+
+
+def request_run(
+    job: JobSpec, places: Places, plan: Plan | None = None, machines: PoolOrder | None = None
+) -> Request:
+    """A new run of a job, on this machine or on those of a pool."""
+    from phalanx import api
+
+    def start(observers: Sequence[Observer]) -> Summary:
+        return api.train(
+            job,
+            runs=places.runs,
+            data_root=places.data,
+            cache_root=places.cache,
+            observers=observers,
+            plan=plan,
+            machines=machines,
+            on_progress=_tell(observers),
+        )
+
+    return Request(job, start)
+
+
+def new_run(path: Path | None, places: Places, overrides: Sequence[str], crew: Crew) -> Request:
+    """A new run of a job file.
+
+    Raises:
+        SpecError: There is no job file, or it is wrong.
+    """
+    from phalanx.spec.loader import load_job
+
+    if path is None:
+        raise SpecError(
+            "there is no job to train; name a job file, as in `phalanx train job.yaml`, or a run "
+            "to continue with --resume; `phalanx demo` needs neither"
+        )
+    job = load_job(path, overrides)
+    if crew.pool is None:
+        crew.refuse_without_pool()
+        return request_run(job, places)
+    from phalanx.launch.camp import PoolOrder, fill_workers
+
+    spec = crew.choose(crew.pool)
+    job = fill_workers(job, spec, shrink=crew.shrink)
+    order = PoolOrder(pool=spec, source=str(crew.pool.resolve()), build_env=crew.build_env)
+    return request_run(job, places, machines=order)
+
+
+def planned_run(
+    path: Path,
+    places: Places,
+    *,
+    job_path: Path | None,
+    overrides: Sequence[str],
+    crew: Crew,
+) -> Request:
+    """A run as a plan has chosen it.
+
+    Raises:
+        SpecError: The plan is none, or does not go with the other options.
+    """
+    import socket
+
+    import msgspec
+
+    from phalanx.plan.planfile import plan_without, planned_job, read_plan
+
+    if job_path is not None:
+        raise SpecError(f"--plan {path} holds its job; leave out {job_path}")
+    if overrides:
+        raise SpecError(
+            f"--plan {path} was predicted for its own settings; leave out {overrides[0]}, or make "
+            "a new plan with --set"
+        )
+    plan = read_plan(path)
+    pool = crew.pool or (Path(plan.pool) if plan.pool is not None else None)
+    if pool is None:
+        crew.refuse_without_pool()
+        return request_run(planned_job(plan, socket.gethostname()), places, plan)
+    if crew.select or crew.where:
+        raise SpecError(f"--plan {path} has chosen its machines; leave out --select and --where")
+    from phalanx.cli.machines import order_of_plan
+
+    spec = crew.choose(pool, plan.machines)
+    plan = msgspec.structs.replace(plan_without(plan, crew.without), pool=str(pool.resolve()))
+    order = order_of_plan(plan, spec, pool, build_env=crew.build_env)
+    return request_run(planned_job(plan, socket.gethostname()), places, plan, order)
+
+
+def resumption(name: str, runs: Path, overrides: Sequence[str], crew: Crew) -> Request:
+    """The continuation of a run.
+
+    Raises:
+        SpecError: There is no such run, or it cannot be continued like that.
+    """
+    from phalanx import api
+    from phalanx.records.manifest import read_manifest
+    from phalanx.records.rundir import find_run
+    from phalanx.spec.loader import job_from_mapping
+
+    run = find_run(runs, name)
+    manifest = read_manifest(run)
+    job = job_from_mapping(manifest.job, overrides)
+    machines = None
+    if crew.pool is not None or manifest.pool is not None:
+        machines, overrides = _where_to_go_on(run, manifest, job, overrides, crew)
+        job = job_from_mapping(manifest.job, overrides)
+    else:
+        crew.refuse_without_pool()
+
+    def start(observers: Sequence[Observer]) -> Summary:
+        return api.resume(
+            run,
+            overrides=overrides,
+            observers=observers,
+            machines=machines,
+            on_progress=_tell(observers),
+        )
+
+    return Request(job, start)
+
+
+def _where_to_go_on(
+    run: RunDir, manifest: Manifest, job: JobSpec, overrides: Sequence[str], crew: Crew
+) -> tuple[PoolOrder, Sequence[str]]:
+    """The machines of a run that is continued: those that it had, unless others are named."""
+    from phalanx.cli.machines import order_of_plan
+    from phalanx.launch.camp import PoolOrder
+    from phalanx.plan.planfile import plan_of_run
+
+    path = crew.pool or Path(str(manifest.pool))
+    names = None if crew.pool is not None else manifest.machines
+    spec = crew.choose(path, names)
+    build_env = crew.build_env or manifest.build_env
+    plan = plan_of_run(run)
+    titles = {one.title for one in spec.machines}
+    if plan is not None and set(plan.machines) <= titles and not overrides:
+        return order_of_plan(plan, spec, path, build_env=build_env), overrides
+    slots = sum(one.slots for one in spec.machines)
+    if crew.shrink and job.workers > slots:
+        overrides = [*overrides, f"workers={slots}"]
+    return PoolOrder(pool=spec, source=str(path.resolve()), build_env=build_env), overrides
+
+
+def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -> None:
+    """Say which options make no sense with a run that is continued."""
+    if job_path is not None:
+        raise SpecError(
+            f"--resume {name} continues a run with its own job; leave out {job_path}, "
+            "and change settings with --set"
+        )
+    if data is not None:
+        raise SpecError("--data has no use with --resume: a run keeps its data directory")
+
+
+def _tell(observers: Sequence[Observer]) -> Callable[[str], None]:
+    """Says how machines are made ready, as long as nothing else is on the screen."""
+    if not observers:
+        return lambda text: None
+    from phalanx.cli.screen import open_console
+
+    console = open_console(stderr=True)
+    return lambda text: console.print(f"{text} ...", style="dim", soft_wrap=True, markup=False)
