@@ -1,0 +1,274 @@
+"""How far predictions are off on unequal machines, and whether the chosen plan is the best one.
+
+Four hosts are emulated on this machine (root is needed), with unequal shares of its processor and
+links of 1 Gbit/s and 100 Mbit/s; they are probed and reached over ssh like any other machines.
+Each trains alone at two batch sizes: that is all the planner learns. Then held-out points
+(machines, batch, strategy) are predicted, run, and compared by the time of a step. At one batch
+they are a grid of at least twelve; the planner chooses freely, its choice is run too, and held
+against the best of the grid.
+
+Targets: mean error of 10 % at most, and a choice within 5 % of the best.
+
+    sudo python benchmarks/prediction.py [--data DIR] [--steps 100] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from phalanx import api
+from phalanx.cli.machines import known_inventory, order_of_plan
+from phalanx.cli.settings import cache_root, data_root
+from phalanx.launch.camp import PoolOrder
+from phalanx.launch.placement import Assignment
+from phalanx.plan.label import batches_label, machines_label, strategy_label
+from phalanx.plan.measured import measure_run
+from phalanx.plan.planfile import record_plan
+from phalanx.plan.search import Option, Wish, search
+from phalanx.records.rundir import RunDir
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.pool import PoolSpec
+from phalanx.spec.pool_file import load_pool
+from phalanx.spec.strategy import StrategySpec
+
+CLUSTER = """
+cluster: prediction
+hosts:
+  - {name: a, cores: 0.7, link: 1Gbit/s}
+  - {name: b, cores: 0.5, link: 1Gbit/s}
+  - {name: c, cores: 0.35, link: 100Mbit/s}
+  - {name: d, cores: 0.25, link: 100Mbit/s}
+"""
+GRID_BATCH, TAUGHT = 128, (32, 128)
+GRID_SETS = (("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d"))
+OTHERS = (("a", "b"), 64), (("c", "d"), 64), (("a", "b", "c", "d"), 256)
+ASYNC = ParameterServerSpec(servers="colocated", dispatch="dynamic")
+BSP = ParameterServerSpec(consistency="bsp", servers="colocated")
+GRID: tuple[StrategySpec, ...] = (AllreduceSpec(), ASYNC, BSP, LocalSgdSpec())
+TARGET_ERROR, TARGET_CHOICE = 0.10, 0.05
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One way to train, predicted and run."""
+
+    machines: str
+    strategy: str
+    batch: int
+    batches: str
+    predicted_s: float
+    measured_s: float
+    inside: bool
+    in_grid: bool
+
+    @property
+    def error(self) -> float:
+        """Measured over predicted, less one."""
+        return self.measured_s / self.predicted_s - 1
+
+
+class Bench:
+    """The emulated machines, and where runs on them go."""
+
+    def __init__(self, pool: Path, runs: Path, data: Path, steps: int) -> None:
+        self.pool_file, self.runs, self.data, self.steps = pool, runs, data, steps
+        self.pool: PoolSpec = load_pool(pool).spec
+
+    def job(self, batch: int) -> JobSpec:
+        """The published network of the resource-selection study, for a few steps."""
+        return job_from_mapping(
+            {
+                "name": "prediction",
+                "model": "cnn",
+                "data": {"name": "mnist", "limit": self.steps * batch, "validation": 0.0},
+                "batch": {"global": batch},
+                "optimizer": {"name": "sgd", "lr": 0.001},
+                "evaluate": "never",
+                "checkpoint": {"every_epochs": None, "best": None},
+            }
+        )
+
+    def teach(self, machine: str, batch: int) -> None:
+        """Train on one machine alone, for the planner to learn from."""
+        order = PoolOrder(
+            pool=self.pool,
+            source=str(self.pool_file),
+            assignments=(Assignment(machine=machine, workers=1, threads=1),),
+        )
+        self._train(self.job(batch), order=order)
+
+    def options(self, batch: int) -> tuple[JobSpec, list[Option], Option, Any]:
+        """All candidates for a batch, and the one that is chosen."""
+        job = self.job(batch)
+        world = api.survey(
+            job,
+            pool=known_inventory(self.pool),
+            calibrate="never",
+            runs=self.runs,
+            data_root=self.data,
+            cache_root=cache_root(),
+        )
+        findings = search(job, world, Wish(accept="stale"))
+        return job, list(findings.options), findings.chosen, (findings, world)
+
+    def run(self, job: JobSpec, option: Option, known: Any, *, in_grid: bool) -> Point:
+        """Carry a candidate out; its run goes where the planner does not look."""
+        findings, world = known
+        plan = record_plan(job, msgspec.structs.replace(findings, chosen=option), world)
+        order = order_of_plan(plan, self.pool, self.pool_file, build_env=False)
+        run = self._train(job_from_mapping(plan.job), order=order, to="held-out")
+        measures = measure_run(run)
+        assert measures is not None, f"{run.path} is too short to be measured"
+        assert option.prediction is not None
+        step_s = job.global_batch / measures.samples_per_s
+        predicted = option.prediction.step_s
+        return Point(
+            machines=machines_label(option.machines),
+            strategy=strategy_label(option.candidate.strategy),
+            batch=job.global_batch,
+            batches=batches_label([n for seat in option.candidate.seats for n in seat.batches]),
+            predicted_s=predicted.value,
+            measured_s=step_s,
+            inside=predicted.low <= step_s <= predicted.high,
+            in_grid=in_grid,
+        )
+
+    def _train(self, job: JobSpec, *, order: PoolOrder, to: str = "") -> RunDir:
+        summary = api.train(
+            job,
+            runs=self.runs / to,
+            data_root=self.data,
+            cache_root=cache_root(),
+            machines=order,
+        )
+        return RunDir(Path(summary.run_dir))
+
+
+def find(options: Sequence[Option], machines: Sequence[str], strategy: StrategySpec) -> Option:
+    """The candidate with one worker on each of these machines."""
+    for option in options:
+        candidate = option.candidate
+        if (
+            sorted(option.machines) == sorted(machines)
+            and candidate.strategy == strategy
+            and candidate.precision == "fp32"
+            and option.prediction is not None
+        ):
+            return option
+    raise LookupError(f"no candidate {strategy_label(strategy)} on {', '.join(machines)}")
+
+
+@contextmanager
+def emulated(folder: Path) -> Iterator[Path]:
+    """The pool file of the four hosts, which are there as long as the block lasts."""
+    phalanx = str(Path(sys.executable).with_name("phalanx"))
+    cluster, state = folder / "cluster.yaml", folder / "state"
+    cluster.write_text(CLUSTER)
+    command = [phalanx, "pool", "emulate", str(cluster)]
+    subprocess.run([*command, "up", "--state", str(state)], check=True, stdout=subprocess.DEVNULL)
+    try:
+        pool = state / "prediction" / "pool.yaml"
+        subprocess.run([phalanx, "pool", "probe", str(pool)], check=True)
+        yield pool
+    finally:
+        subprocess.run(
+            [*command, "down", "--state", str(state)], check=False, stdout=subprocess.DEVNULL
+        )
+
+
+def measure(bench: Bench, console: Console) -> list[Point]:
+    """Teach, predict, run."""
+    with console.status("teaching") as status:
+        for machine in bench.pool.machines:
+            for batch in TAUGHT:
+                status.update(f"teaching: {machine.title}, batch {batch}")
+                bench.teach(machine.title, batch)
+        job, options, chosen, known = bench.options(GRID_BATCH)
+        wanted = [find(options, ("a",), SingleSpec())]
+        wanted += [find(options, names, strategy) for names in GRID_SETS for strategy in GRID]
+        if chosen not in wanted:
+            wanted.append(chosen)
+        points = []
+        for number, option in enumerate(wanted, 1):
+            status.update(f"grid: {number} of {len(wanted)}")
+            points.append(bench.run(job, option, known, in_grid=True))
+            console.print(describe(points[-1]), highlight=False)
+        status.update("other batches")
+        for names, batch in OTHERS:
+            job, options, _, known = bench.options(batch)
+            for strategy in (GRID[0], GRID[1]):
+                option = find(options, names, strategy)
+                points.append(bench.run(job, option, known, in_grid=False))
+                console.print(describe(points[-1]), highlight=False)
+    mark = machines_label(chosen.machines), strategy_label(chosen.candidate.strategy)
+    points.sort(key=lambda one: (not one.in_grid, (one.machines, one.strategy) != mark))
+    return points
+
+
+def describe(point: Point) -> str:
+    """One line."""
+    return (
+        f"{point.machines}: {point.strategy}, batch {point.batch}: predicted "
+        f"{point.predicted_s * 1e3:.0f} ms, measured {point.measured_s * 1e3:.0f} ms"
+    )
+
+
+def main() -> int:
+    """Measure and print; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="where MNIST lies")
+    parser.add_argument("--steps", type=int, default=100, help="steps of each run")
+    parser.add_argument("--json", type=Path, help="write the points to this file as well")
+    arguments = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory() as folder, emulated(Path(folder)) as pool:
+        root = data_root(arguments.data)
+        points = measure(Bench(pool, Path(folder) / "runs", root, arguments.steps), console)
+    table = Table("machines", "strategy", "batch", "each", "predicted", "measured", "error")
+    for point in points:
+        table.add_row(
+            point.machines,
+            point.strategy,
+            str(point.batch),
+            point.batches,
+            f"{point.predicted_s * 1e3:.0f} ms",
+            f"{point.measured_s * 1e3:.0f} ms",
+            f"{point.error:+.0%}" + ("" if point.inside else " *"),
+        )
+    console.print(table)
+    chosen, best = points[0], min(points, key=lambda one: (not one.in_grid, one.measured_s))
+    error = statistics.fmean(abs(point.error) for point in points)
+    off = chosen.measured_s / best.measured_s - 1
+    inside = sum(point.inside for point in points)
+    console.print(
+        f"{len(points)} held-out points, mean error {error:.1%} (target {TARGET_ERROR:.0%}), "
+        f"{inside} inside their 90 % interval (others: *)"
+    )
+    console.print(
+        f"chosen: {chosen.strategy} on {chosen.machines}, {off:.1%} slower than the best of "
+        f"{sum(point.in_grid for point in points)} ({best.strategy} on {best.machines}; "
+        f"target {TARGET_CHOICE:.0%})"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps([msgspec.to_builtins(one) for one in points]))
+    return int(math.isnan(error) or error > TARGET_ERROR or off > TARGET_CHOICE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
