@@ -82,7 +82,13 @@ def ask_each(machines: Sequence[Candidate], step: Callable[[Candidate], T]) -> l
             faults[one.name] = reason_of(error, one)
 
     with ThreadPoolExecutor(min(_MAX_THREADS, len(machines))) as threads:
-        list(threads.map(attempt, machines))
+        try:
+            list(threads.map(attempt, machines))
+        except BaseException:
+            # Ctrl-C: the threads are waiting for answers that nobody wants any more.
+            for one in machines:
+                one.session.give_up("interrupted")
+            raise
     if faults:
         ordered = {one.name: faults[one.name] for one in machines if one.name in faults}
         raise unfit(ordered, len(machines))
