@@ -55,6 +55,12 @@ def collect_warnings(run: RunDir) -> list[str]:
     return list(found)
 
 
+def _judged(metrics: dict[str, float]) -> str:
+    """What else the test part was judged by."""
+    shown = {name: value for name, value in metrics.items() if name != "accuracy"}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
+
+
 def _headline(summary: Summary) -> str:
     early = ", stopped early" if summary.stopped_early else ""
     return f"{summary.state} after {count_noun(summary.epochs, 'epoch')}{early}"
@@ -63,6 +69,7 @@ def _headline(summary: Summary) -> str:
 def _figures(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("test accuracy", _measured(summary.test_accuracy, summary.test_loss)),
+        *([("judged by", _judged(summary.test_metrics))] if summary.test_metrics else []),
         ("validation", _measured(summary.val_accuracy, summary.val_loss)),
         ("training", _measured(summary.train_accuracy, summary.train_loss)),
         ("speed", _speed(summary)),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.control.dispatch import Dispatcher
+from phalanx.spec.portions import Portions
 from phalanx.wire.tickets import TicketPlan, Unit
 
 
@@ -135,3 +136,15 @@ def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
         act([(worker, 10_000, False)])
     assert dispatcher.is_drained
     assert sorted(done) == list(range(plan.first(epoch, first), stop))
+
+
+def test_parts_that_run_out_get_no_more_tickets() -> None:
+    portions = Portions(totals=(5, 2), rows=(2, 2), num_steps=3)
+    plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)
+    dispatcher = Dispatcher(plan, static=True)
+    dispatcher.open_gate(plan.first(0), plan.first(1))
+    assert [plan.unit(t) for t in dispatcher.take(1, 9, {0, 1})] == [Unit(0, 0, 1)]
+    steps = [plan.unit(ticket).step for ticket in dispatcher.take(0, 9, {0, 1})]
+    assert steps == [0, 1, 2]
+    assert [plan.step_at(samples) for samples in (0, 4, 6, 7)] == [0, 1, 2, 3]
+    assert [samples for samples in range(8) if plan.begins_at(samples)] == [0, 4, 6, 7]

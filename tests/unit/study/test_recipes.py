@@ -9,9 +9,11 @@ import pytest
 from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.model import LandCoverSpec
 from phalanx.spec.optimize import MilestonesSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.published import PublishedSpec, load_published
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.study_file import load_study
 from phalanx.spec.switch import SwitchSpec
 from phalanx.study.plan import plan_study
@@ -32,11 +34,21 @@ def figures(name: str) -> PublishedSpec:
     [
         ("ps-vs-mirrored/full.yaml", 12),
         ("ps-vs-mirrored/small.yaml", 12),
+        ("ps-vs-mirrored/full-tensorflow.yaml", 12),
+        ("ps-vs-mirrored/small-tensorflow.yaml", 4),
         ("batch-sweep/full.yaml", 9),
         ("batch-sweep/small.yaml", 9),
         ("strategy-switch/full-resnet.yaml", 5),
         ("strategy-switch/full-densenet.yaml", 5),
         ("strategy-switch/small.yaml", 6),
+        ("strategy-switch/full-resnet-tensorflow.yaml", 5),
+        ("strategy-switch/full-densenet-tensorflow.yaml", 5),
+        ("strategy-switch/small-tensorflow.yaml", 6),
+        ("data-distribution/full.yaml", 136),
+        ("data-distribution/small.yaml", 19),
+        ("model-split/full.yaml", 7),
+        ("model-split/small.yaml", 7),
+        ("model-split/fusion.yaml", 5),
         ("peers/sync.yaml", 6),
         ("peers/async.yaml", 4),
         ("peers/operators.yaml", 6),
@@ -44,6 +56,21 @@ def figures(name: str) -> PublishedSpec:
 )
 def test_every_cell_is_a_job(name: str, num_cells: int) -> None:
     assert len(plan(name).cells) == num_cells
+
+
+def test_the_cases_keep_their_networks_and_machines() -> None:
+    redshift = plan("data-distribution/full.yaml")
+    assert {job_from_mapping(cell.job).workers for cell in redshift.cells} == {1, 2, 3, 4, 5}
+    spectra = job_from_mapping(redshift.cells[0].job).data.resolved_spectra
+    assert (spectra.bins, spectra.classes) == (1780, 800)
+    for name in ("full", "small"):
+        split = plan(f"model-split/{name}.yaml")
+        jobs = [job_from_mapping(cell.job) for cell in split.cells]
+        assert all(job.model == LandCoverSpec() for job in jobs)
+        placements = [job.strategy.placement for job in jobs if isinstance(job.strategy, SplitSpec)]
+        assert placements == ["round_robin", "by_layers", "by_parameters", "planned"]
+    for manifest in (plan("data-distribution/small.yaml"), plan("model-split/small.yaml")):
+        assert len(manifest.seeds) >= 3
 
 
 @pytest.mark.parametrize("name", ["peers/sync.yaml", "peers/async.yaml"])
