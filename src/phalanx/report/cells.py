@@ -20,7 +20,10 @@ from phalanx.report.facts import Material, RunRecord
 from phalanx.report.format import count_noun
 
 _NOT_SETTINGS = ("name", "seed")
-_TASK_KEYS = ("model.", "loss.", "data.name", "data.limit", "data.validation")
+_TASK_KEYS = (
+    *("model.", "loss.", "data.name", "data.limit", "data.validation"),
+    *("data.spectra", "data.scenes"),
+)
 _BATCH_KEYS = ("batch.",)
 
 Settings = dict[str, object]

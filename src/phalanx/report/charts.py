@@ -274,6 +274,46 @@ def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: st
     )
 
 
+def heat_map(rows: Rows, names: Sequence[str], *, x_title: str, y_title: str) -> Spec:
+    """Squares of `value` from 0 to 1 by `x` and `y`, both among the names."""
+    axes = {"type": "nominal", "sort": list(names)}
+    return _view(
+        rows,
+        max(180, 16 * len(names)),
+        mark={"type": "rect", "tooltip": {"content": "data"}},
+        encoding={
+            "x": {**axes, "field": "x", "title": x_title, "axis": {"labelAngle": -45}},
+            "y": {**axes, "field": "y", "title": y_title},
+            "color": {
+                "field": "value",
+                "type": "quantitative",
+                "scale": {"domain": [0, 1], "range": ["#f7fbff", "#08306b"]},
+                "legend": None,
+            },
+        },
+    )
+
+
+def grid_of_classes(rows: Rows, names: Sequence[str], colours: Sequence[str]) -> Spec:
+    """A map: the `class` at each whole `x` and `y`, drawn from the top."""
+    plain = {"title": None, "axis": None}
+    return _view(
+        rows,
+        240,
+        mark={"type": "rect", "tooltip": {"content": "data"}},
+        encoding={
+            "x": {"field": "x", "type": "ordinal", **plain},
+            "y": {"field": "y", "type": "ordinal", **plain},
+            "color": {
+                "field": "class",
+                "type": "nominal",
+                "scale": {"domain": [*names, "none"], "range": [*colours, "#ffffff"]},
+                "legend": None,
+            },
+        },
+    )
+
+
 def bar_axis(bars: Sequence[str]) -> Spec:
     """Labels of bars, in two lines: the strategy, and the rest."""
     return {

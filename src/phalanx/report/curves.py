@@ -23,7 +23,9 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """From 1."""
     train_s: float
-    """Mean over the runs."""
+    """Mean over the runs; so are the next two."""
+    updates: float
+    samples: float
     mean: float
     low: float
     """The lowest run, and the highest."""
@@ -33,12 +35,12 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def curve_of(cell: Cell, key: str, *, max_points: int | None = None) -> list[CurvePoint]:
     """A measure after every epoch; of long runs evenly spaced epochs, the last one included."""
-    points: dict[int, list[tuple[float, float]]] = {}
+    points: dict[int, list[tuple[Epoch, float]]] = {}
     for run in cell.finished:
         for epoch in run.epochs:
             value = _measure(epoch, key)
             if value is not None:
-                points.setdefault(epoch.epoch, []).append((epoch.train_s, value))
+                points.setdefault(epoch.epoch, []).append((epoch, value))
     numbers = sorted(points)
     if max_points is not None:
         numbers = spread(numbers, max_points)
@@ -74,11 +76,13 @@ def _measure(epoch: Epoch, key: str) -> float | None:
     return value
 
 
-def _point(number: int, values: Sequence[tuple[float, float]]) -> CurvePoint:
+def _point(number: int, values: Sequence[tuple[Epoch, float]]) -> CurvePoint:
     measured = [value for _, value in values]
     return CurvePoint(
         epoch=number + 1,
-        train_s=fmean(train_s for train_s, _ in values),
+        train_s=fmean(epoch.train_s for epoch, _ in values),
+        updates=fmean(epoch.updates for epoch, _ in values),
+        samples=fmean(epoch.samples for epoch, _ in values),
         mean=fmean(measured),
         low=min(measured),
         high=max(measured),

@@ -16,6 +16,7 @@ from phalanx.report.format import count_noun
 from phalanx.report.markdown import to_markdown
 from phalanx.report.pairs import pair_cells
 from phalanx.report.parts.contrasts import head_to_head, same_result
+from phalanx.report.parts.judgement import judged_by_field
 from phalanx.report.parts.learning import learning
 from phalanx.report.parts.ledger import doubts, every_run
 from phalanx.report.parts.machines import machines
@@ -24,6 +25,7 @@ from phalanx.report.parts.overview import advice_lines, in_short, what_was_run
 from phalanx.report.parts.published import published
 from phalanx.report.parts.results import results
 from phalanx.report.parts.scaling import scaling
+from phalanx.report.parts.spread import how_data_lay
 from phalanx.report.parts.stragglers import Blamed, blame_typical
 from phalanx.report.parts.times import where_time_went
 from phalanx.report.parts.tradeoff import time_to_accuracy, tradeoff
@@ -48,7 +50,9 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
     chapters = [
         in_short(scope, advice),
         what_was_run(scope),
+        how_data_lay(scope),
         results(scope),
+        judged_by_field(scope),
         same_result(scope, pairs),
         head_to_head(scope, pairs),
         learning(scope),

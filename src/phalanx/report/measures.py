@@ -55,6 +55,18 @@ MEASURES = {
         Measure("received_bytes", "received by machines", "MiB", _MIB),
     )
 }
+QUALITY = {
+    measure.key: measure
+    for measure in (
+        Measure("kappa", "kappa", digits=3, high_is_good=True),
+        Measure("mean_class_accuracy", "class mean", "%", 100, 2, high_is_good=True),
+        Measure("within_one", "within one", "%", 100, 2, high_is_good=True),
+        Measure("nmad", "NMAD", "10⁻³", 1000, 3),
+        Measure("outliers", "outliers", "%", 100, 2),
+        Measure("catastrophic", "catastrophic", "%", 100, 2),
+    )
+}
+"""Of the test part, by the data's own field."""
 _ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "train_loss")
 
 
@@ -68,6 +80,8 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "received_bytes":
         received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
         return float(sum(received)) if received else None
+    if key in QUALITY:
+        return summary.test_metrics.get(key)
     value = getattr(summary, key, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -65,14 +65,27 @@ def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
 
 def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> list[Panel]:
     styles = {cell.label: scope.styles[cell.id] for cell in cells}
-    rows = {key: _rows(cells, MEASURES[key]) for key in (quality.key, "train_loss")}
+    loss, accuracy = MEASURES["train_loss"], MEASURES["train_accuracy"]
+    rows = {one.key: _rows(cells, one) for one in (quality, loss, accuracy)}
     epochs = epoch_axis(rows[quality.key])
     seconds = axis("seconds", "training time, s", scale={"zero": True})
-    charts = (
+    charts = [
         (quality, epochs, f"{quality.title} by epoch"),
         (quality, seconds, f"{quality.title} by training time"),
-        (MEASURES["train_loss"], epochs, "training loss by epoch"),
-    )
+        (loss, epochs, "training loss by epoch"),
+    ]
+    if _epochs_differ(cells) and rows[accuracy.key]:
+        counted = {
+            "updates": axis("updates", "updates", scale={"zero": True}),
+            "samples seen": axis("samples", "samples seen", scale={"zero": True}),
+        }
+        charts += [(quality, x, f"{quality.title} by {words}") for words, x in counted.items()]
+        charts += [
+            (one, x, f"{one.title} by {words}")
+            for one in (accuracy, loss)
+            for words, x in {"epoch": epochs, **counted, "training time": seconds}.items()
+            if (one, words) not in ((loss, "epoch"), (quality, "epoch")) and one != quality
+        ]
     return [
         Panel(
             title=_capital(f"{heading}{title}"),
@@ -80,6 +93,17 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
         )
         for measure, x, title in charts
     ]
+
+
+def _epochs_differ(cells: Sequence[Cell]) -> bool:
+    """Whether an epoch is other numbers of samples or updates in some cells than in others."""
+    counts = {
+        (run.epochs[0].samples, run.epochs[0].updates)
+        for cell in cells
+        for run in cell.finished
+        if run.epochs and cell.job["data"].get("distribution")
+    }
+    return len(counts) > 1
 
 
 def _capital(words: str) -> str:
@@ -96,6 +120,8 @@ def _rows(cells: Sequence[Cell], measure: Measure) -> Rows:
             "series": cell.label,
             "epoch": point.epoch,
             "seconds": shorten(point.train_s),
+            "updates": shorten(point.updates),
+            "samples": shorten(point.samples),
             "value": shorten(point.mean * measure.scale),
             "low": shorten(point.low * measure.scale),
             "high": shorten(point.high * measure.scale),

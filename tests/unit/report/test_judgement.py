@@ -1,0 +1,131 @@
+"""Chapters on how the data lay and on measures of the field, from made-up run directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from phalanx.records.distribution import Distribution, WorkerShare
+from phalanx.records.rundir import RunDir
+from phalanx.records.verdicts import PartVerdicts
+from phalanx.report.document import NOTHING, Document
+from phalanx.report.make import make_document
+from support.records import Outcome, write_run
+
+JOB = {"model": "mlp", "data": {"name": "digits"}, "workers": 2}
+
+
+def judged(run: RunDir, metrics: dict[str, float], verdicts: PartVerdicts) -> None:
+    summary = run.read_summary()
+    assert summary is not None
+    run.write_summary(msgspec.structs.replace(summary, test_metrics=metrics))
+    run.write_verdicts(verdicts)
+
+
+def table(document: Document, id: str) -> dict[str, list[str]]:
+    found = next(one for one in document.tables() if one.id == id)
+    return {row[0].text: [value.text for value in row[1:]] for row in found.rows}
+
+
+def land(predicted: list[int]) -> PartVerdicts:
+    return PartVerdicts(
+        part="test",
+        num_classes=3,
+        class_names=["water", "soil", "grass"],
+        grid=(2, 3),
+        actual=[0, 0, 1, 1, 1, 1],
+        predicted=predicted,
+    )
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    for name, strategy, predicted, kappa in (
+        ("a", "allreduce", [0, 0, 1, 1, 1, 0], 0.6),
+        ("b", "local_sgd", [0, 1, 1, 1, 9, 9], 0.2),
+    ):
+        job = {**JOB, "name": name, "strategy": strategy}
+        judged(write_run(tmp_path, name, job, Outcome()), {"kappa": kappa}, land(predicted))
+    return make_document([tmp_path])
+
+
+def test_measures_and_classes_stand_in_tables(document: Document) -> None:
+    measures = table(document, "judged-1")
+    assert {label: values[0] for label, values in measures.items()} == {
+        "allreduce · 128": "0.600",
+        "local_sgd · 128": "0.200",
+    }
+    classes = table(document, "judged-classes-1")
+    assert classes == {
+        "water": ["2", "100.0", "50.0"],
+        "soil": ["4", "75.0", "50.0"],
+        "grass": ["0", NOTHING, NOTHING],
+    }
+
+
+def test_the_best_run_is_drawn_as_confusion_and_maps(document: Document) -> None:
+    figure = next(one for one in document.figures() if one.id == "judged-figure-1")
+    assert [panel.title for panel in figure.panels] == [
+        "Confusion",
+        "Map: true",
+        "Map: predicted",
+    ]
+    assert [swatch.label for swatch in figure.legend] == ["water", "soil", "grass"]
+    said = figure.panels[2].spec["data"]["values"]
+    assert [(row["x"], row["y"], row["class"]) for row in said][-1] == (2, 1, "water")
+    confusion = figure.panels[0].spec["data"]["values"]
+    shares = {(row["y"], row["x"]): row["value"] for row in confusion}
+    assert shares["soil", "soil"] == 0.75
+
+
+def test_errors_of_a_scale_become_a_histogram(tmp_path: Path) -> None:
+    verdicts = PartVerdicts(
+        part="test",
+        num_classes=80,
+        scale=(1.0, 0.01),
+        scale_name="redshift",
+        actual=[0, 1, 2, 3],
+        predicted=[0, 1, 2, 43],
+    )
+    run = write_run(tmp_path, "a", {**JOB, "name": "a", "strategy": "allreduce"}, Outcome())
+    judged(run, {"nmad": 0.0012, "outliers": 0.25}, verdicts)
+    document = make_document([tmp_path])
+    drawn = next(f for f in document.figures() if f.id.startswith("judged")).panels[0]
+    shares = {row["bin"]: row["share"] for row in drawn.spec["data"]["values"]}
+    assert shares["0"] == 75.0
+    assert shares["over 0.15"] == 25.0
+    assert next(iter(table(document, "judged-1").values()))[0] == "1.200"
+
+
+def test_how_data_lay_is_told_and_nothing_where_nobody_owned(tmp_path: Path) -> None:
+    job = {**JOB, "name": "a", "strategy": "allreduce"}
+    run = write_run(tmp_path, "a", job, Outcome())
+    plain = make_document([tmp_path])
+    assert not {"how-data-lay", "judged"} & {section.id for section in plain.sections}
+    run.write_distribution(
+        Distribution(
+            scheme="dirichlet",
+            settings={"alpha": 0.1},
+            seed=1,
+            data="digits",
+            fingerprint="",
+            num_samples=10,
+            num_steps=3,
+            samples_per_epoch=10,
+            skew=0.5,
+            size_ratio=4.0,
+            workers=[
+                WorkerShare(
+                    worker=rank, num_samples=size, samples_per_step=3, samples_per_epoch=size
+                )
+                for rank, size in enumerate((8, 2))
+            ],
+        )
+    )
+    rows = next(one for one in make_document([tmp_path]).tables() if one.id == "data-spread").rows
+    assert [value.text for value in rows[0][2:]] == [
+        "dirichlet (alpha 0.1)",
+        *("2", "0.500", "4.00", "10", "10", "3"),
+    ]
