@@ -24,8 +24,6 @@ STRATEGIES = (
     "mirrored",
     "central_storage",
 )
-MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet")
-"""Built-in networks that have a twin in Keras."""
 
 # Of `parameter_server`: the value that TensorFlow can express, and what it does instead.
 _SERVING: dict[str, tuple[tuple[object, ...], str]] = {
@@ -52,12 +50,6 @@ def check_tensorflow(job: JobSpec) -> None:
         _check_switch(strategy)
     else:
         _check_strategy(strategy)
-    if ":" not in job.model.name and job.model.name not in MODELS:
-        raise fault(
-            f"backend tensorflow has no model '{job.model.name}'",
-            f"; it has {', '.join(MODELS)}, and functions of yours that return a keras.Model",
-            at=("model",),
-        )
     if job.precision == "auto":
         raise fault(
             "backend tensorflow does not measure which precision is faster",

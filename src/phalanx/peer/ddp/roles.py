@@ -51,6 +51,7 @@ def _build_learner(station: Station, dataset: Dataset, precision: Precision) -> 
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         seed=job.seed,
+        modalities=dataset.modalities,
     )
     return PlainLearner(module, job=job, precision=precision)
 

@@ -115,7 +115,8 @@ class Group:
     def _averaged(self) -> None:
         def exchange() -> None:
             context = tf.distribute.get_replica_context()
-            own = [tf.convert_to_tensor(one) for one in self._variables]
+            # As above: what is read from a variable that lives on every replica has no place.
+            own = [tf.identity(tf.convert_to_tensor(one)) for one in self._variables]
             means = context.all_reduce(_MEAN, own)
             for variable, mean in zip(self._variables, means, strict=True):
                 variable.assign(mean)

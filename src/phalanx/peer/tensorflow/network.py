@@ -64,6 +64,7 @@ class Network:
                 num_classes=dataset.num_classes,
                 seed=job.seed,
                 precision=job.precision,
+                modalities=dataset.modalities,
             )
             self._trained = [self._whole(one, learns) for one in self.model.trainable_variables]
         self._kept = [
