@@ -91,6 +91,9 @@ class DataSpec(Spec):
     """Column or array that holds the inputs, for .npz and .parquet."""
     target_key: str = "y"
     """Column or array that holds the labels, for .npz and .parquet."""
+    modalities: ListOf[str] | None = None
+    """Arrays of a .npz file, one per sensor and each (samples, channels, height, width), that make
+    up the samples instead of `input_key`; they are packed in this order."""
     metrics: ListOf[MetricName] | Literal["auto"] = "auto"
     """By what a model is judged, besides loss and accuracy: mean_class_accuracy, kappa, and for
     classes that are ranges of a number within_one (class off by at most one), nmad, outliers,
@@ -105,6 +108,11 @@ class DataSpec(Spec):
                     f"; it belongs to the data '{home}'",
                     at=(section,),
                 )
+        if self.modalities is not None and not self.name.endswith(".npz"):
+            raise fault(
+                f"data.modalities names arrays of a .npz file, and {self.name!r} is none",
+                at=("modalities",),
+            )
         if self.distribution is not None and self.shard != "auto":
             raise fault(
                 f"data.distribution decides who sees what, so 'shard: {self.shard}' cannot",

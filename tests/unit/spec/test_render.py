@@ -140,6 +140,7 @@ def make_data_consistent(mapping: dict[str, object]) -> None:
     for section, home in (("spectra", "redshift"), ("scenes", "land-cover")):
         if data.get("name") != home:
             data.pop(section, None)
+    data.pop("modalities", None)
     if isinstance(data.get("scenes"), dict):
         data["scenes"] |= {"size": 2048, "patch": 11, "visible": 64}
     distribution = data.get("distribution")
