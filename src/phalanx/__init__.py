@@ -10,14 +10,16 @@ from phalanx._version import __version__
 
 if TYPE_CHECKING:
     from phalanx.api import resume, train
+    from phalanx.fitting import fit
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
 
-__all__ = ["JobSpec", "__version__", "load_job", "resume", "train"]
+__all__ = ["JobSpec", "__version__", "fit", "load_job", "resume", "train"]
 
 _HOMES = {
     "train": "phalanx.api",
     "resume": "phalanx.api",
+    "fit": "phalanx.fitting",
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
 }

@@ -33,6 +33,8 @@ from phalanx.wire.serving import Finish
 CHIEF = "chief-0"
 # TensorFlow cannot go on without these; whoever else is lost is started again.
 _KEY_ROLES = ("chief", "server")
+# Heartbeats come twice a second: so long a silence is no accident.
+_SILENT_S = 3.0
 # Errors that a new start would only repeat.
 _HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
 
@@ -67,9 +69,9 @@ class PeerCoordinator(Coordinator):
         self._over: PhaseOver | None = None
         self._suspicion: float | None = None
         self._num_lost: int = before._num_lost if before else 0
-        self._earlier_times = dict(before.times) if before else {}
+        self._earlier = before
         self._own_times: dict[str, WorkTimes] = {}
-        self.times: dict[str, WorkTimes] = dict(self._earlier_times)
+        self.times: dict[str, WorkTimes] = {}
         self.switches: list[events.Switched] = list(before.switches) if before else []
         self.serving = before.serving if before else None
 
@@ -144,6 +146,9 @@ class PeerCoordinator(Coordinator):
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
+        if cause is not None and _misses_somebody(cause, needed):
+            # TensorFlow may notice a frozen peer first; who has fallen silent is about to be named.
+            return None
         return cause
 
     def _all_left(self, processes: Sequence[ProcessFacts]) -> bool:
@@ -265,7 +270,20 @@ class PeerCoordinator(Coordinator):
         if times is None:
             return
         self._own_times[process] = times
-        self.times = self._earlier_times | add_times(self._earlier_times, self._own_times)
+        # Asked now, because workers of the phase before may speak after their chief.
+        earlier = self._earlier.times if self._earlier is not None else {}
+        self.times = earlier | add_times(earlier, self._own_times)
+
+
+def _misses_somebody(cause: Trouble, processes: Sequence[ProcessFacts]) -> bool:
+    """Whether a process complains about a peer while another has fallen silent."""
+    said = {one.process: one.error for one in processes if one.error is not None}
+    own = said.get(cause.process)
+    complains = own is not None and own.kind == "PeerError"
+    return complains and any(
+        one.silent_s > _SILENT_S and one.exit_code is None and one.error is None
+        for one in processes
+    )
 
 
 def _role(facts: ProcessFacts) -> str:

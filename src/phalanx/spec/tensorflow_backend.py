@@ -56,6 +56,18 @@ def check_tensorflow(job: JobSpec) -> None:
             "; set 'precision: fp32' or 'precision: bf16'",
             at=("precision",),
         )
+    if job.profile is not None and isinstance(strategy, ParameterServerSpec | SwitchSpec):
+        raise fault(
+            "backend tensorflow cannot profile the workers of a parameter server",
+            "; leave 'profile' out, or set 'strategy: allreduce'",
+            at=("profile",),
+        )
+    if job.profile is not None and job.profile.memory:
+        raise fault(
+            "backend tensorflow does not tell the memory of operators",
+            "; leave 'profile.memory' out",
+            at=("profile", "memory"),
+        )
     if job.inject and isinstance(strategy, ParameterServerSpec | SwitchSpec):
         raise fault(
             "backend tensorflow cannot slow the workers of a parameter server down",

@@ -7,7 +7,7 @@ given. Nothing here touches TensorFlow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx.peer.tensorflow.files import Arrays, open_files
@@ -125,10 +125,12 @@ class Book:
         due = every is not None and (position.epoch % every == 0 or last)
         return due or improved or position.stopped_early, improved
 
-    def save(self, state: Arrays, *, best: bool = False, pin: bool = False) -> None:
-        """Write the state down."""
+    def save(
+        self, state: Arrays, *, order: Sequence[str], best: bool = False, pin: bool = False
+    ) -> None:
+        """Write the state of a network down; the rest as `SavedStates.write` takes it."""
         begin = time.perf_counter()
-        written = self._saved.write(self.position, state, best=best, pin=pin)
+        written = self._saved.write(self.position, state, order=order, best=best, pin=pin)
         self._write(
             events.Checkpoint(
                 path=written.name,

@@ -96,7 +96,7 @@ class ServingLoop:
             if book.is_at_end_of_epoch:
                 self._end_epoch()
             elif not book.is_at(limit):
-                book.save(self._network.state())
+                book.save(self._network.state(), order=self._network.order)
         self.looking.wait()
 
     def facts(self) -> ServerFacts:

@@ -140,12 +140,14 @@ def batches(
         return transform(cut, changes[first:last]), tf.gather(targets, own), count
 
     steps = tf.data.Dataset.from_tensor_slices((plan.bounds[:-1], plan.bounds[1:], plan.counts))
-    ready = steps.map(gather, num_parallel_calls=1 if prefetch else None, deterministic=True)
+    if not prefetch:
+        return steps.map(gather)
+    ready = steps.map(gather, num_parallel_calls=1, deterministic=True).prefetch(prefetch)
     options = tf.data.Options()
     # Every worker has its own part already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     options.threading.private_threadpool_size = 1
-    return ready.prefetch(prefetch).with_options(options) if prefetch else ready
+    return ready.with_options(options)
 
 
 def hold(part: Part) -> tuple[tf.Tensor, tf.Tensor]:

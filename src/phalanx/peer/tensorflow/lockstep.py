@@ -27,6 +27,7 @@ from phalanx.peer.tensorflow.feed import (
 )
 from phalanx.peer.tensorflow.group import Group
 from phalanx.peer.tensorflow.network import Network
+from phalanx.peer.tensorflow.profile import StepProfiler
 from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
 from phalanx.strategy.facts import StepFacts
 from phalanx.wire.phases import Limit
@@ -59,6 +60,9 @@ class LockstepLoop:
         self._network = network
         self._book = book
         self._rate = Rate(self._job, samples_per_epoch=dataset.train.num_samples)
+        self._profiler = StepProfiler(
+            self._job.profile, run=station.run, process=station.spec.process
+        )
         self._slowdown = Slowdown(self._job.inject, rank=group.ranks[0])
         self._maker = StepMaker(
             self._job,
@@ -120,9 +124,12 @@ class LockstepLoop:
         tally.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
         tally.activity = "training"
         self._station.sampler.mark("begin")
+        self._profiler.enter(position.epoch)
         begin = asked = time.perf_counter()
         for inputs, targets, count in self._batches():
-            self._step(inputs, targets, count, input_s=time.perf_counter() - asked)
+            input_s = time.perf_counter() - asked
+            facts = self._step(inputs, targets, count, input_s=input_s)
+            self._profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
             if self._book.is_mid_epoch_checkpoint_due:
                 position.train_s += time.perf_counter() - begin
                 self._save()
@@ -131,6 +138,7 @@ class LockstepLoop:
                 break
             asked = time.perf_counter()
         position.train_s += time.perf_counter() - begin
+        self._profiler.leave()
 
     def _batches(self) -> Iterator[tuple[tf.Tensor, tf.Tensor, int]]:
         """This process's part of each step: one value for each of its replicas."""
@@ -159,7 +167,7 @@ class LockstepLoop:
 
     def _step(
         self, inputs: tf.Tensor, targets: tf.Tensor, global_count: int, *, input_s: float
-    ) -> None:
+    ) -> StepFacts:
         position = self._book.position
         total = self._dataset.train.num_samples * self._job.epochs
         slept_s = self._slowdown.wait(position.samples / total)
@@ -189,6 +197,7 @@ class LockstepLoop:
             input_s=input_s,
             sent_bytes=self._sent_bytes,
         )
+        return facts
 
     def _traced_step(self) -> tf.types.experimental.PolymorphicFunction:
         """The step as a graph; made before training, as a part of starting up, where it can be."""
@@ -256,7 +265,7 @@ class LockstepLoop:
             self._group.average(self._network.statistics)
         self._keep_sums()
         if self._group.is_chief:
-            self._book.save(self._network.state(), best=best)
+            self._book.save(self._network.state(), order=self._network.order, best=best)
 
     def _keep_sums(self) -> None:
         """Put the sums of the epoch in progress, over all workers, into the position."""

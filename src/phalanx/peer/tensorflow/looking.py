@@ -175,7 +175,7 @@ class Looking:
                 look.train, validation, regularisation=look.regularisation, lr=look.lr
             )
             if save:
-                self._book.save(look.state, best=best)
+                self._book.save(look.state, order=self._network.order, best=best)
         finally:
             self._book.position = live
         for field in _FOUND:

@@ -84,6 +84,18 @@ class Network:
         return [whole.variable for whole in self._kept]
 
     @property
+    def order(self) -> list[str]:
+        """Names of arrays in a state, in the order of the model's own weights."""
+        trained = {one.name for one in self._trained}
+        kept = {one.name for one in self._kept}
+        paths = [one.path for one in self.model.weights]
+        return [
+            (_PARAMETERS if path in trained else _STATISTICS) + path
+            for path in paths
+            if path in trained | kept
+        ]
+
+    @property
     def num_parameters(self) -> int:
         """Trainable numbers."""
         return sum(int(np.prod(one.variable.shape)) for one in self._trained)

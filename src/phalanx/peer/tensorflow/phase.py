@@ -35,6 +35,8 @@ from phalanx.wire.phases import Begin, Begun, Idle
 from phalanx.worker.rate import Ramp, Rate, ramp_into
 from phalanx.worker.station import Station
 
+# How lines of its errors begin that say where, not what.
+_UNTELLING = ("Graph execution error", "Detected at", "File ", "<stack traces", "[[", "at ")
 # What TensorFlow raises when somebody it needs is gone.
 _LOST_PEER = (
     tf.errors.UnavailableError,
@@ -167,7 +169,7 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
     loop.advance(begin.stop)
     if not book.is_over:
         _turn_page(book)
-        book.save(network.state(), pin=True)
+        book.save(network.state(), order=network.order, pin=True)
         position_then = msgspec.json.encode(book.position)
         station.control.send(PhaseOver(position=position_then, server=loop.facts()))
         return Done()
@@ -191,7 +193,7 @@ def _hand_over(
     loop.leave()
     _turn_page(book)
     if chief:
-        book.save(network.state(), pin=True)
+        book.save(network.state(), order=network.order, pin=True)
     station.control.send(
         PhaseOver(
             times=station.tally.times(sent_bytes=loop.sent_bytes),
@@ -230,5 +232,7 @@ def _limit_threads(station: Station) -> None:
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    lines = str(error.message).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """What went wrong, without where in the graph."""
+    lines = [line.strip() for line in str(error.message).splitlines()]
+    telling = (line for line in lines if line and not line.startswith(_UNTELLING))
+    return next(telling, type(error).__name__)

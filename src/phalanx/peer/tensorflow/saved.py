@@ -6,6 +6,7 @@ only under the backend that began it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -39,17 +40,30 @@ class SavedStates:
         self._files = files
         self._spec = spec
 
-    def write(self, position: Position, state: Arrays, *, best: bool, pin: bool = False) -> Written:
+    def write(
+        self,
+        position: Position,
+        state: Arrays,
+        *,
+        order: Sequence[str],
+        best: bool,
+        pin: bool = False,
+    ) -> Written:
         """Write a checkpoint, then drop the ones that are no longer kept.
 
         Args:
             position: Where the run stands.
             state: Of the network.
+            order: Names of its arrays in the order of the model's variables.
             best: Keep it as the best one, whatever happens to the newest.
             pin: Keep it for the rest of the run.
         """
         name = f"{_FOLDER}/samples-{position.samples:012d}.safetensors"
-        metadata = {"position": msgspec.json.encode(position).decode(), "backend": "tensorflow"}
+        metadata = {
+            "position": msgspec.json.encode(position).decode(),
+            "backend": "tensorflow",
+            "variables": msgspec.json.encode(list(order)).decode(),
+        }
         size_bytes = self._files.save(name, state, metadata)
         if best:
             self._files.keep_as(name, _BEST)

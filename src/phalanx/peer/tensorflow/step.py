@@ -9,6 +9,7 @@ where they live.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -19,6 +20,8 @@ from phalanx.peer.tensorflow.rules import clip, make_rule
 from phalanx.spec.job import JobSpec
 
 SUM = tf.distribute.ReduceOp.SUM
+SPAN = "phalanx_"
+"""What the names of operators in a span begin with; gradients of a span are named after it."""
 Numbers = tuple[tf.Tensor, ...]
 
 
@@ -107,8 +110,10 @@ class StepMaker:
         self, inputs: tf.Tensor, targets: tf.Tensor, global_count: tf.Tensor
     ) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            outputs = self._network.model(inputs, training=True)
-            loss_sum, correct = sum_and_correct(self._loss, outputs, targets)
+            with span("forward"):
+                outputs = self._network.model(inputs, training=True)
+            with span("loss"):
+                loss_sum, correct = sum_and_correct(self._loss, outputs, targets)
         forwarded = _stamp([loss_sum, correct])
         # The true size of the whole batch: sums over replicas are means, however it is cut.
         share = _after(forwarded, 1.0 / tf.cast(global_count, tf.float32))
@@ -134,15 +139,16 @@ class StepMaker:
         """Exchange gradients and move the variables; all replicas of a process together."""
         if self._options is not None:
             pairs = list(zip(gradients, self._variables, strict=True))
-            gradients = strategy.extended.batch_reduce_to(SUM, pairs, options=self._options)
+            with span("all_reduce"):
+                gradients = strategy.extended.batch_reduce_to(SUM, pairs, options=self._options)
         local = [strategy.experimental_local_results(one)[0] for one in gradients]
         exchanged = _stamp(local)
         lr, number = (strategy.experimental_local_results(one)[0] for one in (lr, number))
-        gradients = clip(self._spec, gradients, self._variables)
-        for piece, gradient in zip(self._pieces, gradients, strict=True):
-            strategy.extended.update(
-                piece.variable, self._rule, args=(gradient, lr, number, *piece.slots), group=False
-            )
+        with span("apply"):
+            gradients = clip(self._spec, gradients, self._variables)
+            for piece, gradient in zip(self._pieces, gradients, strict=True):
+                arguments = (gradient, lr, number, *piece.slots)
+                strategy.extended.update(piece.variable, self._rule, args=arguments, group=False)
         # Reading waits for the updates before it: TensorFlow keeps the order on each variable.
         applied = _stamp([one[(0,) * len(one.shape)] for one in self._variables[:1]])
         return exchanged, applied
@@ -158,6 +164,12 @@ def read_numbers(numbers: Numbers) -> StepNumbers:
         num_samples=int(count),
         stamps=(begin, forward, backward, exchange, apply),
     )
+
+
+def span(name: str) -> AbstractContextManager[object]:
+    """Mark the operators that are made inside the block, for the profiler to tell apart."""
+    scope: AbstractContextManager[object] = tf.name_scope(SPAN + name)
+    return scope
 
 
 def _stamp(after: Sequence[tf.Tensor]) -> tf.Tensor:

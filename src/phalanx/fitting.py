@@ -1,0 +1,171 @@
+"""A `fit`-shaped call for Keras 3: arrays and a model function in, a trained model out.
+
+Keras' own `fit` fails under both of TensorFlow's multi-machine strategies; this one writes the
+arrays where a job finds them and trains the job on `backend: tensorflow`. For notebooks and
+programs; job files need none of it. Imports no framework: a model is whatever has `weights`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
+
+from phalanx import api
+from phalanx.errors import SpecError
+from phalanx.records.events import Epoch
+from phalanx.records.log import read_events
+from phalanx.records.rundir import RunDir
+from phalanx.records.summary import Summary
+from phalanx.spec.loader import job_from_mapping
+
+_CURVES = {
+    "loss": "train_loss",
+    "accuracy": "train_accuracy",
+    "val_loss": "val_loss",
+    "val_accuracy": "val_accuracy",
+}
+
+
+class _Variable(Protocol):
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def assign(self, value: npt.NDArray[np.float32]) -> object: ...
+
+
+class _Model(Protocol):
+    @property
+    def weights(self) -> Sequence[_Variable]: ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a training came to.
+
+    Attributes:
+        summary: As `phalanx train --json` prints it.
+        history: By epoch, under the names that Keras uses.
+    """
+
+    summary: Summary
+    history: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def load_into(self, model: _Model) -> None:
+        """Give a model the trained weights.
+
+        Args:
+            model: Made by the same function.
+
+        Raises:
+            SpecError: It is another model.
+        """
+        arrays = self._arrays()
+        shapes = [tuple(one.shape) for one in model.weights]
+        if shapes != [array.shape for array in arrays]:
+            raise SpecError("the trained weights do not fit this model; make it the same way")
+        for variable, array in zip(model.weights, arrays, strict=True):
+            variable.assign(array)
+
+    def _arrays(self) -> list[npt.NDArray[np.float32]]:
+        newest = max((Path(self.summary.run_dir) / "checkpoints").glob("samples-*.safetensors"))
+        with safe_open(newest, framework="np") as file:
+            order = msgspec.json.decode((file.metadata() or {})["variables"], type=list[str])
+            return [file.get_tensor(name) for name in order]
+
+
+def fit(
+    model: Callable[..., object] | str,
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    batch_size: int = 32,
+    epochs: int = 1,
+    validation_split: float = 0.0,
+    workers: int = 1,
+    strategy: str | Mapping[str, object] = "allreduce",
+    optimizer: str | Mapping[str, object] = "adam",
+    settings: Mapping[str, object] | None = None,
+    runs: Path = api.DEFAULT_RUNS,
+) -> Fitted:
+    """Train a Keras model on several processes.
+
+    Args:
+        model: A function that returns a `keras.Model` with one output per class (logits), or its
+            `package.module:function`. It is called in other processes, so it must be importable
+            there: not a lambda, and not from a notebook.
+        x: Inputs, the first axis counts samples.
+        y: Labels as whole numbers.
+        batch_size: Samples per step over all workers together.
+        epochs: Passes over the samples.
+        validation_split: Share of the samples that is held out and measured after every epoch.
+        workers: Processes that compute gradients.
+        strategy: As in a job file.
+        optimizer: As in a job file.
+        settings: Any other part of a job file.
+        runs: Where the run directory is made.
+
+    Returns:
+        Summary and history; `load_into` gives a model of yours the weights.
+    """
+    with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
+        arrays = Path(folder) / "arrays.npz"
+        np.savez(arrays, x=np.asarray(x), y=np.asarray(y))
+        job = job_from_mapping(
+            {
+                "backend": "tensorflow",
+                "model": _named(model),
+                "data": {
+                    "name": str(arrays),
+                    "normalize": "none",
+                    "validation": validation_split,
+                },
+                "batch": {"global": batch_size},
+                "epochs": epochs,
+                "workers": workers,
+                "strategy": strategy if isinstance(strategy, str) else dict(strategy),
+                "optimizer": optimizer if isinstance(optimizer, str) else dict(optimizer),
+                **(settings or {}),
+            }
+        )
+        summary = api.train(job, runs=runs, cache_root=Path(folder) / "cache")
+    return Fitted(summary, _history(RunDir(Path(summary.run_dir))))
+
+
+def _named(model: Callable[..., object] | str) -> str:
+    """`package.module:function` of a function that other processes can import."""
+    if isinstance(model, str):
+        return model
+    name = getattr(model, "__qualname__", "")
+    if not inspect.isfunction(model) or not name.isidentifier():
+        raise SpecError("the model must be a function of a module: other processes call it too")
+    module = model.__module__
+    if module == "__main__":
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        if file is None:
+            raise SpecError(
+                f"{name} exists in this session only; put it into a file and import it from there"
+            )
+        module = Path(file).stem
+    return f"{module}:{name}"
+
+
+def _history(run: RunDir) -> dict[str, list[float | None]]:
+    """Curves over epochs, from whoever wrote them."""
+    found = {
+        event.epoch: event
+        for process in ("worker-0", "controller")
+        for event in read_events(run.events_path(process), Epoch)
+        if isinstance(event, Epoch)
+    }
+    epochs = [found[number] for number in sorted(found)]
+    return {name: [getattr(one, key) for one in epochs] for name, key in _CURVES.items()}
