@@ -10,6 +10,7 @@ import pytest
 
 from phalanx.records.events import Considered, Decision, Event, Resumed, Step, Switched
 from phalanx.records.rundir import RunDir
+from support.apart import ApartPlace
 from support.runs import Place, events_of
 
 Kind = TypeVar("Kind", bound=Event)
@@ -91,7 +92,11 @@ def test_the_moment_comes_with_the_decay_and_its_reasons_are_recorded(place: Pla
     assert f"after {switch['samples']:,} samples" in " ".join(shown.stdout.split())
 
 
-def test_a_bad_switch_is_undone_from_the_snapshot(place: Place) -> None:
+@pytest.mark.parametrize("kind", [Place, ApartPlace])
+def test_a_bad_switch_is_undone_from_the_snapshot(
+    kind: type[Place], tmp_path: Path, cache: Path
+) -> None:
+    place = kind(tmp_path, cache)
     (place.folder / "nets.py").write_text(POISONED)
     summary, run = train(
         place,

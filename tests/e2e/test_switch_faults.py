@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from safetensors.torch import load_file
 
 from phalanx.records.events import Decision, Failure, ServerRestored, Switched, Warned
 from phalanx.records.rundir import RunDir
+from support.apart import ApartPlace
 from support.runs import Place, events_of
 
 NUM_TRAIN, NUM_STEPS, EPOCHS = 1294, 21, 2
@@ -29,6 +32,12 @@ COLOCATED = {
     "min_shard_bytes": 1024,
 }
 APART = COLOCATED | {"servers": 2}
+WORKERS = ["worker-0", "worker-1"]
+HELPERS = [
+    ("server-1", "making server"),
+    ("server-0", "flushing"),
+    ("evaluator-0", "meeting servers"),
+]
 
 
 def job(servers: dict[str, Any] = COLOCATED, *, back: float = 0.8) -> dict[str, Any]:
@@ -84,8 +93,16 @@ class Stage:
 
 
 @pytest.fixture
-def stage(place: Place) -> Stage:
-    return Stage(place)
+def stage(request: pytest.FixtureRequest, tmp_path: Path, cache: Path) -> Stage:
+    """In one run directory for all processes, or with one for each."""
+    kind: type[Place] = getattr(request, "param", Place)
+    return Stage(kind(tmp_path, cache))
+
+
+def struck(*there: tuple[str, str], apart: Sequence[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Processes and moments, for runs in one directory and for runs without a common one."""
+    cases = [(Place, *one) for one in there] + [(ApartPlace, *one) for one in apart]
+    return pytest.mark.parametrize(("stage", "process", "moment"), cases, indirect=["stage"])
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +137,10 @@ def assert_nothing_is_lost(summary: dict[str, Any], undisturbed: dict[str, Any])
     assert summary["train_loss"] == pytest.approx(undisturbed["train_loss"], abs=1e-5)
 
 
-@pytest.mark.parametrize("moment", ["leaving lockstep", "entering lockstep", "putting together"])
-@pytest.mark.parametrize("process", ["worker-0", "worker-1"])
+@struck(
+    *product(WORKERS, ["leaving lockstep", "entering lockstep", "putting together"]),
+    apart=[("worker-0", "putting together")],
+)
 def test_under_lockstep_rules_the_run_ends_with_the_cause_and_is_taken_up(
     stage: Stage, undisturbed: dict[str, Any], process: str, moment: str
 ) -> None:
@@ -135,8 +154,10 @@ def test_under_lockstep_rules_the_run_ends_with_the_cause_and_is_taken_up(
     assert_nothing_is_lost(summary, undisturbed)
 
 
-@pytest.mark.parametrize("moment", ["entering servers", "making server", "joined"])
-@pytest.mark.parametrize("process", ["worker-0", "worker-1"])
+@struck(
+    *product(WORKERS, ["entering servers", "making server", "joined"]),
+    apart=[("worker-0", "joined"), ("worker-1", "making server")],
+)
 def test_a_worker_lost_on_the_way_to_servers_is_replaced_and_nothing_is_lost(
     stage: Stage, process: str, moment: str
 ) -> None:
@@ -159,8 +180,10 @@ def test_a_worker_lost_on_the_way_to_servers_is_replaced_and_nothing_is_lost(
     assert summary["test_accuracy"] > 0.6
 
 
-@pytest.mark.parametrize("moment", ["flushing", "handing over"])
-@pytest.mark.parametrize("process", ["worker-0", "worker-1"])
+@struck(
+    *product(WORKERS, ["flushing", "handing over"]),
+    apart=[("worker-0", "handing over"), ("worker-1", "flushing")],
+)
 def test_a_worker_lost_while_handing_over_is_waited_for(
     stage: Stage, process: str, moment: str
 ) -> None:
@@ -178,10 +201,7 @@ def test_a_worker_lost_while_handing_over_is_waited_for(
     assert summary["test_accuracy"] > 0.6
 
 
-@pytest.mark.parametrize(
-    ("moment", "process"),
-    [("making server", "server-1"), ("flushing", "server-0"), ("meeting servers", "evaluator-0")],
-)
+@struck(*HELPERS, apart=HELPERS)
 def test_servers_of_their_own_and_the_evaluator_are_replaced(
     stage: Stage, undisturbed: dict[str, Any], moment: str, process: str
 ) -> None:

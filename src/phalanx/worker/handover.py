@@ -30,6 +30,7 @@ from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.switch import SwitchSpec
+from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.rate import Ramp
 
 # What the update rules remember of the direction in which parameters were moving.
@@ -127,3 +128,12 @@ def set_statistics(replica: Replica, statistics: bytes) -> None:
     """Go on from these batch-norm statistics; empty: from the replica's own."""
     if statistics:
         replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))
+
+
+def read_statistics(replica: Replica, checkpoints: Checkpoints, name: str) -> None:
+    """Go on from the batch-norm statistics of a checkpoint, if the model has any."""
+    if replica.buffers.numel() == 0:
+        return
+    found = checkpoints.take(name, only=["replica.buffers"])
+    if found is not None:
+        replica.buffers.copy_(found.tensors["replica.buffers"])

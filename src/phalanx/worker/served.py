@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-import numpy as np
 import torch
 
 from phalanx.comm.solo import SoloCollective
@@ -41,7 +40,7 @@ from phalanx.wire.serving import (
 )
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints
-from phalanx.worker.handover import Entry
+from phalanx.worker.handover import Entry, read_statistics, set_statistics
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.keeper import rescue_memory
 from phalanx.worker.rate import Rate
@@ -138,7 +137,8 @@ class ServedWorker:
         self.handed_over = False
         self.paused_at = time.monotonic()
         """When this worker was last told that there is nothing to do."""
-        self._take_up_statistics()
+        if entry.checkpoint is not None:
+            read_statistics(self._replica, self._checkpoints, entry.checkpoint)
 
     def do(
         self, on_start: Callable[[], object], on_end: Callable[[], object] = lambda: None
@@ -364,7 +364,7 @@ class ServedWorker:
             case Work():
                 self._wanted = max(0, self._wanted - len(order.tickets))
                 self._take_tickets(order.tickets)
-                self._take_statistics(order.statistics)
+                set_statistics(self._replica, order.statistics)
             case Pause():
                 self._pause(order)
             case Offer():
@@ -452,20 +452,6 @@ class ServedWorker:
 
     def _limit(self, activity: str) -> Deadline:
         return Deadline.after(self._station.job.deadlines.exchange_s, activity)
-
-    def _take_statistics(self, statistics: bytes) -> None:
-        if statistics:
-            values = np.frombuffer(statistics, dtype=np.float32).copy()
-            self._replica.buffers.copy_(torch.from_numpy(values))
-
-    def _take_up_statistics(self) -> None:
-        """Go on from the statistics of the checkpoint that this worker comes in with."""
-        name = self._entry.checkpoint
-        if name is None or self._replica.buffers.numel() == 0:
-            return
-        found = self._checkpoints.take(name, only=["replica.buffers"])
-        if found is not None:
-            self._replica.buffers.copy_(found.tensors["replica.buffers"])
 
     def _host_server(self) -> HostedServer | None:
         station = self._station
