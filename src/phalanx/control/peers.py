@@ -102,8 +102,9 @@ class PeerCoordinator(Coordinator):
         match message:
             case Idle():
                 self._begin(process, message.num_samples)
-            case Begun() if process == self._chief:
-                self._begun()
+            case Begun():
+                if process == self._chief:
+                    self._begun()
             case Relay():
                 self._desk.send(message.process, Relayed(process, message.body))
             case Note():
@@ -115,7 +116,7 @@ class PeerCoordinator(Coordinator):
             case Done():
                 self._done(process, message)
             case _:
-                pass
+                raise AssertionError(f"{process} said {message}, which is not for this coordinator")
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:

@@ -81,12 +81,11 @@ class Book:
 
     @property
     def is_mid_epoch_checkpoint_due(self) -> bool:
-        """Whether the state is written down before the next step."""
+        """Whether the state is written down before the next step, where all step together."""
         every = self._job.checkpoint.every_steps
         if every is None or self.is_at_end_of_epoch:
             return False
-        step = -(-self.position.epoch_samples // self._job.global_batch)
-        return step > 0 and step % every == 0
+        return self.position.updates % every == 0
 
     def note_evaluation(self, part: str, measures: Measures) -> None:
         """A part has been measured."""

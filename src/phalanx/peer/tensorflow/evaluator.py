@@ -44,6 +44,7 @@ class _Evaluator:
         maker = StepMaker(station.job, self._network, options=None, may_be_empty=False)
         self._evaluate = tf.function(maker.measure, reduce_retracing=True)
         self._transform = make_transform(dataset.train, ())
+        self._stored: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
 
     def measure(self, ask: Ask) -> Answer:
         self._station.tally.activity = f"measuring {ask.part}"
@@ -53,7 +54,10 @@ class _Evaluator:
         part = self._dataset.test if ask.part == "test" else self._dataset.validation
         plan = eval_plan(part, rank=0, num_workers=1, worker_batch=_BATCH)
         loss_sum, num_correct, num_samples = 0.0, 0, 0
-        for inputs, targets, count in batches(hold(part), plan, self._transform, prefetch=2):
+        if ask.part not in self._stored:
+            self._stored[ask.part] = hold(part)
+        stored = self._stored[ask.part]
+        for inputs, targets, count in batches(stored, plan, self._transform, prefetch=2):
             loss, correct = self._evaluate(inputs, targets)
             loss_sum += float(loss)
             num_correct += int(correct)

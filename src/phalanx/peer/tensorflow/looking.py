@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import msgspec
 
 from phalanx.data.pipeline import Dataset
-from phalanx.errors import PeerError
 from phalanx.peer.tensorflow.book import Book, Measures
 from phalanx.peer.tensorflow.evaluator import LOOK_FILE
 from phalanx.peer.tensorflow.files import Arrays, open_files
-from phalanx.peer.tensorflow.network import Network
+from phalanx.peer.tensorflow.network import Network, without_optimizer
 from phalanx.peer.tensorflow.talk import Answer, Ask, Present, tell, understand
 from phalanx.records.improvement import may_stop
 from phalanx.records.position import Position
-from phalanx.wire.deadline import Deadline
 from phalanx.wire.peers import Relayed
 from phalanx.worker.station import Station
 
@@ -97,6 +95,7 @@ class Looking:
             return None
         self._ask(self._make("test", None, 0.0))
         self.wait()
+        self._files.drop([LOOK_FILE])
         return self._test
 
     def attend(self) -> None:
@@ -111,15 +110,11 @@ class Looking:
     def wait(self) -> None:
         """Wait until nothing is being looked at.
 
-        Raises:
-            PeerError: The evaluator does not answer.
+        The controller replaces an evaluator that is lost or frozen, and the lifelines end this
+        process with the run: an evaluation takes as long as it takes.
         """
-        deadline = Deadline.after(self._job.deadlines.start_s, "the evaluator")
         while self._look is not None:
-            try:
-                self._take(self._station.control.inbox.get(timeout=max(0.01, deadline.remaining_s)))
-            except queue.Empty:
-                raise PeerError("the evaluator does not answer") from deadline.error()
+            self._take(self._station.control.inbox.get())
 
     def _make(self, part: str, train: Measures | None, lr: float) -> _Look:
         self._number += 1
@@ -135,7 +130,7 @@ class Looking:
 
     def _ask(self, look: _Look) -> None:
         self._look = look
-        self._files.save(LOOK_FILE, look.state, {})
+        self._files.save(LOOK_FILE, without_optimizer(look.state), {})
         if self._is_present:
             tell(self._station, EVALUATOR, Ask(look=look.number, part=look.part))
 

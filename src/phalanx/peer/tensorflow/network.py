@@ -137,10 +137,9 @@ class Network:
         Raises:
             EngineError: The state is of another model or optimiser; nothing was changed.
         """
-        given = {name: one.shape for name, one in state.items() if name.startswith(_ALL)}
+        wanted = state if optimizer else without_optimizer(state)
+        given = {name: one.shape for name, one in wanted.items() if name.startswith(_ALL)}
         own = {name: one.shape for name, one in self.state(optimizer=optimizer).items()}
-        if not optimizer:
-            given = {name: one for name, one in given.items() if not name.startswith(_OPTIMIZER)}
         if own != given:
             odd = sorted(name for name in own.keys() | given if own.get(name) != given.get(name))
             raise EngineError(
@@ -177,6 +176,11 @@ class Network:
 
 
 _ALL = (_PARAMETERS, _STATISTICS, _OPTIMIZER)
+
+
+def without_optimizer(state: Arrays) -> Arrays:
+    """What is needed of a state to measure it."""
+    return {name: one for name, one in state.items() if not name.startswith(_OPTIMIZER)}
 
 
 def _read(variable: tf.Variable) -> npt.NDArray[np.float32]:
