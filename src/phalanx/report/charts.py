@@ -282,7 +282,12 @@ def heat_map(rows: Rows, names: Sequence[str], *, x_title: str, y_title: str) ->
         max(180, 16 * len(names)),
         mark={"type": "rect", "tooltip": {"content": "data"}},
         encoding={
-            "x": {**axes, "field": "x", "title": x_title, "axis": {"labelAngle": -45}},
+            "x": {
+                **axes,
+                "field": "x",
+                "title": x_title,
+                "axis": {"labelAngle": -45, "labelOverlap": False},
+            },
             "y": {**axes, "field": "y", "title": y_title},
             "color": {
                 "field": "value",
