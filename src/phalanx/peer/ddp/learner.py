@@ -76,7 +76,8 @@ class PlainLearner:
         """Measure one batch without learning."""
         if len(batch.targets) == 0:
             return Evaluation(0.0, 0, 0)
-        self.module.eval()
+        if self.module.training:
+            self.module.eval()
         with torch.inference_mode():
             loss_sum, num_correct = self.loss(self.module, batch)
         return Evaluation(float(loss_sum), int(num_correct), len(batch.targets))

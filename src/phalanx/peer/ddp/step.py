@@ -119,7 +119,9 @@ class DdpSteps:
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         module = self._ddp if self._ddp is not None else self._learner.module
         if len(batch.targets) > 0:
-            module.train()
+            # Only when needed: it visits every layer.
+            if not self._learner.module.training:
+                module.train()
             return self._learner.loss(module, batch)
         # Others have samples and wait for this worker's gradients: zeros, by way of a made-up
         # sample that is seen in evaluation mode, so that running statistics show no trace of it.
