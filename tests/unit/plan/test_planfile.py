@@ -53,9 +53,7 @@ def test_the_job_has_the_chosen_settings() -> None:
 def test_only_plans_for_this_machine_start_here() -> None:
     plan, _ = planned(world([machine("ada")]))
     assert planned_job(plan, "ada").workers == 1
-    with pytest.raises(
-        SpecError, match="gives work to ada, and this machine is bob; name"
-    ):
+    with pytest.raises(SpecError, match="gives work to ada, and this machine is bob; name"):
         planned_job(plan, "bob")
     assert planned_job(msgspec.structs.replace(plan, pool="pool.yaml"), "bob").workers == 1
 

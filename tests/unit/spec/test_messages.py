@@ -12,11 +12,15 @@ MODELS = (
     "(built in: mlp, cnn, mnist-cnn, resnet, densenet, redshift, land-cover; "
     "or package.module:function)"
 )
+STRATEGIES = (
+    "(valid: single, allreduce, local_sgd, parameter_server, switch, split, mirrored, "
+    "central_storage)"
+)
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
-    "(valid: batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, inject, loss, "
-    "model, name, observe, optimizer, pin, precision, profile, schedule, seed, strategy, "
-    "threads, workers)"
+    "(valid: backend, batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, infer, "
+    "inject, loss, model, name, observe, optimizer, pin, precision, profile, schedule, seed, "
+    "strategy, threads, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
@@ -76,8 +80,7 @@ UNKNOWN_NAMES = [
     (
         "strategy: allreduc",
         2,
-        "unknown strategy 'allreduc'; did you mean 'allreduce'? "
-        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
+        f"unknown strategy 'allreduc'; did you mean 'allreduce'? {STRATEGIES}",
     ),
     (
         "optimizer: SGD",
@@ -96,14 +99,12 @@ UNKNOWN_NAMES = [
     (
         "strategy: {}",
         2,
-        "strategy has no name; add one, such as 'name: single' "
-        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
+        f"strategy has no name; add one, such as 'name: single' {STRATEGIES}",
     ),
     (
         "strategy: {name: [single]}",
         2,
-        "strategy.name must be text, not [single] "
-        "(valid: single, allreduce, local_sgd, parameter_server, switch)",
+        f"strategy.name must be text, not [single] {STRATEGIES}",
     ),
 ]
 

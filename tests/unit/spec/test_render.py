@@ -106,6 +106,10 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
         model.pop("depth", None)
     if model.get("name") == "land-cover":
         model.pop("modalities", None)
+    # What other backends refuse is theirs to test; here every setting is to be seen.
+    mapping.pop("backend", None)
+    if mapping.get("strategy", {}).get("name") in ("mirrored", "central_storage"):
+        mapping["strategy"] = {"name": "allreduce"}
     make_data_consistent(mapping)
     if mapping.get("strategy", {}).get("name") == "single":
         mapping["workers"] = 1
@@ -131,7 +135,24 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
         make_serving_consistent(mapping, mapping["strategy"])
     if mapping.get("strategy", {}).get("name") == "switch":
         make_switch_consistent(mapping)
+    if mapping.get("strategy", {}).get("name") == "split":
+        make_split_consistent(mapping, mapping["strategy"])
+    served = mapping.get("strategy", {}).get("name") in ("parameter_server", "switch")
+    if served or mapping.get("backend", "native") != "native":
+        mapping.pop("infer", None)
     return mapping
+
+
+def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object]) -> None:
+    """Parts on workers that there are; nothing that cuts batches or measures precisions."""
+    if isinstance(strategy.get("placement"), dict):
+        strategy["placement"] = dict.fromkeys(strategy["placement"], 0)
+    strategy["replicate"] = dict.fromkeys(strategy.get("replicate", {}), [0])
+    for key in ("memory", "speeds"):
+        strategy.pop(key, None)
+    mapping.get("batch", {}).pop("shares", None)
+    mapping.get("data", {}).pop("shard", None)
+    mapping.pop("precision", None)
 
 
 def make_data_consistent(mapping: dict[str, object]) -> None:
