@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
@@ -26,6 +26,7 @@ from phalanx.records.manifest import (
     read_manifest,
     write_manifest,
 )
+from phalanx.records.position import CHECKPOINT_PATTERN, newest_position
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
@@ -155,6 +156,76 @@ def resume(
         return _carry_out_there(request, found, observers)
 
 
+def infer(
+    run: RunDir,
+    *,
+    runs: Path = DEFAULT_RUNS,
+    layout: Literal["own", "split", "data"] = "own",
+    workers: int | None = None,
+    batch: int = 1,
+    requests: int = 50,
+    observers: Sequence[Observer] = (),
+) -> Summary:
+    """Measure how fast the newest checkpoint of a run answers, in a new run directory.
+
+    Args:
+        run: Whose network to ask.
+        runs: Where the new run directory is made.
+        layout: As the run had it, the network split over workers, or a copy on each.
+        workers: How many; None: as the run had.
+        batch: Samples in a request.
+        requests: Requests, one at a time and in a row.
+        observers: Who follows it.
+    """
+    manifest = read_manifest(run)
+    position = newest_position(run.checkpoints)
+    newest = sorted(run.checkpoints.glob(CHECKPOINT_PATTERN))
+    if position is None or not newest:
+        raise StoreError(f"run {run.name} has no checkpoint to ask")
+    job = job_from_mapping(
+        _asked(manifest.job, layout, workers)
+        | {
+            "infer": {"batch": batch, "requests": requests},
+            "epochs": max(1, position.epoch),
+            "profile": None,
+            "early_stop": None,
+            "inject": [],
+        }
+    )
+    fresh = RunDir.create(runs, f"{job.name}-infer")
+    fresh.checkpoints.mkdir(exist_ok=True)
+    shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
+    data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
+    write_manifest(fresh, describe(job, data_root=data_root, cache_root=cache_root))
+    request = RunRequest(
+        job=job,
+        run=fresh,
+        data_root=data_root,
+        cache_root=cache_root,
+        resume=fresh.checkpoints,
+    )
+    return _carry_out(request, observers)
+
+
+def _asked(
+    job: Mapping[str, Any], layout: Literal["own", "split", "data"], workers: int | None
+) -> dict[str, object]:
+    """The job with the layout that is asked for."""
+    found: dict[str, object] = dict(job)
+    count = workers or int(job["workers"])
+    strategy = job["strategy"]
+    if layout == "split" and strategy["name"] != "split":
+        strategy = {"name": "split"}
+    elif layout == "data" or strategy["name"] in ("parameter_server", "switch"):
+        strategy = {"name": "allreduce" if count > 1 else "single"}
+    if strategy["name"] == "single":
+        count = 1
+    if strategy["name"] == "split" and job["precision"] == "auto":
+        found["precision"] = "fp32"
+    found["batch"] = {key: value for key, value in job["batch"].items() if key != "shares"}
+    return found | {"strategy": strategy, "workers": count}
+
+
 def plan_job(
     job: JobSpec | dict[str, object],
     *,
@@ -223,10 +294,13 @@ def survey(
     Raises:
         PlanError: Nothing is known.
     """
+    from msgspec.structs import replace
+
     from phalanx.plan.calibrate import calibrate as fit_runs
     from phalanx.plan.calibrate import read_runs
     from phalanx.plan.gather import is_enough, local_world, pool_world
     from phalanx.plan.machines import Reference, pool_links
+    from phalanx.plan.splitting import read_parts
     from phalanx.pool.this_machine import measure_this_machine
 
     if job.backend != "native":
@@ -245,11 +319,12 @@ def survey(
             "`phalanx plan` make short runs"
         )
     calibration = fit_runs(known, pool_links(pool) if pool is not None else None)
+    parts = read_parts([runs, runs / _TRIALS], job)
     if pool is None:
-        return local_world(job, sizes, calibration, here)
+        return replace(local_world(job, sizes, calibration, here), parts=parts)
     speed = measure_this_machine() if here.host in calibration.fits else None
     own = Reference(host=here.host, speed=speed) if speed is not None else None
-    return pool_world(job, sizes, calibration, pool, own)
+    return replace(pool_world(job, sizes, calibration, pool, own), parts=parts)
 
 
 _TRIALS = "calibration"

@@ -63,3 +63,28 @@ class TestCollective:
             return group.sent_bytes
 
         assert run_ranks(size, body) == [int(2 * (size - 1) / size * 4800)] * size
+
+    def test_what_has_one_tag_arrives_in_the_order_it_was_sent(self, size: int) -> None:
+        def body(group: Collective) -> list[float]:
+            if size == 1:
+                with pytest.raises(ValueError, match="a group of one"):
+                    group.start_send(torch.zeros(1), target=0, tag=0)
+                return []
+            if group.rank == 0:
+                sent = [
+                    group.start_send(torch.full((1000,), float(n)), target=1, tag=n % 2)
+                    for n in range(6)
+                ]
+                for one in sent:
+                    one.wait()
+                return []
+            if group.rank == 1:
+                found = {n: torch.empty(1000) for n in (1, 0, 3, 2, 5, 4)}
+                for n, tensor in found.items():
+                    group.start_receive(tensor, source=0, tag=n % 2).wait()
+                return [found[n][-1].item() for n in range(6)]
+            return []
+
+        found = run_ranks(size, body)
+        if size > 1:
+            assert found[1] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

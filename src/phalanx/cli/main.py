@@ -21,6 +21,7 @@ from phalanx.cli import (
     demo,
     doctor,
     export,
+    infer,
     plan,
     pool,
     profile,
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
+app.command("infer", epilog=infer.EXAMPLES)(infer.infer)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)

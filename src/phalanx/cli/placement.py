@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phalanx.protocol.splitting.choose import Forecast
+from phalanx.protocol.splitting.choose import DATA_PARALLEL, Forecast
 from phalanx.records.events import Placed
 from phalanx.records.summary import SplitSummary
 from phalanx.report.format import format_bytes, format_duration
@@ -17,7 +17,26 @@ def placement_lines(placed: Placed) -> list[str]:
     lines = [f"placement {forecast.placement}{best}: {describe_places(forecast.places)}"]
     lines.append(f"predicted: {_figures(forecast)}")
     lines += [f"  {other.placement} would be: {_figures(other)}" for other in placed.others]
-    return lines
+    return lines + [f"  {reason}" for reason in data_parallel_reasons(placed)]
+
+
+def data_parallel_reasons(placed: Placed) -> list[str]:
+    """Why splitting the network, or rather not: the same numbers under data parallelism."""
+    other = next((one for one in placed.others if one.placement == DATA_PARALLEL), None)
+    if other is None:
+        return []
+    own = placed.forecast
+    faster, slower = ("split", "data parallelism")
+    factor = other.step_s / own.step_s
+    if factor < 1:
+        faster, slower, factor = slower, faster, 1 / factor
+    sent = other.sent_bytes / max(1, own.sent_bytes)
+    traffic = f"sends {sent:,.0f} times less" if sent >= 1 else f"sends {1 / sent:,.1f} times more"
+    return [
+        f"{faster} is expected to be {factor:.1f} times as fast as {slower}: splitting {traffic}, "
+        f"and its busiest worker computes {format_duration(max(own.busy_s))} of each step, against "
+        f"{format_duration(max(other.busy_s))}"
+    ]
 
 
 def describe_places(places: Mapping[str, Sequence[int]]) -> str:

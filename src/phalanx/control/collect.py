@@ -76,6 +76,7 @@ def summarise(
         parameters_sha256=outcome.parameters_sha256,
         serving=coordinator.serving,
         split=_split(run, coordinator),
+        inference=outcome.inference,
         switches=[
             SwitchSummary(
                 before=one.before,

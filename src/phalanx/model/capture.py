@@ -29,9 +29,7 @@ def parts_of(module: nn.Module) -> PartedNetwork:
         # It looks at the number of axes, which a trace cannot know.
         graph = _Tracer(autowrap_functions=(flatten_rows,)).trace(module)
         traced = fx.GraphModule(module, graph)
-    except (
-        Exception
-    ) as error:  # tracing runs the user's code, which may raise anything
+    except Exception as error:  # tracing runs the user's code, which may raise anything
         raise SpecError(
             f"the parts of {type(module).__name__} could not be found: "
             f"{type(error).__name__}: {error}{_HINT}"

@@ -39,7 +39,7 @@ def reasons(findings: Findings, world: World) -> list[str]:
     """What speaks for the choice and what it rests on."""
     chosen = findings.chosen
     found = [_limits(_prediction(chosen)), _split(chosen)]
-    found += [_all_machines(findings, world), _looser(findings)]
+    found += [_all_machines(findings, world), _looser(findings), _parts(findings)]
     found += _refusals(findings)
     if not findings.complete:
         found.append(
@@ -101,6 +101,29 @@ def _why_workers(findings: Findings) -> str:
             f"{ratio:.2f} times as long"
         )
     return f"{count} {noun} would gain less than can be told apart"
+
+
+def _parts(findings: Findings) -> str:
+    """Splitting the network against giving everyone a copy, each at its best."""
+    best: dict[str, Prediction] = {}
+    for option in findings.options:
+        name = option.candidate.strategy.name
+        if option.prediction is not None and name in ("split", "allreduce"):
+            known = best.get(name)
+            if known is None or option.prediction.total_s.value < known.total_s.value:
+                best[name] = option.prediction
+    if len(best) < 2:
+        return ""
+    split, copies = best["split"], best["allreduce"]
+    ratio = copies.step_s.value / split.step_s.value
+    which = "as fast" if ratio >= 1 else "as slow"
+    return (
+        f"the network split over machines would be {max(ratio, 1 / ratio):.2f} times {which} as a "
+        f"copy on each: every worker sends {split.sent_bytes_per_step / 1e6:.2f} MB per step "
+        f"against {copies.sent_bytes_per_step / 1e6:.2f} MB, and computes "
+        f"{split.parts.compute_s * 1e3:.0f} ms and waits {split.parts.wait_s * 1e3:.0f} ms against "
+        f"{copies.parts.compute_s * 1e3:.0f} ms and {copies.parts.wait_s * 1e3:.0f} ms"
+    )
 
 
 def _limits(prediction: Prediction) -> str:

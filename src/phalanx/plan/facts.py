@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from phalanx.protocol.splitting.graph import Graph
+
 BYTES_PER_FLOAT = 4
 # Share of the computation that threads divide among them; the rest is done by one. A ResNet-20 on
 # two threads was 1.7 times as fast as on one.
@@ -201,6 +203,17 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return self.corrections.get(family, Correction())
 
 
+class PartsFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a network, as a split run measured them."""
+
+    graph: Graph
+    forward_s: tuple[float, ...]
+    """Of each part for a batch, on the chief's machine; only their proportions count."""
+    backward_s: tuple[float, ...]
+    run: str
+    """That measured them."""
+
+
 class World(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that predictions are made from."""
 
@@ -211,3 +224,5 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     costs: Costs = Costs()
     sources: tuple[str, ...] = ()
     """Where the facts come from, for people."""
+    parts: PartsFacts | None = None
+    """What is known of the network's parts; None: no split run of it."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from phalanx.plan.placement import Candidate
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec
 
@@ -22,6 +23,9 @@ def strategy_label(strategy: StrategySpec) -> str:
     if isinstance(strategy, SwitchSpec):
         phases = " to ".join(_phase(phase.strategy) for phase in strategy.resolved)
         return f"switch {phases}"
+    if isinstance(strategy, SplitSpec):
+        pieces = f", {strategy.micro_batches} micro-batches" if strategy.micro_batches > 1 else ""
+        return "split" + pieces + (", bf16" if strategy.wire == "bf16" else "")
     if isinstance(strategy, ParameterServerSpec):
         return f"parameter_server {_consistency(strategy)}"
     return strategy.name

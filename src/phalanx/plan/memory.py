@@ -10,6 +10,7 @@ from __future__ import annotations
 from phalanx.plan.facts import World
 from phalanx.plan.placement import Candidate, Seat
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import SwitchSpec
 
 # What the system and other programs keep for themselves.
@@ -44,8 +45,10 @@ def _seat_bytes(seat: Seat, candidate: Candidate, world: World, *, server_bytes:
     tensors = 3 + (0 if served and not isinstance(candidate.strategy, SwitchSpec) else 1) * (
         model.num_moments
     )
+    # A split is checked part by part where it is placed; on the whole each has its share.
+    share = candidate.num_workers if isinstance(candidate.strategy, SplitSpec) else 1
     need = sum(
-        model.process_bytes + tensors * model.size_bytes + batch * model.sample_bytes
+        int(model.process_bytes + tensors * model.size_bytes / share) + batch * model.sample_bytes
         for batch in seat.batches
     )
     if seat.servers:

@@ -20,8 +20,10 @@ from phalanx.plan.placement import Candidate
 from phalanx.plan.price import cost_of, energy_of
 from phalanx.plan.result import Pace, Prediction, StepParts, around
 from phalanx.plan.serving import serving_pace
+from phalanx.plan.splitting import split_pace
 from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 
 # When a switch comes that chooses its moment by itself: at the first decay of common schedules.
@@ -39,7 +41,7 @@ class Refused(msgspec.Struct, frozen=True):
 class Phase(msgspec.Struct, frozen=True):
     """One strategy of a run, and its share of all samples."""
 
-    strategy: PhaseStrategy
+    strategy: PhaseStrategy | SplitSpec
     share: float
 
 
@@ -58,7 +60,16 @@ def predict(candidate: Candidate, world: World) -> Prediction | Refused:
     if fault is not None:
         return Refused(fault)
     phases = phases_of(candidate, world)
-    paces = [(corrected(pace_of(phase.strategy, crew, world), world), crew) for phase in phases]
+    paces: list[tuple[Pace, Crew]] = []
+    for phase in phases:
+        strategy = phase.strategy
+        if isinstance(strategy, SplitSpec):
+            pace = split_pace(crew, strategy, world)
+        else:
+            pace = pace_of(strategy, crew, world)
+        if isinstance(pace, str):
+            return Refused(pace)
+        paces.append((corrected(pace, world), crew))
     return _total(candidate, world, needs, phases, paces)
 
 

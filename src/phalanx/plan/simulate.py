@@ -18,6 +18,7 @@ from phalanx.plan.simulate_lockstep import simulate_lockstep
 from phalanx.plan.simulate_serving import ServingSimulation
 from phalanx.plan.simulated import SimulatedRun
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import PhaseStrategy
 
 
@@ -44,17 +45,24 @@ def simulate(
     crew = make_crew(candidate, world)
     if isinstance(crew, str):
         raise PlanError(f"this cannot be simulated: {crew}")
+    phases = phases_of(candidate, world)
     return [
         _simulate_phase(
             crew,
-            phase.strategy,
+            _simulated(phase.strategy),
             world,
             num_rounds=max(1, round(num_rounds * phase.share)),
             disturbances=disturbances,
             seed=seed,
         )
-        for phase in phases_of(candidate, world)
+        for phase in phases
     ]
+
+
+def _simulated(strategy: PhaseStrategy | SplitSpec) -> PhaseStrategy:
+    if isinstance(strategy, SplitSpec):
+        raise PlanError("a split network is not simulated here; its forecast plays the step")
+    return strategy
 
 
 def _simulate_phase(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
+from phalanx.spec.split import SplitSpec
 
 # Too few to be taken for a measurement later, enough to tell how long a step takes.
 LOOK_STEPS = 7
@@ -46,6 +47,12 @@ def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> l
     ]
     if workers < 2:
         return jobs
+    if isinstance(job.strategy, SplitSpec):
+        # Its start tells how heavy each part of the network is.
+        split = {"name": "split"}
+        jobs.append(
+            _short(job, num_samples, batch=batch, steps=LOOK_STEPS, workers=2, strategy=split)
+        )
     server = {"name": "parameter_server", "dispatch": "dynamic"}
     return [
         *jobs,
@@ -78,7 +85,7 @@ def _short(
     data |= {"validation": 0.0, "limit": min(num_samples, wanted), "shard": "auto"}
     data.pop("distribution", None)
     optimizer = {k: v for k, v in _part(mapping, "optimizer").items() if k != "clip_norm"}
-    for key in ("early_stop", "profile", "inject"):
+    for key in ("early_stop", "profile", "inject", "infer"):
         mapping.pop(key, None)
     mapping |= {
         "name": "calibration",

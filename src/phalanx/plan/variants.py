@@ -18,6 +18,7 @@ from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec
 
@@ -46,7 +47,7 @@ def variants(
     machines = [world.machines[name] for name in names]
     for counts in _worker_counts(machines):
         for precision in _precisions(job):
-            for strategy in _strategies(sum(counts), job):
+            for strategy in _strategies(sum(counts), job, world):
                 effect = _effect(strategy, precision, job)
                 if effect not in effects:
                     continue
@@ -70,7 +71,7 @@ def _precisions(job: JobSpec) -> tuple[str, ...]:
     return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
 
 
-def _strategies(num_workers: int, job: JobSpec) -> list[StrategySpec]:
+def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySpec]:
     own = job.strategy
     if num_workers == 1:
         return [SingleSpec()]
@@ -89,6 +90,8 @@ def _strategies(num_workers: int, job: JobSpec) -> list[StrategySpec]:
         LocalSgdSpec(),
         SwitchSpec(),
     ]
+    if world.parts is not None:
+        found.append(SplitSpec())
     if not isinstance(own, SingleSpec) and own not in found:
         found.insert(0, own)
     return found
@@ -99,6 +102,8 @@ def _effect(strategy: StrategySpec, precision: str, job: JobSpec) -> Effect:
         worst: Effect = "exact"
     elif isinstance(strategy, SingleSpec | AllreduceSpec):
         worst = "rounded" if getattr(strategy, "compression", "none") != "none" else "exact"
+    elif isinstance(strategy, SplitSpec):
+        worst = "exact" if strategy.wire == "fp32" else "rounded"
     elif isinstance(strategy, ParameterServerSpec) and strategy.synchronous:
         worst = "rounded" if strategy.compression != "none" else "exact"
     else:
@@ -161,7 +166,8 @@ def _batches(
     known = [fit for fit in fits if fit is not None]
     # Where batches are handed out one by one, whoever is fast takes more of them.
     handed_out = isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
-    if handed_out or len(known) < len(fits):
+    # Every worker of a split sees the whole batch, so its cut does not matter.
+    if handed_out or isinstance(strategy, SplitSpec) or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
     return split_batch(global_batch, each)

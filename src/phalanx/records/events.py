@@ -150,6 +150,9 @@ class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: float
     """For all rows of a batch, on the first of its workers."""
     backward_s: float
+    chief_forward_s: float
+    """The same on the chief, which measured all parts."""
+    chief_backward_s: float
     out_bytes: int
     """For one sample, as it travels."""
     parameters: int
@@ -170,6 +173,7 @@ class Placed(Event):
         latency_s: Of the slowest link from the chief.
         bytes_per_s: Likewise.
         proven: Whether a planned placement is known to be the best.
+        tied: Parts that share weights.
     """
 
     forecast: Forecast
@@ -179,6 +183,7 @@ class Placed(Event):
     latency_s: float
     bytes_per_s: float
     proven: bool
+    tied: list[list[str]] = []
     attempt: int = 1
 
 

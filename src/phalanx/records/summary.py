@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.wire.messages import InferenceFacts
+
 
 class ServingSummary(msgspec.Struct, kw_only=True):
     """What a parameter server adds to the result of a run."""
@@ -122,6 +124,7 @@ class Summary(msgspec.Struct, kw_only=True):
     test_metrics: dict[str, float] = {}
     serving: ServingSummary | None = None
     split: SplitSummary | None = None
+    inference: InferenceFacts | None = None
     switches: list[SwitchSummary] = msgspec.field(default_factory=list)
     overlapped_s: float = 0.0
     cpu_s: float | None = None

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
+from phalanx.spec.infer import InferSpec
 from phalanx.spec.inject import InjectSpec
 from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
@@ -106,6 +107,8 @@ class JobSpec(Spec):
     """How processes and machines are watched."""
     profile: ProfileSpec | None = None
     """Take the times of operators in some epochs; null: in none."""
+    infer: InferSpec | None = None
+    """Measure how fast the trained network answers, at the end; null: do not."""
     deadlines: DeadlineSpec = DeadlineSpec()
     """How long anything may take."""
     inject: ListOf[InjectSpec] = ()
@@ -138,6 +141,14 @@ class JobSpec(Spec):
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
+        served = isinstance(self.strategy, ParameterServerSpec | SwitchSpec)
+        if self.infer is not None and (served or self.backend != "native"):
+            raise fault(
+                f"infer measures single, allreduce, local_sgd and split, not '{self.strategy.name}'"
+                f"{'' if self.backend == 'native' else f' on {self.backend}'}",
+                "; use `phalanx infer` on the finished run",
+                at=("infer",),
+            )
         check_backend(self)
         return self
 

@@ -40,6 +40,10 @@ class SplitSpec(Spec):
     speeds: ListOf[Annotated[float, Field(gt=0)]] | None = None
     """Relative speed of each worker, for planning; null: measured at the start."""
 
+    def __hash__(self) -> int:
+        """Mappings have no hash of their own; planners keep strategies in sets."""
+        return hash(self.model_dump_json())
+
     def check_workers(self, num_workers: int) -> None:
         """Refuse settings that do not fit the number of workers."""
         for key in ("memory", "speeds"):
@@ -49,7 +53,9 @@ class SplitSpec(Spec):
                     f"strategy.{key} takes one entry per worker ({num_workers}), not {len(given)}",
                     at=("strategy", key),
                 )
-        places = [("placement", part, (rank,)) for part, rank in self._explicit.items()]
+        places: list[tuple[str, str, tuple[int, ...]]] = [
+            ("placement", part, (rank,)) for part, rank in self._explicit.items()
+        ]
         places += [("replicate", part, ranks) for part, ranks in self.replicate.items()]
         for key, part, ranks in places:
             if any(rank >= num_workers for rank in ranks):

@@ -81,6 +81,9 @@ class Assembly:
                     packed = given[key].contiguous()
                     collective.start_send(packed, target=0, tag=tag + number).wait()
             tag += len(expected)
+        # A send is done when the bytes have left, not when they are there: whoever closed its
+        # connections now would leave the chief waiting for them.
+        collective.all_reduce(torch.zeros(1))
         return whole
 
     def _given(self, unit: Unit | None) -> dict[str, Tensor]:

@@ -19,7 +19,8 @@ from phalanx.comm.base import Collective, Pending
 from phalanx.engine.probe import Form
 
 _AHEAD = 8
-# Beyond so many messages on their way, a worker waits for the oldest before it sends the next.
+# With more messages on their way, a worker waits for the oldest before it begins a new batch. Never
+# in the middle of one: who should take them may first need something else from this worker.
 _MOST_ON_THE_WAY = 64
 
 
@@ -63,6 +64,10 @@ class Posts:
         """A new piece of work begins; what will be received, in the order it is needed."""
         self._expected = deque(expected)
         self.blocked_s = self.wait_s = 0.0
+        begin = time.perf_counter()
+        while len(self._sent) > _MOST_ON_THE_WAY:
+            self._sent.popleft()[0].wait()
+        self.blocked_s += time.perf_counter() - begin
         self._post()
 
     def send(self, letter: Letter, tensor: Tensor, kind: str) -> None:
@@ -74,8 +79,6 @@ class Posts:
         pending = self._collective.start_send(packed, target=letter.peer, tag=letter.tag)
         self._sent.append((pending, packed))
         self.count(kind, letter.peer, packed.nbytes)
-        while len(self._sent) > _MOST_ON_THE_WAY:
-            self._sent.popleft()[0].wait()
         self.blocked_s += time.perf_counter() - begin
 
     def count(self, kind: str, peer: int, num_bytes: int) -> None:
@@ -93,6 +96,21 @@ class Posts:
         self.blocked_s += blocked_s
         self.wait_s += max(0.0, blocked_s - self._latency_s - memory.nbytes / self._rate)
         return letter.form.unpacked(memory.to(letter.form.dtype))
+
+    def nod(self, peer: int, tag: int) -> None:
+        """Tell a worker without parts that a batch is done."""
+        token = torch.zeros(1, dtype=torch.uint8)
+        pending = self._collective.start_send(token, target=peer, tag=tag)
+        self._sent.append((pending, token))
+
+    def await_nod(self, peer: int, tag: int) -> None:
+        """Wait for that; the deadline of an exchange then holds for a batch, not for an epoch."""
+        begin = time.perf_counter()
+        token = torch.zeros(1, dtype=torch.uint8)
+        self._collective.start_receive(token, source=peer, tag=tag).wait()
+        spent_s = time.perf_counter() - begin
+        self.blocked_s += spent_s
+        self.wait_s += spent_s
 
     def flush(self) -> None:
         """Wait until everything that was sent has left."""

@@ -28,6 +28,8 @@ from phalanx.protocol.splitting.order import BACKWARD, FORWARD, Costs, Op, Sched
 from phalanx.strategy.posts import Letter, Posts
 
 EVALUATION = "evaluation"
+# Above every tag that activations and gradients use.
+_NOD_TAG = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Relay:
             if self._rank in holders
         }
         self._last = len(layout.graph.parts) - 1
+        busy = {worker for holders in layout.places for worker in holders}
+        self._idle = [worker for worker in range(collective.size) if worker not in busy]
         self._orders: dict[int, tuple[Op, ...]] = {}
         self.steps = 0
         self.samples = 0
@@ -141,6 +145,7 @@ class Relay:
                 work.passed.backward_s += took
         self.steps += 1
         self.samples += len(targets)
+        self._keep_step()
         return work.passed
 
     def evaluate(self, inputs: dict[str, Tensor], targets: Tensor) -> Passed:
@@ -153,20 +158,17 @@ class Relay:
         with torch.no_grad():
             for op in order:
                 self._forward(op, work)
+        self._keep_step()
         return work.passed
 
-    def infer(self, inputs: dict[str, Tensor], num_rows: int) -> Tensor | None:
-        """The network's output for some samples, at the worker with the last part."""
-        self._stage.set_training(False)
-        work = _Work(inputs, torch.zeros(num_rows), (num_rows,))
-        work.kind, work.measured = EVALUATION, False
-        order = [Op(FORWARD, 0, number) for number in sorted(self._own)]
-        self.posts.begin(self._expected(order, work))
-        with torch.no_grad():
-            for op in order:
-                self._forward(op, work)
-        saved = work.saved.get((0, self._last))
-        return saved.output if saved is not None else None
+    def _keep_step(self) -> None:
+        """Let workers without parts go through batches no faster than the others."""
+        leader = self._places[self._last][0]
+        if self._rank == leader:
+            for peer in self._idle:
+                self.posts.nod(peer, _NOD_TAG)
+        elif self._rank in self._idle:
+            self.posts.await_nod(leader, _NOD_TAG)
 
     def _order(self, num_rows: int) -> tuple[Op, ...]:
         # A run has full batches, and one that is smaller at the end of an epoch.
@@ -248,7 +250,7 @@ class Relay:
         )
         output = self._stage.run(op.part, read, seed=seed)
         work.saved[op.micro_batch, op.part] = _Saved(output, leaves)
-        if op.part == self._last and work.measured:
+        if op.part == self._last:
             self._measure(op, work, output, first, last)
         for number in self._out[op.part]:
             letter = self._letter(number, op.micro_batch, rows, direction=FORWARD)
@@ -375,7 +377,6 @@ class _Work:
         self.step = 0
         self.global_count = 1
         self.kind = "training"
-        self.measured = True
         self.passed = Passed()
         self.saved: dict[tuple[int, int], _Saved] = {}
         self.losses: dict[int, Tensor] = {}

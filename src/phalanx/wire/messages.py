@@ -64,6 +64,20 @@ class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
     overlapped_s: float = 0.0
 
 
+class InferenceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a trained network answered."""
+
+    layout: str
+    """single, data_parallel or split."""
+    batch: int
+    """Samples in a request."""
+    requests: int
+    latency_p50_s: float
+    latency_p95_s: float
+    samples_per_s: float
+    """With requests in a row, over all workers."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to, measured over all workers."""
 
@@ -84,6 +98,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     test_loss: float | None
     test_accuracy: float | None
     parameters_sha256: str
+    inference: InferenceFacts | None = None
     val_metrics: dict[str, float] = {}
     """What else the data is judged by."""
     test_metrics: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
 from phalanx.comm.base import Collective
@@ -18,7 +19,9 @@ from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.evaluate import Share
 from phalanx.worker.evaluator import run_evaluator
+from phalanx.worker.infer import measure_inference
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.phases import run_switching_helper, run_switching_worker
 from phalanx.worker.replica import build_replica, settle_precision
@@ -94,6 +97,16 @@ def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionCh
         loop.restore()
     loop.advance()
     outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
+    if station.job.infer is not None:
+        station.tally.activity = "answering requests"
+        inference = measure_inference(
+            trainee.replica,
+            trainee.dataset,
+            trainee.collective,
+            spec=station.job.infer,
+            share=trainee.share or Share(trainee.collective.rank, trainee.collective.size),
+        )
+        outcome = msgspec.structs.replace(outcome, inference=inference)
     return Done(times=loop.times(), outcome=outcome)
 
 

@@ -38,6 +38,7 @@ from phalanx.worker.evaluate import Share
 from phalanx.worker.loop import Trainee
 from phalanx.worker.station import Station
 from phalanx.worker.survey import survey_costs, survey_memory
+from phalanx.worker.together import Item, read_together
 
 Train = Callable[[Station, Trainee, PrecisionChoice], Done]
 """Runs the training loop to the end of the job."""
@@ -155,22 +156,15 @@ def agree(
         schedule=spec.schedule,
         memory_bytes=survey_memory(collective, spec),
     )
-    # Pure arithmetic on the same numbers, so every worker comes to the same answer; the chief's
-    # counts all the same, as its machine may round differently.
-    choice = choose(spec, question)
-    choice = _share(choice, collective)
+    # The search may take longer than an exchange is allowed to.
+    found = read_together(collective, lambda: _decide(spec, question))
+    assert found is not None
+    choice = msgspec.json.decode(found.words["choice"], type=Choice)
     return Agreed(graph, forms, choice.places, costs), choice
 
 
-def _share(choice: Choice, collective: Collective) -> Choice:
-    text = msgspec.msgpack.encode(choice)
-    length = torch.tensor([len(text)])
-    collective.broadcast(length)
-    content = torch.zeros(int(length.item()), dtype=torch.uint8)
-    if collective.rank == 0:
-        content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-    collective.broadcast(content)
-    return msgspec.msgpack.decode(content.numpy().tobytes(), type=Choice)
+def _decide(spec: SplitSpec, question: Question) -> Item:
+    return Item({"choice": msgspec.json.encode(choose(spec, question)).decode()}, {})
 
 
 def announce(station: Station, collective: Collective, agreed: Agreed, choice: Choice) -> None:
@@ -187,6 +181,8 @@ def announce(station: Station, collective: Collective, agreed: Agreed, choice: C
                 workers=list(workers),
                 forward_s=costs.forward_s[workers[0]][number],
                 backward_s=costs.backward_s[workers[0]][number],
+                chief_forward_s=costs.forward_s[0][number],
+                chief_backward_s=costs.backward_s[0][number],
                 out_bytes=part.out_bytes,
                 parameters=part.parameters,
                 reads=[graph.parts[source].name for source in part.reads],
@@ -200,6 +196,7 @@ def announce(station: Station, collective: Collective, agreed: Agreed, choice: C
         latency_s=costs.latency_s,
         bytes_per_s=costs.bytes_per_s,
         proven=choice.proven,
+        tied=[[graph.parts[number].name for number in group] for group in graph.tied],
         attempt=station.spec.attempt,
     )
     station.control.send(Placement(msgspec.json.encode(event)))

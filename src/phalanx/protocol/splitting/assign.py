@@ -5,7 +5,8 @@ and whoever waits for it) and `wire` the time for which the step keeps the netwo
 equally fast placements the one with less traffic wins, and a cut has to gain more than it sends.
 Constraint: the parts of a worker fit into its memory.
 
-Units (parts, or groups that share weights) are placed one after another in the order of the parts.
+Units (parts, or groups that share weights; parts without weights go with the one they read) are
+placed one after another in the order of the parts.
 Lower bound of what a partial placement can come to: the largest of
 
 - the busiest worker so far,
@@ -30,8 +31,12 @@ from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.naive import NAIVE, naive_places
 from phalanx.protocol.splitting.order import Costs, Schedule, depths, simulate, wire_s
 
-MOST_NODES = 30_000
+# Operations that are looked at, in all bounds and simulations: a few seconds.
+MOST_WORK = 600_000
+# A simulated operation takes about as long as so many that are only bounded.
+_SIMULATION = 8
 _MOST_ROUNDS = 20
+_MOST_STARTS = 3
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +105,17 @@ def memory_fault(question: Question, places: Places) -> str | None:
     return None
 
 
-def plan_places(question: Question, *, most_nodes: int = MOST_NODES) -> Answer:
+def plan_places(question: Question, *, most_work: int = MOST_WORK) -> Answer:
     """The best placement.
+
+    Args:
+        question: What is to be placed.
+        most_work: Operations after which the search ends without a proof.
 
     Raises:
         PlanError: None fits into the workers' memory.
     """
-    search = _Search(question, most_nodes)
+    search = _Search(question, most_work)
     search.start()
     search.go(0)
     if search.best is None:
@@ -114,16 +123,16 @@ def plan_places(question: Question, *, most_nodes: int = MOST_NODES) -> Answer:
             "no placement of the parts fits into the workers' memory; add workers, or raise "
             "'strategy.memory' or 'strategy.micro_batches'"
         )
-    return Answer(places=search.best, cost_s=search.best_s, proven=search.nodes < most_nodes)
+    return Answer(places=search.best, cost_s=search.best_s, proven=not search.is_spent)
 
 
 class _Search:
-    def __init__(self, question: Question, most_nodes: int) -> None:
+    def __init__(self, question: Question, most_work: int) -> None:
         self._question = question
-        self._most = most_nodes
-        self.nodes = 0
+        self._left = most_work
+        self._seen: dict[Places, float] = {}
         self.best: Places | None = None
-        self.best_s = float("inf")
+        self.best_s = self._worst_s = float("inf")
         self._units = _units(question)
         self._places: list[tuple[int, ...] | None] = [None] * len(question.graph.parts)
         for number, workers in question.fixed.items():
@@ -135,26 +144,35 @@ class _Search:
             for number in range(len(question.graph.parts))
         ]
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the search ended before it had proved anything."""
+        return self._left <= 0
+
     def start(self) -> None:
-        """Find a good placement to begin with."""
-        for places in self._simple():
-            self._consider(places)
+        """Find a good placement to begin with: the best that simple ones lead to."""
+        simple = sorted(
+            (self._consider(places, self._worst_s, anyway=True), places)
+            for places in dict.fromkeys(self._simple())
+        )
+        for cost, places in simple[:_MOST_STARTS]:
+            self._descend(cost, places)
+
+    def _descend(self, here_s: float, places: Places) -> None:
+        """Move single units as long as that makes things better."""
         for _ in range(_MOST_ROUNDS):
-            before = self.best_s
-            if self.best is None:
+            found = [(self._consider(other, here_s), other) for other in self._moved(places)]
+            if not found or min(found)[0] >= here_s:
                 return
-            for places in list(self._moved(self.best)):
-                self._consider(places)
-            if self.best_s >= before:
-                return
+            here_s, places = min(found)
 
     def go(self, depth: int) -> None:
         """Place the unit of that number everywhere, and all that follow."""
-        if self.nodes >= self._most:
+        if self.is_spent:
             return
-        self.nodes += 1
         if depth == len(self._units):
-            self._consider(tuple(place for place in self._places if place is not None))
+            places = tuple(place for place in self._places if place is not None)
+            self._consider(places, self.best_s)
             return
         bounded = []
         for worker in self._workers():
@@ -185,13 +203,34 @@ class _Search:
                 found.append(worker)
         return found
 
-    def _consider(self, places: Places) -> None:
-        if memory_fault(self._question, places) is None:
-            found_s = cost_s(self._question, places)
-            if found_s < self.best_s:
-                self.best, self.best_s = places, found_s
+    def _consider(self, places: Places, limit_s: float, *, anyway: bool = False) -> float:
+        """What a placement costs, or infinity where it does not fit or is no better than a limit.
+
+        Args:
+            places: Of all parts.
+            limit_s: What is sure to cost as much is not looked at any closer.
+            anyway: Also when the search has been long enough.
+        """
+        if places in self._seen or (self.is_spent and not anyway):
+            return self._seen.get(places, self._worst_s)
+        before, self._places = self._places, list(places)
+        bound_s = self._bound()
+        self._places = before
+        if bound_s >= limit_s:
+            return self._worst_s
+        self._seen[places] = self._worst_s
+        if memory_fault(self._question, places) is not None:
+            return self._worst_s
+        micro = min(self._question.micro_batches, self._question.num_rows)
+        self._left -= _SIMULATION * len(places) * micro
+        found_s = self._seen[places] = cost_s(self._question, places)
+        if found_s < self.best_s:
+            self.best, self.best_s = places, found_s
+        return found_s
 
     def _bound(self) -> float:
+        """What the present places can come to at best."""
+        self._left -= len(self._places)
         question, costs = self._question, self._question.costs
         parts, micro = question.graph.parts, min(question.micro_batches, question.num_rows)
         loads = [0.0] * costs.num_workers
@@ -274,6 +313,30 @@ class _Search:
             yield self._with_fixed(naive_places(kind, question.graph, num_workers))
         for worker in range(num_workers):
             yield self._with_fixed(((worker,),) * len(question.graph.parts))
+        yield self._with_fixed(self._by_branches())
+
+    def _by_branches(self) -> Places:
+        """Branches whole, the heaviest first, each where it would be done first."""
+        graph, num_workers = self._question.graph, self._question.costs.num_workers
+        branches: dict[int, list[int]] = {}
+        head: list[int] = []
+        for number, part in enumerate(graph.parts):
+            follows = len(part.reads) == 1 and graph.readers[part.reads[0]] == (number,)
+            head.append(head[part.reads[0]] if follows else number)
+            branches.setdefault(head[number], []).append(number)
+        loads = [0.0] * num_workers
+        found: dict[int, tuple[int, ...]] = {}
+        for branch in sorted(
+            branches.values(), key=lambda one: -sum(self._shortest[number] for number in one)
+        ):
+            after = [
+                loads[worker] + sum(self._seconds(number, worker) for number in branch)
+                for worker in range(num_workers)
+            ]
+            worker = after.index(min(after))
+            loads[worker] = after[worker]
+            found |= dict.fromkeys(branch, (worker,))
+        return tuple(found[number] for number in range(len(graph.parts)))
 
     def _with_fixed(self, places: Places) -> Places:
         found = list(places)
@@ -299,14 +362,28 @@ class _Search:
 
 
 def _units(question: Question) -> list[tuple[int, ...]]:
-    """Groups of parts that are placed together, without those whose place is given."""
-    tied = {number: group for group in question.graph.tied for number in group}
-    found: dict[tuple[int, ...], None] = {}
-    for number in range(len(question.graph.parts)):
-        group = tied.get(number, (number,))
-        if not any(one in question.fixed for one in group):
-            found[group] = None
-    return list(found)
+    """Groups of parts that are placed together, without those whose place is given.
+
+    A part without weights that reads one other part, and is its only reader, goes with it: pools
+    and the like shorten what travels and cost little.
+    """
+    graph = question.graph
+    home = list(range(len(graph.parts)))
+    for group in graph.tied:
+        for number in group:
+            home[number] = group[0]
+    for number, part in enumerate(graph.parts):
+        if part.parameters == 0 and len(part.reads) == 1 and home[number] == number:
+            (source,) = part.reads
+            alone = graph.readers[source] == (number,)
+            shorter = part.out_bytes <= graph.parts[source].out_bytes
+            if alone and shorter and source not in question.fixed:
+                home[number] = home[source]
+    found: dict[int, list[int]] = {}
+    for number, first in enumerate(home):
+        if number not in question.fixed:
+            found.setdefault(first, []).append(number)
+    return [tuple(unit) for unit in found.values()]
 
 
 def _kinds(question: Question) -> list[object]:

@@ -21,6 +21,7 @@ from phalanx.spec.names import did_you_mean
 from phalanx.spec.split import SplitSpec
 
 GIVEN = "given"
+DATA_PARALLEL = "data_parallel"
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,10 @@ def choose(spec: SplitSpec, question: Question) -> Choice:
         for kind in NAIVE
         if kind != name
     ]
+    if num_workers > 1:
+        # Everything everywhere: each worker computes its share of the batch, gradients are summed.
+        everyone = (tuple(range(num_workers)),) * len(graph.parts)
+        others.append(forecast(DATA_PARALLEL, question, everyone))
     return Choice(
         places=places, forecast=forecast(name, question, places), others=others, proven=proven
     )

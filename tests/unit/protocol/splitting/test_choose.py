@@ -40,13 +40,27 @@ def test_patterns_place_parts_and_the_first_match_counts() -> None:
     }
     assert choice.forecast.placement == "given"
     assert choice.forecast.sent_bytes == 2 * 8 * 100
-    assert [one.placement for one in choice.others] == ["round_robin", "by_layers", "by_parameters"]
+    assert [one.placement for one in choice.others] == [
+        "round_robin",
+        "by_layers",
+        "by_parameters",
+        "data_parallel",
+    ]
 
 
 def test_planned_is_compared_with_the_naive_ones_and_is_no_worse() -> None:
     choice = choose(spec(), question())
     assert choice.proven
-    assert all(choice.forecast.step_s <= other.step_s for other in choice.others)
+    naive = [one for one in choice.others if one.placement != "data_parallel"]
+    assert all(choice.forecast.step_s <= other.step_s for other in naive)
+
+
+def test_data_parallelism_is_forecast_from_the_same_numbers() -> None:
+    other = choose(spec(), question()).others[-1]
+    assert other.placement == "data_parallel"
+    # Each worker computes half of everything, there and back, and sends all 55 weights once.
+    assert other.busy_s == pytest.approx([sum(WORK) * 3 / 2] * 2)
+    assert (other.activation_bytes, other.parameter_bytes) == (0, 2 * 55 * 4)
 
 
 def test_replicated_parts_are_held_by_several_workers() -> None:
