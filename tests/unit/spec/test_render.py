@@ -147,7 +147,7 @@ def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object
     """Parts on workers that there are; nothing that cuts batches or measures precisions."""
     if isinstance(strategy.get("placement"), dict):
         strategy["placement"] = dict.fromkeys(strategy["placement"], 0)
-    strategy["replicate"] = dict.fromkeys(strategy.get("replicate", {}), [0])
+    strategy["replicate"] = {part: [0] for part in strategy.get("replicate", {})}
     for key in ("memory", "speeds"):
         strategy.pop(key, None)
     mapping.get("batch", {}).pop("shares", None)
