@@ -124,9 +124,10 @@ def test_empty_parts_are_foreseen(images: tuple[Path, Path]) -> None:
 
 def test_tensorflow_reads_the_decoded_arrays_itself(images: tuple[Path, Path]) -> None:
     _, dataset = make(images)
-    inputs, targets = read_stored(dataset.cache_folder, "train", dataset.train)
-    np.testing.assert_array_equal(inputs.numpy(), dataset.train.inputs)
-    np.testing.assert_array_equal(targets.numpy(), dataset.train.targets)
+    part, folder = dataset.train, dataset.cache_folder
+    inputs, targets = read_stored(folder, folder, part)
+    np.testing.assert_array_equal(inputs.numpy()[part.rows], part.inputs[part.rows])
+    np.testing.assert_array_equal(targets.numpy()[part.rows], part.targets[part.rows])
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from phalanx.spec.job import JobSpec
 
 Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """(stored images, changes) to what the network is fed."""
+# Samples that are decoded at once.
+_PIECE = 1024
 
 
 @dataclass(frozen=True)
@@ -150,23 +152,48 @@ def batches(
     return ready.with_options(options)
 
 
-def hold(part: Part) -> tuple[tf.Tensor, tf.Tensor]:
-    """The stored arrays of a part as tensors of this process."""
-    return tf.constant(part.inputs), tf.constant(part.targets)
-
-
-def read_stored(folder: Path, name: str, part: Part) -> tuple[tf.Tensor, tf.Tensor]:
-    """The stored arrays of a part, read by TensorFlow on the machine where this is executed.
+def hold(*parts: Part) -> tuple[tf.Tensor, tf.Tensor]:
+    """Stored arrays as tensors of this process, as far as these parts reach into them.
 
     Args:
-        folder: The decoded data set; the same place on every machine.
-        name: Of the stored arrays: train or test.
-        part: Gives their types and shapes.
+        parts: Of the same arrays.
     """
+    stop = _stop(parts)
+    return tf.constant(parts[0].inputs[:stop]), tf.constant(parts[0].targets[:stop])
+
+
+def read_stored(folder: Path, place: Path, part: Part) -> tuple[tf.Tensor, tf.Tensor]:
+    """The stored arrays of the training part, read by TensorFlow where this is executed.
+
+    In pieces: a whole file would be in memory three times while it is decoded.
+
+    Args:
+        folder: The decoded data set on this machine, which has the same files.
+        place: Where it is on the machine that executes this.
+        part: Says how far to read, and what.
+    """
+    stop = _stop([part])
     found = []
     for kind, array in (("inputs", part.inputs), ("targets", part.targets)):
-        content = tf.io.read_file(str(folder / f"{name}_{kind}.npy"))
-        body = tf.strings.substr(content, tf.strings.length(content) - array.nbytes, array.nbytes)
-        values = tf.io.decode_raw(body, tf.as_dtype(array.dtype))
-        found.append(tf.reshape(values, array.shape))
+        file = f"train_{kind}.npy"
+        records = tf.data.FixedLengthRecordDataset(
+            str(place / file),
+            record_bytes=array[0].nbytes,
+            header_bytes=(folder / file).stat().st_size - array.nbytes,
+        )
+
+        def decode(
+            rows: tf.Tensor,
+            shape: tuple[int, ...] = array.shape[1:],
+            kind: npt.DTypeLike = array.dtype,
+        ) -> tf.Tensor:
+            return tf.reshape(tf.io.decode_raw(rows, tf.as_dtype(kind)), (-1, *shape))
+
+        pieces = records.take(stop).batch(_PIECE).map(decode)
+        found.append(pieces.rebatch(stop).get_single_element())
     return found[0], found[1]
+
+
+def _stop(parts: Sequence[Part]) -> int:
+    """One past the last row that is used."""
+    return max((int(part.rows[-1]) + 1 for part in parts if len(part.rows)), default=0)

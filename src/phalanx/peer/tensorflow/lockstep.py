@@ -72,7 +72,9 @@ class LockstepLoop:
         )
         self._train = self._traced_step()
         self._evaluate = tf.function(self._maker.measure, reduce_retracing=True)
-        self._stored = {"train": hold(dataset.train)}
+        parts = (dataset.train, dataset.validation, dataset.test)
+        shared = [part for part in parts if part.inputs is dataset.train.inputs]
+        self._stored = dict.fromkeys([part.name for part in shared], hold(*shared))
         self._transform = make_transform(dataset.train, self._job.data.augment)
         self._plain = make_transform(dataset.train, ())
         # By a ring: each of the N chunks goes around N-1 times while reducing, and while spreading.
@@ -286,8 +288,7 @@ class LockstepLoop:
         self._station.tally.activity = f"measuring {name}"
         begin = time.perf_counter()
         if name not in self._stored:
-            own = part.inputs is not self._dataset.train.inputs
-            self._stored[name] = hold(part) if own else self._stored["train"]
+            self._stored[name] = hold(part)
         rank, size = self._group.eval_share
         plan = eval_plan(part, rank=rank, num_workers=size, worker_batch=_WORKER_BATCH)
         loss_sum, num_correct, num_samples = 0.0, 0, 0

@@ -123,7 +123,8 @@ class Orders:
     def _stored(self) -> tf.data.Dataset:
         """Executed on a worker: its rank and all stored samples, again and again, uncopied."""
         rank = tf.strings.to_number(tf.io.read_file(RANK_FILE), tf.int32)
-        inputs, targets = read_stored(Path(DATA_LINK), "train", self._dataset.train)
+        folder = self._dataset.cache_folder
+        inputs, targets = read_stored(folder, Path(DATA_LINK), self._dataset.train)
         return tf.data.Dataset.from_tensors((rank, inputs, targets)).repeat()
 
     def _distributed(
