@@ -318,7 +318,9 @@ def survey(
             f"no earlier run in {runs} tells how fast this job is; train it once, or let "
             "`phalanx plan` make short runs"
         )
-    calibration = fit_runs(known, pool_links(pool) if pool is not None else None)
+    links = pool_links(pool) if pool is not None else None
+    cores = {one.title: one.cores for one in pool.members if one.cores} if pool is not None else {}
+    calibration = fit_runs(known, links, cores)
     parts = read_parts([runs, runs / _TRIALS], job)
     if pool is None:
         return replace(local_world(job, sizes, calibration, here), parts=parts)

@@ -9,6 +9,7 @@ while runs are few, and its scatter the interval of later predictions. So every 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -64,6 +65,32 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...]
 
 
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs have shown, to predict them by."""
+
+    fits: dict[str, tuple[ComputeFit, ...]]
+    model: ModelFacts
+    costs: Costs
+    cores: Mapping[str, float]
+
+    def world(self, run: RunMeasures, network: NetworkFacts) -> World:
+        """The machines that a run had, as it had them."""
+        machines = {
+            host: MachineFacts(
+                name=host,
+                cores=self.cores.get(host, max(run.cores, run.threads)),
+                memory_bytes=_NO_MEMORY_LIMIT,
+                fits=self.fits[host],
+                slots=workers,
+            )
+            for host, workers in Counter(run.hosts).items()
+        }
+        job = JobFacts(global_batch=run.job.global_batch, samples_per_epoch=1, epochs=1)
+        return World(
+            machines=machines, model=self.model, job=job, costs=self.costs, network=network
+        )
+
+
 def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
     """Finished runs below some directories that trained the same model on the same data."""
     found = []
@@ -87,11 +114,17 @@ def is_alike(one: JobSpec, other: JobSpec) -> bool:
     )
 
 
-def calibrate(runs: Sequence[RunMeasures], links: Links | None = None) -> Calibration:
+def calibrate(
+    runs: Sequence[RunMeasures],
+    links: Links | None = None,
+    cores: Mapping[str, float] | None = None,
+) -> Calibration:
     """Fit everything.
 
     Args:
         runs: What to learn from; at least one.
+        cores: Of machines, by their names; others are taken to have as many as the one that the
+            run was started on.
         links: Known links between machines, by their names. A run over others teaches how fast its
             machines compute, and nothing about predictions.
     """
@@ -104,9 +137,9 @@ def calibrate(runs: Sequence[RunMeasures], links: Links | None = None) -> Calibr
         warm_up_s=sum(run.warm_up_s for run in runs) / len(runs),
         update_s_per_byte=_update_s_per_byte(runs, model),
     )
-    within = _within(runs, fits, model, costs)
-    network = NetworkFacts(within=within, pairs=links or {})
-    corrections = _corrections(runs, fits, model, costs, network)
+    past = Past(fits=fits, model=model, costs=costs, cores=cores or {})
+    within = _within(runs, past)
+    corrections = _corrections(runs, past, NetworkFacts(within=within, pairs=links or {}))
     return Calibration(
         model=model,
         fits=fits,
@@ -187,12 +220,7 @@ def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
     return sum(found) / len(found) if found else Costs().update_s_per_byte
 
 
-def _within(
-    runs: Sequence[RunMeasures],
-    fits: dict[str, tuple[ComputeFit, ...]],
-    model: ModelFacts,
-    costs: Costs,
-) -> LinkFacts:
+def _within(runs: Sequence[RunMeasures], past: Past) -> LinkFacts:
     """The link within a machine whose predicted exposed exchange is what was measured."""
     alone = [
         run
@@ -212,7 +240,7 @@ def _within(
         for _ in range(40):
             middle = (low + high) / 2
             network = NetworkFacts(within=_loopback(math.exp(middle)))
-            world = _world(run, fits, model, costs, network)
+            world = past.world(run, network)
             crew = make_crew(past_candidate(run), world)
             assert not isinstance(crew, str)
             exposed_s = allreduce_pace(crew, strategy, world).parts.communication_s
@@ -226,17 +254,13 @@ def _loopback(bandwidth: float) -> LinkFacts:
 
 
 def _corrections(
-    runs: Sequence[RunMeasures],
-    fits: dict[str, tuple[ComputeFit, ...]],
-    model: ModelFacts,
-    costs: Costs,
-    network: NetworkFacts,
+    runs: Sequence[RunMeasures], past: Past, network: NetworkFacts
 ) -> dict[str, Correction]:
     ratios: dict[str, list[float]] = {}
     for run in runs:
         if not _is_seen_through(run, network):
             continue
-        pace = predicted_pace(run, _world(run, fits, model, costs, network))
+        pace = predicted_pace(run, past.world(run, network))
         ratios.setdefault(pace.family, []).append(math.log(pace.samples_per_s / run.samples_per_s))
     return {family: _correction(own) for family, own in ratios.items()}
 
@@ -289,31 +313,3 @@ def _num_servers(job: JobSpec) -> int:
     if not isinstance(job.strategy, ParameterServerSpec):
         return 0
     return job.workers if job.strategy.servers == "colocated" else job.strategy.servers
-
-
-def _world(
-    run: RunMeasures,
-    fits: dict[str, tuple[ComputeFit, ...]],
-    model: ModelFacts,
-    costs: Costs,
-    network: NetworkFacts,
-) -> World:
-    on_host = {host: run.hosts.count(host) for host in run.hosts}
-    machines = {
-        host: MachineFacts(
-            name=host,
-            cores=max(run.cores, run.threads),
-            memory_bytes=_NO_MEMORY_LIMIT,
-            fits=fits[host],
-            slots=workers,
-        )
-        for host, workers in on_host.items()
-    }
-    job = JobFacts(global_batch=run.job.global_batch, samples_per_epoch=1, epochs=1)
-    return World(
-        machines=machines,
-        model=model,
-        job=job,
-        costs=costs,
-        network=network,
-    )

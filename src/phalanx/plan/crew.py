@@ -66,7 +66,9 @@ def make_crew(candidate: Candidate, world: World) -> Crew | str:
         servers += [seat.machine] * seat.servers
         if seat.workers == 0:
             continue
-        fit = machine.compute(workers=seat.workers, precision=candidate.precision)
+        fit = machine.compute(
+            workers=seat.workers, precision=candidate.precision, threads=seat.threads
+        )
         if fit is None:
             return f"nothing is known of {candidate.precision} on {seat.machine}"
         hands += [Hand(machine=seat.machine, batch=batch, fit=fit) for batch in seat.batches]

@@ -72,13 +72,20 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Compute threads of each of so many workers."""
         return max(1, int(self.cores) // workers)
 
-    def compute(self, *, workers: int, precision: str) -> ComputeFit | None:
-        """The fit for so many workers sharing the cores; None: nothing is known of the precision.
+    def compute(
+        self, *, workers: int, precision: str, threads: int | None = None
+    ) -> ComputeFit | None:
+        """The fit for so many workers; None: nothing is known of the precision.
 
         What was measured in just this setting is taken as it is. Otherwise the nearest is scaled by
         Amdahl's law, and its error grows.
+
+        Args:
+            workers: On this machine.
+            precision: Format that they compute in.
+            threads: Of each of them; None: they share the cores.
         """
-        threads = self.threads(workers)
+        threads = threads or self.threads(workers)
         known = [fit for fit in self.fits if fit.precision == precision]
         if not known:
             return None

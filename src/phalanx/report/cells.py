@@ -1,9 +1,10 @@
 """Which runs are repeats of one another, and what tells the rest apart; pure.
 
-Runs whose jobs differ in nothing but name and seed make one *cell*. What differs between cells is
-put under three headings, because readers ask about them in different ways: the *task* (model and
-data; nothing is compared across tasks), the *batch*, and the *method* (strategy, workers and every
-other setting). A study's axes give the labels; without a study they are made from the jobs.
+Runs whose jobs differ in nothing but name and seed, on the same machines of a pool if they were on
+one, make one *cell*. What differs between cells is put under three headings, because readers ask
+about them in different ways: the *task* (model and data; nothing is compared across tasks), the
+*batch*, and the *method* (strategy, workers and every other setting). A study's axes give the
+labels; without a study they are made from the jobs.
 """
 
 from __future__ import annotations
@@ -136,10 +137,10 @@ def _lacking(key: str, flat: Sequence[Settings]) -> bool:
 
 
 def _found(runs: Sequence[RunRecord]) -> list[Cell]:
-    _, differing = differences([run.job for run in runs])
+    _, differing = differences([_circumstances(run) for run in runs])
     cells: dict[tuple[str, ...], Cell] = {}
     for run in runs:
-        flat = flatten(run.job)
+        flat = flatten(_circumstances(run))
         # Kinds with parts of their own (`strategy.every`) belong to the identity as well.
         key = tuple(f"{name}={flat[name]}" for name in sorted(flat) if name not in _NOT_SETTINGS)
         if key not in cells:
@@ -149,6 +150,12 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
     for number, cell in enumerate(ordered, start=1):
         cell.id = str(number)
     return ordered
+
+
+def _circumstances(run: RunRecord) -> dict[str, Any]:
+    """The job, and the machines of a pool that it was given to."""
+    manifest = run.manifest
+    return run.job | ({"machines": sorted(manifest.machines)} if manifest.pool is not None else {})
 
 
 def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:

@@ -104,8 +104,9 @@ def test_the_share_of_a_busy_loop(tmp_path: Path, share: float) -> None:
     assert process.cpu_share is not None
     assert machine.cores is not None
     assert process.cpu_share == pytest.approx(used_s / truth.duration_s / machine.cores, rel=0.05)
-    # Others use the machine as well; it can only have done more than this process did.
-    assert machine.cpu_s >= 0.95 * used_s
+    # Others use the machine as well, so it did at least what this process did. The kernel counts
+    # the machine by its clock's ticks, and short bursts of work fall between them: hence a tenth.
+    assert machine.cpu_s >= 0.9 * used_s - 0.1
     assert max(machine.core_shares) <= 1.05
     assert sum(machine.core_shares) == pytest.approx(machine.cpu_cores, rel=0.01)
 

@@ -31,13 +31,14 @@ def made_up_run(
     slow: float = 1.0,
     job: Mapping[str, Any] | None = None,
     num_steps: int = 40,
+    threads: int | None = None,
 ) -> RunDir:
     """Steps that take just what the constants say."""
     rng = np.random.default_rng(3)
     strategy = "allreduce" if workers > 1 else "single"
     logs = {}
     for rank in range(workers):
-        events: list[Any] = [started(rank, 0.0, threads=2 // workers)]
+        events: list[Any] = [started(rank, 0.0, threads=threads or 2 // workers)]
         now_s = 1.0
         for number in range(num_steps):
             compute_s = (FIXED_S + PER_SAMPLE_S * batch) * slow
@@ -101,6 +102,14 @@ def test_a_held_out_batch_size_is_predicted(tmp_path: Path) -> None:
     pace = predicted_pace(other, world_of(calibration.fits["here"], calibration))
     assert pace.samples_per_s == pytest.approx(other.samples_per_s, rel=0.01)
     assert calibration.costs.correction("single").factor == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_run_is_predicted_with_the_threads_that_it_had(tmp_path: Path) -> None:
+    """One thread on a machine of several cores, or of a share of one."""
+    runs = [measured(made_up_run(tmp_path, batch=b, threads=1)) for b in (16, 64)]
+    for cores in (8.0, 0.7):
+        correction = calibrate(runs, cores={"here": cores}).costs.correction("single")
+        assert correction.factor == pytest.approx(1.0, abs=0.02)
 
 
 def world_of(fits: Any, calibration: Any) -> World:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phalanx.records.manifest import read_manifest, write_manifest
 from phalanx.report.cells import axis_roles, differences, group_runs
 from phalanx.report.facts import read_material
 from support.records import Outcome, write_run, write_study
@@ -24,6 +25,19 @@ def test_runs_that_differ_in_seed_and_name_only_make_a_cell(tmp_path: Path) -> N
         ("allreduce (2 workers) · 128", [1, 2]),
     ]
     assert {cell.task for cell in cells} == {"mlp on digits"}
+
+
+def test_runs_on_other_machines_of_a_pool_are_no_repeats(tmp_path: Path) -> None:
+    for name, machines in (("a", ["pc1", "pc2"]), ("b", ["pc2", "pc1"]), ("c", ["pc3", "pc4"])):
+        run = write_run(tmp_path, name, JOB)
+        manifest = read_manifest(run)
+        manifest.pool, manifest.machines = "pool.yaml", machines
+        write_manifest(run, manifest)
+    cells = group_runs(read_material([tmp_path]))
+    assert [(cell.method, [run.name for run in cell.runs]) for cell in cells] == [
+        ("allreduce (machines [pc1, pc2])", ["a", "b"]),
+        ("allreduce (machines [pc3, pc4])", ["c"]),
+    ]
 
 
 def test_a_setting_without_a_name_of_its_own_is_named_in_the_label(tmp_path: Path) -> None:

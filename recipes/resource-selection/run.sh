@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The published job under every policy on the emulated lab: each policy's machines with equal parts of the batch, as
+# published; the fastest machine alone; and what the planner chooses. Ends with a report.
+#
+#   sudo recipes/resource-selection/run.sh [RUNS] [OPTIONS OF TRAIN ...]
+#
+# Root is for the emulated machines alone. MNIST first: phalanx data fetch mnist. The whole takes about half an hour;
+# --set data.limit=12000 makes it shorter.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+runs=${1:-runs/resource-selection}
+shift || true
+state=$(mktemp -d)
+
+tear_down() {
+  phalanx pool emulate "$here/cluster.yaml" down --state "$state" || true
+  rm -rf "$state"
+}
+trap tear_down EXIT
+
+phalanx pool emulate "$here/cluster.yaml" up --state "$state"
+pool=$state/lab/pool.yaml
+phalanx pool probe "$pool"
+for policy in fastest cheapest energy gpu cpu all; do
+  phalanx train "$here/job.yaml" --pool "$pool" --select "$policy" --runs "$runs" --set "name=$policy" "$@"
+done
+phalanx plan "$here/job.yaml" --pool "$pool" --goal time --runs "$runs" --set name=planned "$@" -o "$state/plan.json"
+phalanx train --plan "$state/plan.json" --runs "$runs"
+phalanx report "$runs" -o "$runs/report.html" --markdown "$runs/report.md" --baseline 'machines [host-133]'
