@@ -1,7 +1,8 @@
 """How far predictions are off on unequal machines, and whether the chosen plan is the best one.
 
 Four hosts are emulated on this machine (root is needed), with unequal shares of its processor and
-links of 1 Gbit/s and 100 Mbit/s; they are probed and reached over ssh like any other machines.
+links of 1 Gbit/s and 100 Mbit/s; some of its processor is left to the kernel's network and to the
+controller, which are on no host's account. They are probed and reached over ssh like any other machines.
 Each trains alone at two batch sizes, and two groups of them train at a third with each family of
 strategies: that is what the planner learns from. Then held-out points (other groups, batches and
 strategies) are predicted, run, and compared by the time of a step; what the planner would have said
@@ -52,10 +53,10 @@ from phalanx.spec.strategy import StrategySpec
 CLUSTER = """
 cluster: prediction
 hosts:
-  - {name: a, cores: 0.7, link: 1Gbit/s}
-  - {name: b, cores: 0.5, link: 1Gbit/s}
-  - {name: c, cores: 0.35, link: 100Mbit/s}
-  - {name: d, cores: 0.25, link: 100Mbit/s}
+  - {name: a, cores: 0.5, link: 1Gbit/s}
+  - {name: b, cores: 0.36, link: 1Gbit/s}
+  - {name: c, cores: 0.25, link: 100Mbit/s}
+  - {name: d, cores: 0.18, link: 100Mbit/s}
 """
 GRID_BATCH, TAUGHT = 128, (32, 128)
 GROUPS, GROUP_BATCH = (("a", "c"), ("b", "c", "d")), 96

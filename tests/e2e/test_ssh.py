@@ -189,6 +189,30 @@ def test_one_command_trains_on_all_machines(lab: Lab, strategy: str) -> None:
     assert lab.num_runs() == len({path.name for path in (lab.folder / "runs").iterdir()})
 
 
+@pytest.mark.parametrize(
+    "strategy", ["{name: local_sgd, every: 4}", "{name: split, placement: by_layers}"]
+)
+def test_other_strategies_work_over_ssh_as_well(lab: Lab, strategy: str) -> None:
+    done = lab.train("job.yaml", "--set", f"strategy={strategy}", "--without", "d", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["test_accuracy"] > 0.4
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["allreduce", "{name: parameter_server, servers: 1, dispatch: dynamic}"],
+    ids=["all", "ps"],
+)
+def test_tensorflow_trains_on_several_machines(lab: Lab, strategy: str) -> None:
+    pytest.importorskip("tensorflow")
+    done = lab.train(
+        *("job.yaml", "--set", "backend=tensorflow", "--set", f"strategy={strategy}"),
+        *("--set", "deadlines.heartbeat_s=10", "--without", "c", "--without", "d", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["test_accuracy"] > 0.4
+
+
 def test_a_pulled_link_ends_lockstep_training_with_the_machine_named(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=5000")

@@ -2,8 +2,9 @@
 
 Each term is fitted where it was measured: computation per machine, threads and precision; the link
 within a machine from exposed exchanges; a server's work from its own counters; memory from peaks.
-What is left between predicted and measured speed becomes one factor per family, drawn towards 1
-while runs are few, and its scatter the interval of later predictions. So every run teaches.
+What is left between predicted and measured speed becomes two factors per family, of exchanges and
+of the rest, drawn towards 1 while runs are few; what they leave over becomes the interval of later
+predictions. So every run teaches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.plan.crew import make_crew
 from phalanx.plan.facts import (
@@ -45,11 +48,16 @@ from phalanx.spec.switch import SwitchSpec
 
 # The newest runs that are read: enough to be sure, few enough to be quick.
 _MOST_RUNS = 40
-# Runs that the prior of a correction counts as.
+# Runs that the prior of an error counts as.
 _PRIOR_RUNS = 1.0
 _PRIOR_ERROR = 0.15
+# How hard the two factors are drawn towards 1. Computing is measured where it is fitted; exchanges
+# over a network follow from a probe and formulas, so runs may say more about them.
+_PRIOR_REST, _PRIOR_EXCHANGE = 0.5, 0.1
+_MOST_FACTOR = 4.0
 _NO_MEMORY_LIMIT = 1 << 50
 
+Floats = NDArray[np.float64]
 Links = Mapping[str, Mapping[str, LinkFacts]]
 """From one machine to another."""
 
@@ -256,13 +264,16 @@ def _loopback(bandwidth: float) -> LinkFacts:
 def _corrections(
     runs: Sequence[RunMeasures], past: Past, network: NetworkFacts
 ) -> dict[str, Correction]:
-    ratios: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for run in runs:
         if not _is_seen_through(run, network):
             continue
         pace = predicted_pace(run, past.world(run, network))
-        ratios.setdefault(pace.family, []).append(math.log(pace.samples_per_s / run.samples_per_s))
-    return {family: _correction(own) for family, own in ratios.items()}
+        scale = run.samples_per_s / pace.samples_per_s / pace.parts.total_s
+        exchange = pace.parts.communication_s * scale
+        rest = pace.parts.total_s * scale - exchange
+        found.setdefault(pace.family, []).append((rest, exchange))
+    return {family: correction_of(np.array(own)) for family, own in found.items()}
 
 
 def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
@@ -274,12 +285,20 @@ def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
     return known and (len(hosts) == 1 or not apart)
 
 
-def _correction(logs: Sequence[float]) -> Correction:
-    count = len(logs)
-    centre = sum(logs) / (count + _PRIOR_RUNS / 2)
-    scatter = sum((log - centre) ** 2 for log in logs)
+def correction_of(shares: Floats) -> Correction:
+    """Factors of exchanges and of the rest that explain what was measured, by ridge regression.
+
+    Args:
+        shares: Of each run, the rest and the exchange as predicted, over the measured step.
+    """
+    count = len(shares)
+    prior = np.diag([_PRIOR_REST, _PRIOR_EXCHANGE])
+    factors = np.linalg.solve(shares.T @ shares + prior, shares.sum(axis=0) + prior.sum(axis=0))
+    factors = np.clip(factors, 1 / _MOST_FACTOR, _MOST_FACTOR)
+    scatter = float((np.log(shares @ factors) ** 2).sum())
     error = math.sqrt((_PRIOR_RUNS * _PRIOR_ERROR**2 + scatter) / (_PRIOR_RUNS + count))
-    return Correction(factor=math.exp(centre), error=error, count=count)
+    factor, exchange = map(float, factors)
+    return Correction(factor=factor, exchange=exchange, error=error, count=count)
 
 
 def predicted_pace(run: RunMeasures, world: World) -> Pace:

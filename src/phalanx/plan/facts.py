@@ -176,9 +176,12 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """How far earlier runs were from what was predicted for them."""
 
     factor: float = 1.0
-    """Measured over predicted, geometric mean."""
+    """Measured over predicted, of all but exchanges."""
+    exchange: float = 1.0
+    """Measured over predicted, of exposed exchanges."""
     error: float = 0.15
-    """Standard deviation of its logarithm; the default is what uncalibrated models get."""
+    """Standard deviation of the logarithm of what is left; the default is what uncalibrated models
+    get."""
     count: int = 0
     """Runs behind it."""
 

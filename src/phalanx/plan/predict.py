@@ -88,11 +88,13 @@ def pace_of(strategy: PhaseStrategy, crew: Crew, world: World) -> Pace:
 
 def corrected(pace: Pace, world: World) -> Pace:
     """The pace as earlier runs of the family teach."""
-    factor = world.costs.correction(pace.family).factor
+    known = world.costs.correction(pace.family)
+    parts = pace.parts.scaled(known.factor, exchange=known.exchange)
+    factor = parts.total_s / pace.parts.total_s
     return msgspec.structs.replace(
         pace,
         samples_per_s=pace.samples_per_s / factor,
-        parts=pace.parts.scaled(factor),
+        parts=parts,
         tail_s=pace.tail_s * factor,
     )
 

@@ -50,11 +50,11 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
         """All of it."""
         return self.compute_s + self.communication_s + self.wait_s + self.apply_s
 
-    def scaled(self, factor: float) -> StepParts:
-        """All parts, so many times as long."""
+    def scaled(self, factor: float, *, exchange: float) -> StepParts:
+        """The parts so many times as long, and communication by a factor of its own."""
         return StepParts(
             compute_s=self.compute_s * factor,
-            communication_s=self.communication_s * factor,
+            communication_s=self.communication_s * exchange,
             wait_s=self.wait_s * factor,
             apply_s=self.apply_s * factor,
         )

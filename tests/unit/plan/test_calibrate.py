@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phalanx.plan.calibrate import calibrate, is_alike, predicted_pace, read_runs
+from phalanx.plan.calibrate import (
+    calibrate,
+    correction_of,
+    is_alike,
+    predicted_pace,
+    read_runs,
+)
 from phalanx.plan.facts import JobFacts, MachineFacts, NetworkFacts, World
 from phalanx.plan.fit import line
 from phalanx.plan.measured import RunMeasures, measure_run
@@ -132,6 +138,17 @@ def test_the_link_within_a_machine_explains_the_exposed_exchange(tmp_path: Path)
     pace = predicted_pace(runs[1], world_of(calibration.fits["here"], calibration))
     assert pace.parts.communication_s == pytest.approx(EXCHANGE_S, rel=0.02)
     assert pace.samples_per_s == pytest.approx(runs[1].samples_per_s, rel=0.02)
+
+
+def test_exchanges_and_the_rest_are_corrected_apart() -> None:
+    """Steps that are mostly exchange, and took a third longer than predicted."""
+    found = correction_of(np.array([[0.1, 0.65], [0.15, 0.6]]))
+    assert found.exchange == pytest.approx(1.3, abs=0.08)
+    assert found.factor == pytest.approx(1.0, abs=0.1)
+    # Steps that are mostly computing say nothing about exchanges.
+    found = correction_of(np.array([[0.8, 0.02]] * 8))
+    assert found.factor == pytest.approx(1.2, abs=0.04)
+    assert found.exchange == pytest.approx(1.0, abs=0.05)
 
 
 def test_runs_that_differ_from_the_prediction_widen_the_interval(tmp_path: Path) -> None:
