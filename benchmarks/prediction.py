@@ -2,12 +2,13 @@
 
 Four hosts are emulated on this machine (root is needed), with unequal shares of its processor and
 links of 1 Gbit/s and 100 Mbit/s; some of its processor is left to the kernel's network and to the
-controller, which are on no host's account. They are probed and reached over ssh like any other machines.
-Each trains alone at two batch sizes, and two groups of them train at a third with each family of
-strategies: that is what the planner learns from. Then held-out points (other groups, batches and
-strategies) are predicted, run, and compared by the time of a step; what the planner would have said
-without the runs of groups is kept beside it. At one batch they are a grid of at least twelve; the
-planner chooses freely, its choice is run too, and held against the best of the grid.
+controller, which are on no host's account. They are probed and reached over ssh like any other
+machines. Each trains alone at two batch sizes, and two groups of them train at a third with each
+family of strategies: that is what the planner learns from. Then held-out points (other groups,
+batches and strategies) are predicted, run, and compared by the time of a step; what the planner
+would have said without the runs of groups is kept beside it. At one batch they are a grid of at
+least twelve; the planner chooses freely, its choice is run too, and held against the best of the
+grid.
 
 Targets: mean error of 10 % at most, and a choice within 5 % of the best.
 
