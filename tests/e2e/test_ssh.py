@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -198,13 +199,13 @@ def test_other_strategies_work_over_ssh_as_well(lab: Lab, strategy: str) -> None
     assert json.loads(done.stdout)["test_accuracy"] > 0.4
 
 
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="the extra tensorflow is missing")
 @pytest.mark.parametrize(
     "strategy",
     ["allreduce", "{name: parameter_server, servers: 1, dispatch: dynamic}"],
     ids=["all", "ps"],
 )
 def test_tensorflow_trains_on_several_machines(lab: Lab, strategy: str) -> None:
-    pytest.importorskip("tensorflow")
     done = lab.train(
         *("job.yaml", "--set", "backend=tensorflow", "--set", f"strategy={strategy}"),
         *("--set", "deadlines.heartbeat_s=10", "--without", "c", "--without", "d", "--json"),

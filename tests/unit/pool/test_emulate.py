@@ -57,7 +57,7 @@ def test_the_prefix_follows_from_the_place_of_the_state() -> None:
 
 @given(st.integers(10**5, 10**11))
 def test_a_token_bucket_has_room_for_a_packet(bits_per_s: int) -> None:
-    words = shaping(bits_per_s).split()
+    words = shaping(bits_per_s, queue_ms=25).split()
     assert words[1] == f"{bits_per_s}bit"
     assert int(words[3].removesuffix("b")) >= 1514
 

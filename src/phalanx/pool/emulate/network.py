@@ -16,7 +16,10 @@ from phalanx.pool.emulate.system import run, run_each
 # room for the largest packet that the kernel hands over at speed.
 _BURST_S = 0.002
 _MIN_BURST_BYTES = 16 * 1024
-_QUEUE_MS = 25
+# A switch drops what its port cannot hold, a few hundred kilobytes. A host does not: its kernel
+# makes programs wait before the queue of its own wire is full.
+_SWITCH_QUEUE_MS = 25
+_HOST_QUEUE_MS = 1000
 
 
 def networks_in_use() -> list[ipaddress.IPv4Network]:
@@ -57,19 +60,20 @@ def lay_cables(layout: Layout) -> None:
             ]
         )
         if host.spec.link is not None:
-            shape = f"root tbf {shaping(host.spec.link)}"
+            inward = shaping(host.spec.link, queue_ms=_SWITCH_QUEUE_MS)
+            outward = shaping(host.spec.link, queue_ms=_HOST_QUEUE_MS)
             run_each(
                 [
-                    f"tc qdisc add dev {host.interface} {shape}",
-                    f"tc -n {host.namespace} qdisc add dev eth0 {shape}",
+                    f"tc qdisc add dev {host.interface} root tbf {inward}",
+                    f"tc -n {host.namespace} qdisc add dev eth0 root tbf {outward}",
                 ]
             )
 
 
-def shaping(bits_per_s: int) -> str:
-    """The settings of a token bucket for this speed."""
+def shaping(bits_per_s: int, *, queue_ms: int) -> str:
+    """The settings of a token bucket for this speed, before which so much may queue."""
     burst = max(_MIN_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
-    return f"rate {bits_per_s}bit burst {burst}b latency {_QUEUE_MS}ms"
+    return f"rate {bits_per_s}bit burst {burst}b latency {queue_ms}ms"
 
 
 def switch_link(host: Host, *, on: bool) -> None:
