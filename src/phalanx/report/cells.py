@@ -25,6 +25,8 @@ _TASK_KEYS = (
     *("model.", "loss.", "data.name", "data.limit", "data.validation"),
     *("data.spectra", "data.scenes"),
 )
+# Which of a network's inputs it reads is what a study of sensors compares.
+_METHOD_KEYS = ("model.modalities",)
 _BATCH_KEYS = ("batch.",)
 
 Settings = dict[str, object]
@@ -178,6 +180,10 @@ def _cell_of(run: RunRecord, flat: Settings, differing: Sequence[str]) -> Cell:
     )
 
 
+def _is_task(key: str) -> bool:
+    return key.startswith(_TASK_KEYS) and not key.startswith(_METHOD_KEYS)
+
+
 def _global_batch(job: Mapping[str, Any]) -> int:
     batch = job["batch"]
     return int(batch["global"] or batch["per_worker"] * job["workers"])
@@ -187,7 +193,7 @@ def _task_label(flat: Settings, differing: Sequence[str]) -> str:
     extra = [
         f"{key} {_text(flat[key])}"
         for key in differing
-        if key.startswith(_TASK_KEYS) and key not in ("model.name", "data.name")
+        if _is_task(key) and key not in ("model.name", "data.name")
     ]
     return ", ".join([f"{flat['model.name']} on {flat['data.name']}", *extra])
 
@@ -201,7 +207,7 @@ def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[st
     parts += [
         f"{key.removeprefix('strategy.')} {_text(flat[key])}"
         for key in differing
-        if key not in shown and not key.startswith((*_TASK_KEYS, *_BATCH_KEYS))
+        if key not in shown and not _is_task(key) and not key.startswith(_BATCH_KEYS)
     ]
     return f"{strategy} ({', '.join(parts)})" if parts else strategy
 
@@ -269,7 +275,7 @@ def _role(axis: str, study: StudyManifest) -> str:
         if one.id < other.id and _differ_only_in(axis, one.settings, other.settings)
         for key in differences([one.job, other.job])[1]
     }
-    if any(key.startswith(_TASK_KEYS) for key in changed):
+    if any(_is_task(key) for key in changed):
         return "task"
     return "batch" if changed and all(key.startswith(_BATCH_KEYS) for key in changed) else "method"
 
