@@ -85,7 +85,8 @@ class Looking:
         job = self._job
         self._statistics = statistics
         last = position.epoch >= job.epochs
-        validate = end_of_epoch and (job.evaluate == "epoch" or (job.evaluate == "end" and last))
+        wanted = job.evaluate == "epoch" or (job.evaluate == "end" and last)
+        validate = end_of_epoch and wanted and job.data.validation != 0
         every = job.checkpoint.every_epochs
         save = (
             pin or not end_of_epoch or last or (every is not None and position.epoch % every == 0)

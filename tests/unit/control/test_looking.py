@@ -197,3 +197,11 @@ def test_without_an_evaluator_the_look_waits_for_one() -> None:
     assert look.part == "validation"
     assert isinstance(measured(look), Measured)
     assert not isinstance(looking.saved, Saved)
+
+
+def test_nothing_is_measured_where_nothing_was_put_aside() -> None:
+    company = Company(serving_job(data={"name": "digits", "validation": 0})).start()
+    company.play()
+    assert company.is_finished
+    assert {look.part for look in company.desk.sent_to(EVALUATOR, Look)} <= {None, "test"}
+    assert epochs_of(company) == [(0, None), (1, None)]
