@@ -92,7 +92,10 @@ def run_split_worker(
             done = train(station, trainee, precision)
         finally:
             split.close()
-        return msgspec.structs.replace(done, split=facts_of(own, collective, agreed))
+        facts = facts_of(own, collective, agreed)
+        # Whoever leaves takes the connections, and what the kernel counted on them, along.
+        collective.all_reduce(torch.zeros(1))
+        return msgspec.structs.replace(done, split=facts)
     finally:
         collective.close()
 
