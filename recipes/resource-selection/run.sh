@@ -25,6 +25,7 @@ phalanx pool probe "$pool"
 for policy in fastest cheapest energy gpu cpu all; do
   phalanx train "$here/job.yaml" --pool "$pool" --select "$policy" --runs "$runs" --set "name=$policy" "$@"
 done
-phalanx plan "$here/job.yaml" --pool "$pool" --goal time --runs "$runs" --set name=planned "$@" -o "$state/plan.json"
+phalanx plan "$here/job.yaml" --pool "$pool" --goal time --calibrate never --runs "$runs" --set name=planned "$@" \
+  -o "$state/plan.json"
 phalanx train --plan "$state/plan.json" --runs "$runs"
 phalanx report "$runs" -o "$runs/report.html" --markdown "$runs/report.md" --baseline 'machines [host-133]'

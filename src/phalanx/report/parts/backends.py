@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phalanx.report.cells import differences
+from phalanx.report.cells import Cell, differences
 from phalanx.report.gate import Verdict
 from phalanx.report.pairs import Pair
 
@@ -26,7 +26,7 @@ def backend_lines(pairs: Sequence[Pair]) -> list[str]:
             continue
         names = (str(pair.first.job["backend"]), str(pair.second.job["backend"]))
         places = found.setdefault(names, {}).setdefault(pair.gate.verdict, [])
-        places.append(f"{pair.first.task}, batch {pair.first.batch}")
+        places.append(_place(pair.first, backend=names[0]))
     if not found:
         return []
     sentences = [
@@ -39,6 +39,12 @@ def backend_lines(pairs: Sequence[Pair]) -> list[str]:
         "its own):"
     )
     return [" ".join([intro, *sentences])]
+
+
+def _place(cell: Cell, *, backend: str) -> str:
+    """A cell without its backend: task, the rest of its method, batch."""
+    method = [part for part in cell.method.split(", ") if part != backend]
+    return ", ".join([cell.task, *method, f"batch {cell.batch}"])
 
 
 def _judged(verdict: Verdict, places: Sequence[str]) -> str:
