@@ -147,8 +147,8 @@ def test_exchanges_and_the_rest_are_corrected_apart() -> None:
     assert found.factor == pytest.approx(1.0, abs=0.1)
     # Steps that are mostly computing say nothing about exchanges.
     found = correction_of(np.array([[0.8, 0.02]] * 8))
-    assert found.factor == pytest.approx(1.2, abs=0.04)
-    assert found.exchange == pytest.approx(1.0, abs=0.05)
+    assert found.factor == pytest.approx(1.2, abs=0.06)
+    assert found.exchange == pytest.approx(1.0, abs=0.1)
 
 
 def test_runs_that_differ_from_the_prediction_widen_the_interval(tmp_path: Path) -> None:
