@@ -299,7 +299,7 @@ def survey(
     from phalanx.plan.calibrate import calibrate as fit_runs
     from phalanx.plan.calibrate import read_runs
     from phalanx.plan.gather import is_enough, local_world, pool_world
-    from phalanx.plan.machines import Reference, pool_links
+    from phalanx.plan.machines import Reference, pool_cores, pool_links
     from phalanx.plan.splitting import read_parts
     from phalanx.pool.this_machine import measure_this_machine
 
@@ -319,8 +319,7 @@ def survey(
             "`phalanx plan` make short runs"
         )
     links = pool_links(pool) if pool is not None else None
-    cores = {one.title: one.cores for one in pool.members if one.cores} if pool is not None else {}
-    calibration = fit_runs(known, links, cores)
+    calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
     parts = read_parts([runs, runs / _TRIALS], job)
     if pool is None:
         return replace(local_world(job, sizes, calibration, here), parts=parts)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from phalanx.protocol.splitting.choose import DATA_PARALLEL, Forecast
 from phalanx.records.events import Placed
 from phalanx.records.summary import SplitSummary
 from phalanx.report.format import format_bytes, format_duration
+from phalanx.report.places import describe_places
 
 
 def placement_lines(placed: Placed) -> list[str]:
@@ -37,30 +36,6 @@ def data_parallel_reasons(placed: Placed) -> list[str]:
         f"and its busiest worker computes {format_duration(max(own.busy_s))} of each step, against "
         f"{format_duration(max(other.busy_s))}"
     ]
-
-
-def describe_places(places: Mapping[str, Sequence[int]]) -> str:
-    """Which worker holds what; runs of parts with a common beginning are drawn together."""
-    by_worker: dict[tuple[int, ...], list[str]] = {}
-    for part, workers in places.items():
-        by_worker.setdefault(tuple(workers), []).append(part)
-    shown = []
-    for workers, parts in sorted(by_worker.items()):
-        who = "+".join(str(worker) for worker in workers)
-        shown.append(f"worker {who}: {', '.join(_drawn_together(parts, places))}")
-    return "; ".join(shown)
-
-
-def _drawn_together(parts: Sequence[str], places: Mapping[str, Sequence[int]]) -> list[str]:
-    found: list[str] = []
-    for part in parts:
-        branch = part.partition(".")[0]
-        whole = [name for name in places if name.partition(".")[0] == branch]
-        if len(whole) > 1 and all(name in parts for name in whole):
-            found.append(f"{branch}.*")
-        else:
-            found.append(part)
-    return list(dict.fromkeys(found))
 
 
 def _figures(forecast: Forecast) -> str:

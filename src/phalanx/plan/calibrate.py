@@ -73,7 +73,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...]
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class _Past(msgspec.Struct, frozen=True, kw_only=True):
     """What runs have shown, to predict them by."""
 
     fits: dict[str, tuple[ComputeFit, ...]]
@@ -131,10 +131,10 @@ def calibrate(
 
     Args:
         runs: What to learn from; at least one.
-        cores: Of machines, by their names; others are taken to have as many as the one that the
-            run was started on.
         links: Known links between machines, by their names. A run over others teaches how fast its
             machines compute, and nothing about predictions.
+        cores: Of machines, by their names; others are taken to have as many as the one that the
+            run was started on.
     """
     if not runs:
         raise ValueError("calibration needs at least one run")
@@ -145,7 +145,7 @@ def calibrate(
         warm_up_s=sum(run.warm_up_s for run in runs) / len(runs),
         update_s_per_byte=_update_s_per_byte(runs, model),
     )
-    past = Past(fits=fits, model=model, costs=costs, cores=cores or {})
+    past = _Past(fits=fits, model=model, costs=costs, cores=cores or {})
     within = _within(runs, past)
     corrections = _corrections(runs, past, NetworkFacts(within=within, pairs=links or {}))
     return Calibration(
@@ -228,7 +228,7 @@ def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
     return sum(found) / len(found) if found else Costs().update_s_per_byte
 
 
-def _within(runs: Sequence[RunMeasures], past: Past) -> LinkFacts:
+def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
     """The link within a machine whose predicted exposed exchange is what was measured."""
     alone = [
         run
@@ -262,7 +262,7 @@ def _loopback(bandwidth: float) -> LinkFacts:
 
 
 def _corrections(
-    runs: Sequence[RunMeasures], past: Past, network: NetworkFacts
+    runs: Sequence[RunMeasures], past: _Past, network: NetworkFacts
 ) -> dict[str, Correction]:
     found: dict[str, list[tuple[float, float]]] = {}
     for run in runs:

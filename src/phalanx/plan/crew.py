@@ -67,7 +67,7 @@ def make_crew(candidate: Candidate, world: World) -> Crew | str:
         if seat.workers == 0:
             continue
         fit = machine.compute(
-            workers=seat.workers, precision=candidate.precision, threads=seat.threads
+            workers=seat.workers, threads=seat.threads, precision=candidate.precision
         )
         if fit is None:
             return f"nothing is known of {candidate.precision} on {seat.machine}"

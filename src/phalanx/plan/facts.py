@@ -72,9 +72,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Compute threads of each of so many workers."""
         return max(1, int(self.cores) // workers)
 
-    def compute(
-        self, *, workers: int, precision: str, threads: int | None = None
-    ) -> ComputeFit | None:
+    def compute(self, *, workers: int, threads: int, precision: str) -> ComputeFit | None:
         """The fit for so many workers; None: nothing is known of the precision.
 
         What was measured in just this setting is taken as it is. Otherwise the nearest is scaled by
@@ -82,10 +80,9 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             workers: On this machine.
+            threads: Of each of them.
             precision: Format that they compute in.
-            threads: Of each of them; None: they share the cores.
         """
-        threads = threads or self.threads(workers)
         known = [fit for fit in self.fits if fit.precision == precision]
         if not known:
             return None

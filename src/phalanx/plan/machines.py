@@ -79,6 +79,11 @@ def pool_machines(
     return machines, refused
 
 
+def pool_cores(inventory: Inventory) -> dict[str, float]:
+    """Cores of the machines that say, or were asked."""
+    return {one.title: one.cores for one in inventory.members if one.cores}
+
+
 def pool_links(inventory: Inventory) -> dict[str, dict[str, LinkFacts]]:
     """The links that were probed; of both directions the slower, because rings use both."""
     pairs: dict[str, dict[str, LinkFacts]] = {}

@@ -160,7 +160,7 @@ def _batches(
     num_workers = sum(counts)
     global_batch = world.job.batch(num_workers)
     fits = [
-        machine.compute(workers=count, precision=precision)
+        machine.compute(workers=count, threads=machine.threads(count), precision=precision)
         for machine, count in zip(machines, counts, strict=True)
     ]
     known = [fit for fit in fits if fit is not None]

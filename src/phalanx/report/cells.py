@@ -139,10 +139,11 @@ def _lacking(key: str, flat: Sequence[Settings]) -> bool:
 
 
 def _found(runs: Sequence[RunRecord]) -> list[Cell]:
-    _, differing = differences([_circumstances(run) for run in runs])
+    settings = [_circumstances(run) for run in runs]
+    _, differing = differences(settings)
     cells: dict[tuple[str, ...], Cell] = {}
-    for run in runs:
-        flat = flatten(_circumstances(run))
+    for run, own in zip(runs, settings, strict=True):
+        flat = flatten(own)
         # Kinds with parts of their own (`strategy.every`) belong to the identity as well.
         key = tuple(f"{name}={flat[name]}" for name in sorted(flat) if name not in _NOT_SETTINGS)
         if key not in cells:

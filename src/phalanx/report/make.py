@@ -16,6 +16,7 @@ from phalanx.report.format import count_noun
 from phalanx.report.markdown import to_markdown
 from phalanx.report.pairs import pair_cells
 from phalanx.report.parts.contrasts import head_to_head, same_result
+from phalanx.report.parts.inference import how_fast_it_answers
 from phalanx.report.parts.judgement import judged_by_field
 from phalanx.report.parts.learning import learning
 from phalanx.report.parts.ledger import doubts, every_run
@@ -25,6 +26,7 @@ from phalanx.report.parts.overview import advice_lines, in_short, what_was_run
 from phalanx.report.parts.published import published
 from phalanx.report.parts.results import results
 from phalanx.report.parts.scaling import scaling
+from phalanx.report.parts.splitting import how_it_was_split
 from phalanx.report.parts.spread import how_data_lay
 from phalanx.report.parts.stragglers import Blamed, blame_typical
 from phalanx.report.parts.times import where_time_went
@@ -60,6 +62,8 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
         time_to_accuracy(scope),
         scaling(scope),
         where_time_went(scope, blamed),
+        how_it_was_split(scope),
+        how_fast_it_answers(scope),
         machines(scope),
         published(scope),
         doubts(scope),

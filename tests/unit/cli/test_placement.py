@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.cli.placement import describe_places, placement_lines
+from phalanx.cli.placement import placement_lines
 from phalanx.protocol.splitting.choose import Forecast
 from phalanx.records.events import Placed
+from phalanx.report.places import describe_places
 
 PLACES = {
     "left.conv": [0],

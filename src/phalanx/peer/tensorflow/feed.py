@@ -185,9 +185,9 @@ def read_stored(folder: Path, place: Path, part: Part) -> tuple[tf.Tensor, tf.Te
         def decode(
             rows: tf.Tensor,
             shape: tuple[int, ...] = array.shape[1:],
-            kind: npt.DTypeLike = array.dtype,
+            dtype: npt.DTypeLike = array.dtype,
         ) -> tf.Tensor:
-            return tf.reshape(tf.io.decode_raw(rows, tf.as_dtype(kind)), (-1, *shape))
+            return tf.reshape(tf.io.decode_raw(rows, tf.as_dtype(dtype)), (-1, *shape))
 
         pieces = records.take(stop).batch(_PIECE).map(decode)
         found.append(pieces.rebatch(stop).get_single_element())
