@@ -62,7 +62,7 @@ hosts:
   - {name: d, cores: 0.2, link: 100Mbit/s}
 """
 # Beyond some 350 samples the tensors of a step exceed 32 MiB, which the C library maps and unmaps
-# in every step: computing is no longer linear in the batch.
+# in every step; whether computing is still linear in the batch there is not known.
 GRID_BATCH, TAUGHT = 256, (64, 256)
 GROUPS, GROUP_BATCH = (("b", "c", "d"),), 192
 GRID_SETS = (("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d"))
