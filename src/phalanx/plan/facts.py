@@ -127,6 +127,11 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
         found = self.pairs.get(one, {}).get(other) or self.pairs.get(other, {}).get(one)
         return found or self.between
 
+    def port(self, machine: str) -> float:
+        """Bytes per second of a machine's own port: as fast as its fastest link."""
+        speeds = [link.bandwidth_bytes_per_s for link in self.pairs.get(machine, {}).values()]
+        return max(speeds, default=self.between.bandwidth_bytes_per_s)
+
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What travels, and what has to fit into memory."""
@@ -195,6 +200,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """A server's update: some five streams through memory for each parameter."""
     message_s: float = 6e-5
     """Each segment that a server takes and answers."""
+    seal_s_per_byte: float = 1e-9
+    """Encrypting or decrypting what travels between a worker and a server on another machine."""
     startup_s: float = 6.0
     """From the command to the first step, and from the last step to the end."""
     warm_up_s: float = 0.5

@@ -4,7 +4,8 @@ Notation: N workers, m servers, M bytes pushed (after compression), W bandwidth,
 seconds of a server for a byte, C_i the computation of worker i.
 
 Nobody waits (async, k_async): a closed queueing network, see `queueing`. Stations: the servers'
-network D = M / (m W) and processor u M / m; thinking Z_i = C_i + 2 L + M / W + three segments - D.
+network D = M / (m W) and processor u M / m; thinking Z_i = C_i + 2 L + M / W + one segment + what
+encrypting takes - D. W is that of a machine's own port, or of the way to a machine that is slower.
 Servers inside workers share their network in both directions, so each carries push and pull.
 Bounded (ssp, dssp): no round is faster than T(s) = c + (E[max C] - c) / (1 + 1.15 s / v), c being
 the slowest worker's mean and v its variation; a fit to simulations, good to 3 %.
@@ -41,6 +42,13 @@ _RUSH_INWARD = 0.9
 _ROUNDS = 4
 
 
+def seal_s(world: World, machine: str, other: str, size_bytes: float) -> float:
+    """What a machine takes to encrypt or decrypt what it exchanges with another one."""
+    if machine == other:
+        return 0.0
+    return size_bytes * world.costs.seal_s_per_byte / min(1.0, world.machines[machine].cores)
+
+
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What one push of the whole model asks of wires and servers."""
 
@@ -53,12 +61,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[tuple[int, float], ...]
     """In the order of sending: the server, and the segment's share of the model."""
     wire_s: tuple[float, ...]
-    """The whole model over each worker's own wire."""
+    """The whole model over each worker's own port, or its slowest way to a server."""
+    seal_s: tuple[float, ...]
+    """Encrypting and decrypting, of each worker."""
     latency_s: float
     pipe_s: float
-    """Three segments: filling and draining the way there and back."""
+    """One segment: the last answer, behind all that was pushed."""
     sent_bytes: float
     num_servers: int
+    done: float
+    """How much of a push is over, on average, when somebody else comes to the same server."""
 
 
 def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
@@ -84,16 +96,20 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
         processor_s=(
             model.size_bytes * costs.update_s_per_byte + len(layout.segments) * costs.message_s
         )
-        / num_servers,
+        / num_servers
+        + max(ways.opened_s),
         segments=tuple(
             (segment.server, segment.size / model.num_parameters)
             for segment in reversed(layout.segments)
         ),
         wire_s=tuple(ways.wires_s),
+        seal_s=tuple(ways.sealed_s),
         latency_s=ways.latency_s,
-        pipe_s=3 * longest / ways.slowest,
+        pipe_s=longest / ways.slowest,
         sent_bytes=up,
         num_servers=num_servers,
+        # Workers pass servers of their own in the same order, so they get out of each other's way.
+        done=0.5 if set(servers) & set(crew.machines) else 1 - 0.5 / num_servers,
     )
 
 
@@ -102,30 +118,43 @@ class _Ways(msgspec.Struct):
 
     loads_s: list[float]
     one_way_s: list[float]
-    wires_s: list[float]
+    opened_s: list[float]
+    wires_s: list[float] = []
+    sealed_s: list[float] = []
     latency_s: float = 0.0
     slowest: float = float("inf")
 
 
 def _ways(crew: Crew, servers: tuple[str, ...], world: World, *, up: float, down: float) -> _Ways:
     num_servers, num_workers = len(servers), len(crew.hands)
-    ways = _Ways([0.0] * num_servers, [0.0] * num_servers, [0.0] * num_workers)
+    none_s = [0.0] * num_servers
+    ways = _Ways(loads_s=none_s.copy(), one_way_s=none_s.copy(), opened_s=none_s)
     working = Counter(crew.machines)
-    wires: dict[str, float] = dict.fromkeys(working, 0.0)
-    for number, server in enumerate(servers):
-        for machine, count in working.items():
-            link = world.network.link(machine, server)
-            part_s = max(up, down) / num_servers / link.bandwidth_bytes_per_s
+    wires: dict[str, tuple[float, float]] = {}
+    for machine, count in working.items():
+        own_s, longest_s, sealed_s = 0.0, 0.0, 0.0
+        for number, server in enumerate(servers):
+            link, part = world.network.link(machine, server), max(up, down) / num_servers
+            way_s = part / link.bandwidth_bytes_per_s
+            near = machine == server
             # A machine that serves and works carries pushes and pulls in each direction.
-            shared = server in working and machine != server
+            shared = server in working and not near
             both = (up + down) / max(up, down) * _COLOCATED_FLOW if shared else 1.0
             rush = _COLOCATED_RUSH if shared else 1.0
-            ways.loads_s[number] += both * part_s * count / num_workers
-            ways.one_way_s[number] += rush * part_s * count / num_workers
-            wires[machine] += part_s
+            port_s = way_s if near else part / world.network.port(server)
+            ways.loads_s[number] += both * port_s * count / num_workers
+            ways.one_way_s[number] += rush * port_s * count / num_workers
+            exchanged = (up + down) / num_servers
+            opened_s = seal_s(world, server, machine, exchanged)
+            ways.opened_s[number] += opened_s * count / num_workers
+            own_s += way_s if near else part / world.network.port(machine)
+            longest_s = max(longest_s, way_s)
+            sealed_s += seal_s(world, machine, server, exchanged)
             ways.latency_s = max(ways.latency_s, link.latency_s)
             ways.slowest = min(ways.slowest, link.bandwidth_bytes_per_s)
-    ways.wires_s = [wires[machine] for machine in crew.machines]
+        wires[machine] = max(own_s, longest_s), sealed_s
+    ways.wires_s = [wires[machine][0] for machine in crew.machines]
+    ways.sealed_s = [wires[machine][1] for machine in crew.machines]
     return ways
 
 
@@ -163,7 +192,7 @@ def _pace(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pac
 def _flowing(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
     """Every push is answered at once, or as soon as the slowest has come near."""
     thinks_s = _thinks(crew, compute_s, demand)
-    flow = throughput([demand.network_s, demand.processor_s], thinks_s)
+    flow = throughput([demand.network_s, demand.processor_s], thinks_s, demand.done)
     lead = rule.lead_max if rule.lead_max is not None else rule.lead
     if lead is not None and len(crew.hands) > 1:
         flow = _bounded(crew, thinks_s, lead, demand)
@@ -202,10 +231,13 @@ def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
     """
     inside_s = demand.network_s + demand.processor_s * (1 - 1 / len(demand.segments))
     thinks_s = []
-    for hand, computing_s, wire_s in zip(crew.hands, compute_s, demand.wire_s, strict=True):
+    own = zip(crew.hands, compute_s, demand.wire_s, demand.seal_s, strict=True)
+    for hand, computing_s, wire_s, sealed_s in own:
         backward_s = computing_s * hand.fit.backward_share
         left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
-        alone_s = computing_s + left_s + demand.pipe_s + 2 * demand.latency_s
+        # Encrypting takes from backward; decrypting hides behind arrivals but for the last one.
+        sealing_s = sealed_s * (1 + 1 / len(demand.segments)) / 2
+        alone_s = computing_s + left_s + sealing_s + demand.pipe_s + 2 * demand.latency_s
         thinks_s.append(max(computing_s - backward_s, alone_s - inside_s))
     return thinks_s
 
@@ -217,7 +249,9 @@ def _bounded(crew: Crew, thinks_s: list[float], lead: int, demand: Demand) -> Th
         for hand, think_s in zip(crew.hands, thinks_s, strict=True)
     ]
     slowest_s = max(thinks_s)
-    flow = throughput([demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s))
+    flow = throughput(
+        [demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s), demand.done
+    )
     waited_s = expected_max(thinks_s, jitters) - slowest_s
     round_s = 1 / flow.rates[0] + waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
     return Throughput((1 / round_s,) * len(thinks_s), flow.residence_s)
@@ -267,11 +301,13 @@ def _rush_s(crew: Crew, compute_s: list[float], needed: int, demand: Demand) -> 
     crowd_s += inward * needed * max(demand.one_way_s, demand.processor_s)
     behind_s = wire_s * (num_servers - 1) / num_servers
     hidden_s = backward_s * (1 - 1 / num_segments)
-    ends_s = 2 * demand.latency_s + demand.processor_s / each
+    ends_s = (
+        2 * demand.latency_s + demand.processor_s / each + demand.seal_s[slowest] / num_segments
+    )
     left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
     return ends_s + max(
-        left_s + 2 * demand.pipe_s / 3,
-        crowd_s + behind_s + 2 * demand.pipe_s / 3 - hidden_s,
+        left_s + demand.pipe_s,
+        crowd_s + behind_s - hidden_s,
         needed * demand.one_way_s + demand.pipe_s - backward_s * (1 - 1 / each),
         needed * demand.processor_s - hidden_s,
     )

@@ -1,11 +1,12 @@
 """Workers and parameter servers in made-up time, under the very policy that real servers run.
 
 Every server has its own `Policy`, two directions of a wire and a processor; pushes travel as the
-segments that `plan_shards` cuts. A segment queues at its worker's wire, the server's wire and the
-server's processor, and its answer takes the way back once the policy has released the worker and
-the segment has had the updates that the release asks for. Servers on full machines slow the workers
-there down by what they take. What is simulated: queues, jitter, heterogeneity, slow machines,
-crashes with retries of the lost work. What is not: packets, retransmissions, the coordinator.
+segments that `plan_shards` cuts. A segment is encrypted, queues at its worker's port, behind its
+first packet at the server's port, and at the server's processor; its answer takes the way back once
+the policy has released the worker and the segment has had the updates that the release asks for.
+Servers and encryption on full machines slow the workers there down by what they take. What is
+simulated: queues, jitter, heterogeneity, slow machines, crashes with retries of the lost work. What
+is not: packets, retransmissions, the coordinator.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from phalanx.plan.clockwork import Agenda, Happening, Line
 from phalanx.plan.crew import Crew
 from phalanx.plan.disturbance import Crash, Disturbance
 from phalanx.plan.facts import BYTES_PER_FLOAT, World
-from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES
+from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES, seal_s
 from phalanx.plan.simulated import Computation, SimulatedRun
 from phalanx.plan.simulated_server import Due, SimulatedServer
 from phalanx.protocol.rule import rule_for
@@ -98,6 +99,7 @@ class ServingSimulation:
         self._in = {machine: Line() for machine in world.machines}
         self._own_out = [Line() for _ in crew.hands]
         self._own_in = [Line() for _ in crew.hands]
+        self._sealing = [Line() for _ in crew.hands]
         self._shared = not rule.barrier and spec.dispatch == "dynamic"
         self._tickets = [num_rounds] * size
         self._sent_bytes = 0.0
@@ -183,23 +185,16 @@ class ServingSimulation:
             for server in self._servers
             if server.machine == hand.machine
         )
+        served_s += self._sealing[rank].busy_until(self._agenda.now_s)
         return served_s / max(threads, cores)
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
         """A segment goes to its server: the worker's wire, the server's, its processor."""
         hand, agenda, server = self._crew.hands[rank], self._agenda, self._servers[number]
-        link = self._world.network.link(hand.machine, server.machine)
         local = hand.machine == server.machine
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
-        on_wire_s = size / link.bandwidth_bytes_per_s
         self._sent_bytes += size
-        first = self._own_out[rank] if local else self._out[hand.machine]
-        second = server.local_in if local else self._in[server.machine]
-
-        def arrive() -> None:
-            end_s = second.serve(agenda.now_s, on_wire_s)
-            self._later(rank, end_s - agenda.now_s, receive)
 
         def receive() -> None:
             if not server.has_seat(rank):
@@ -209,11 +204,21 @@ class ServingSimulation:
                 server.begin(rank, readver=push.readver, num_samples=hand.batch, now_s=agenda.now_s)
             costs = self._world.costs
             work_s = costs.message_s + segment.size * BYTES_PER_FLOAT * costs.update_s_per_byte
+            answer = segment.size * PULL_BYTES[self._spec.pull_compression]
+            work_s += seal_s(self._world, server.machine, hand.machine, size + answer)
             end_s = server.processor.serve(agenda.now_s, work_s)
             self._later(rank, end_s - agenda.now_s, partial(self._answer, server, rank, index))
 
-        sent_s = first.serve(agenda.now_s, on_wire_s)
-        self._later(rank, sent_s - agenda.now_s + link.latency_s, arrive)
+        wires = (
+            (self._own_out[rank], server.local_in)
+            if local
+            else (self._out[hand.machine], self._in[server.machine])
+        )
+        sealed_s = self._sealing[rank].serve(
+            agenda.now_s, seal_s(self._world, hand.machine, server.machine, size)
+        )
+        travel = partial(self._travel, rank, wires, (hand.machine, server.machine), size, receive)
+        self._later(rank, sealed_s - agenda.now_s, travel)
 
     def _answer(self, server: SimulatedServer, rank: int, index: int) -> None:
         if server.has_seat(rank):
@@ -228,19 +233,49 @@ class ServingSimulation:
 
     def _return(self, server: SimulatedServer, rank: int, index: int) -> None:
         hand, agenda = self._crew.hands[rank], self._agenda
-        link = self._world.network.link(hand.machine, server.machine)
-        local = hand.machine == server.machine
         size = server.segments[index].size * PULL_BYTES[self._spec.pull_compression]
-        on_wire_s = size / link.bandwidth_bytes_per_s
-        first = server.local_out if local else self._out[server.machine]
-        second = self._own_in[rank] if local else self._in[hand.machine]
+
+        def open_it() -> None:
+            opened_s = self._sealing[rank].serve(
+                agenda.now_s, seal_s(self._world, hand.machine, server.machine, size)
+            )
+            self._later(rank, opened_s - agenda.now_s, lambda: self._received(rank))
+
+        wires = (
+            (server.local_out, self._own_in[rank])
+            if hand.machine == server.machine
+            else (self._out[server.machine], self._in[hand.machine])
+        )
+        self._travel(rank, wires, (server.machine, hand.machine), size, open_it)
+
+    def _travel(
+        self,
+        rank: int,
+        wires: tuple[Line, Line],
+        ends: tuple[str, str],
+        size: float,
+        then: Happening,
+    ) -> None:
+        """Bytes pass the sender's port and, behind their first packet, the receiver's.
+
+        Each port is held as long as it takes by itself; a slow one at the far end does not keep the
+        sender from others.
+        """
+        agenda, network = self._agenda, self._world.network
+        link = network.link(*ends)
+        local = ends[0] == ends[1]
+        out_s, in_s = (
+            size / (link.bandwidth_bytes_per_s if local else network.port(end)) for end in ends
+        )
+        sender, receiver = wires
 
         def arrive() -> None:
-            end_s = second.serve(agenda.now_s, on_wire_s)
-            self._later(rank, end_s - agenda.now_s, lambda: self._received(rank))
+            end_s = receiver.serve(agenda.now_s, in_s)
+            end_s = max(end_s, agenda.now_s + size / link.bandwidth_bytes_per_s)
+            self._later(rank, end_s - agenda.now_s, then)
 
-        sent_s = first.serve(agenda.now_s, on_wire_s)
-        self._later(rank, sent_s - agenda.now_s + link.latency_s, arrive)
+        begin_s = sender.serve(agenda.now_s, out_s) - out_s
+        self._later(rank, begin_s - agenda.now_s + link.latency_s, arrive)
 
     def _received(self, rank: int) -> None:
         worker = self._workers[rank]

@@ -12,19 +12,27 @@ from phalanx.plan.queueing import mean_value, residence, throughput
 def test_one_station_by_hand() -> None:
     # D = 1, Z = 1. n=1: R = 1, X = 1/2, Q = 1/2. n=2: R = 3/2, X = 4/5, Q = 6/5.
     # n=3: R = 11/5, X = 15/16.
-    assert mean_value([1.0], 1.0, 1) == pytest.approx(1 / 2)
-    assert mean_value([1.0], 1.0, 2) == pytest.approx(4 / 5)
-    assert mean_value([1.0], 1.0, 3) == pytest.approx(15 / 16)
+    assert mean_value([1.0], 1.0, 1, done=0) == pytest.approx(1 / 2)
+    assert mean_value([1.0], 1.0, 2, done=0) == pytest.approx(4 / 5)
+    assert mean_value([1.0], 1.0, 3, done=0) == pytest.approx(15 / 16)
+
+
+def test_equal_times_of_service_by_hand() -> None:
+    # D = 1, Z = 2. n=1: R = 1, X = 1/3, Q = 1/3. n=2: R = 1 + 1/3 - 1/6 = 7/6, X = 12/19.
+    assert mean_value([1.0], 2.0, 1) == pytest.approx(1 / 3)
+    assert mean_value([1.0], 2.0, 2) == pytest.approx(12 / 19)
+    # With ten of them the station never rests.
+    assert mean_value([1.0], 2.0, 10) == pytest.approx(1.0)
 
 
 def test_two_stations_by_hand() -> None:
     # D = (1, 2), Z = 0. n=1: R = (1, 2), X = 1/3, Q = (1/3, 2/3).
     # n=2: R = (4/3, 10/3), X = 2 / (14/3) = 3/7.
-    assert residence([1.0, 2.0], 0.0, 1) == pytest.approx(3.0)
-    assert mean_value([1.0, 2.0], 0.0, 2) == pytest.approx(3 / 7)
+    assert residence([1.0, 2.0], 0.0, 1, done=0) == pytest.approx(3.0)
+    assert mean_value([1.0, 2.0], 0.0, 2, done=0) == pytest.approx(3 / 7)
 
 
-def test_equal_workers_are_the_exact_solution() -> None:
+def test_equal_workers_have_equal_rates() -> None:
     flow = throughput([0.02, 0.01], [0.1] * 6)
     assert flow.total == pytest.approx(mean_value([0.02, 0.01], 0.1, 6))
     assert len(set(flow.rates)) == 1
