@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.disturbance import Crash, Disturbance, Slowdown, Straggling
-from phalanx.plan.facts import World
+from phalanx.plan.facts import LinkFacts, NetworkFacts, World
+from phalanx.plan.placement import Candidate, Seat
 from phalanx.plan.predict import pace_of
 from phalanx.plan.simulate import simulate
 from phalanx.plan.simulated import SimulatedRun
@@ -144,6 +145,47 @@ def test_servers_on_full_machines_slow_their_workers_down() -> None:
     assert after.samples_per_s < before.samples_per_s * 0.97
     expected = pace_of(strategy, crew_of(3, strategy, heavy), heavy).samples_per_s
     assert after.samples_per_s == pytest.approx(expected, rel=0.1)
+
+
+def linked(speeds: dict[str, float], **costs: object) -> World:
+    """Machines with ports of so many bytes per second each."""
+    pairs = {
+        one: {
+            two: LinkFacts(latency_s=1e-4, bandwidth_bytes_per_s=min(speeds[one], speeds[two]))
+            for two in speeds
+            if two != one
+        }
+        for one in speeds
+    }
+    where = world([machine(name) for name in speeds], **costs)  # type: ignore[arg-type]
+    return msgspec.structs.replace(where, network=NetworkFacts(pairs=pairs))
+
+
+def test_a_slow_machine_does_not_keep_the_port_of_a_fast_server() -> None:
+    # m1 serves. What the slow m3 sends there takes two seconds, of which the port is held for 5 ms.
+    slow = linked({"m0": 1e9, "m1": 1e9, "m3": 2.4e6})
+    seats = [Seat(machine="m0", batches=(64,), threads=4), Seat(machine="m1", servers=1)]
+    alone = Candidate(seats=tuple(seats), strategy=ASYNC)
+    beside = Candidate(
+        seats=(seats[0], Seat(machine="m3", batches=(64,), threads=4), seats[1]), strategy=ASYNC
+    )
+    (first,), (second,) = (simulate(one, slow, num_rounds=400) for one in (alone, beside))
+    assert second.busy[0] > 0.9 * first.busy[0]
+    assert second.busy[1] < 0.1
+
+
+def test_encryption_takes_longer_on_a_share_of_a_core() -> None:
+    speeds = {"m0": 1e9, "m1": 1e9}
+    plain, sealed = (
+        run(1, ASYNC, linked(speeds, seal_s_per_byte=cost), rounds=100) for cost in (0.0, 1e-9)
+    )
+    whole_s = (sealed.elapsed_s - plain.elapsed_s) / 100
+    assert 0.004 < whole_s < 0.025
+    where = linked(speeds, seal_s_per_byte=1e-9)
+    small = msgspec.structs.replace(where.machines["m0"], cores=0.25)
+    where = msgspec.structs.replace(where, machines={**where.machines, "m0": small})
+    shared = run(1, ASYNC, where, rounds=100)
+    assert (shared.elapsed_s - plain.elapsed_s) / 100 > 2 * whole_s
 
 
 def test_a_straggler_holds_up_lockstep_but_not_async() -> None:
