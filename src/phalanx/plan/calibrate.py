@@ -53,7 +53,7 @@ _PRIOR_RUNS = 1.0
 _PRIOR_ERROR = 0.15
 # How hard the two factors are drawn towards 1. Computing is measured where it is fitted; exchanges
 # over a network follow from a probe and formulas, so runs may say more about them.
-_PRIOR_REST, _PRIOR_EXCHANGE = 2.0, 0.1
+_PRIOR_REST, _PRIOR_EXCHANGE = 2.0, 0.3
 _MOST_FACTOR = 4.0
 _NO_MEMORY_LIMIT = 1 << 50
 

@@ -1,11 +1,13 @@
 """Earlier runs as measurements: what workers computed, how fast all went, what servers needed.
 
 Reads run directories and keeps sums and means, never whole logs. The first steps of each process
-are left out: caches fill and memory is claimed. `calibrate` fits what is returned here.
+are left out: caches fill and memory is claimed, and the first exchange waits for whoever was the
+last to start. `calibrate` fits what is returned here.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -22,6 +24,7 @@ from phalanx.records.phases import Comparison
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.lockstep import LocalSgdSpec
 
 # Steps of each process that are left out, or a quarter of a short run.
 _WARM_UP_STEPS = 5
@@ -96,12 +99,17 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     if not workers:
         return None
     comparison = Comparison(event for events in workers.values() for event in events)
-    steps = {name: _settled(events) for name, events in workers.items()}
+    skipped = _WARM_UP_STEPS
+    if isinstance(job.strategy, LocalSgdSpec):
+        # Whole rounds: the steps between two exchanges, and the one that exchanges.
+        skipped = math.ceil(skipped / job.strategy.every) * job.strategy.every
+    steps = {name: _settled(events, skipped) for name, events in workers.items()}
     started = {name: _started(events) for name, events in workers.items()}
     if any(len(own) < _LEAST_STEPS for own in steps.values()) or not all(started.values()):
         return None
     starts = [one for one in started.values() if one is not None]
-    rates = [_rate(own) for own in steps.values()]
+    # With the step before, whose end is the beginning of the first.
+    rates = [_rate(_settled(events, skipped - 1)) for events in workers.values()]
     if any(rate is None for rate in rates):
         return None
     on_host = Counter(start.host for start in starts)
@@ -139,9 +147,9 @@ def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
     return dict(sorted(found.items(), key=lambda item: int(item[0].partition("-")[2])))
 
 
-def _settled(events: Iterable[AnyEvent]) -> list[Step]:
+def _settled(events: Iterable[AnyEvent], skipped: int) -> list[Step]:
     steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
-    return steps[min(_WARM_UP_STEPS, len(steps) // 4) :]
+    return steps[min(skipped, len(steps) // 4) :]
 
 
 def _warm_up_s(events: Iterable[AnyEvent], settled: Sequence[Step]) -> float:

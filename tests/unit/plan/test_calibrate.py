@@ -118,6 +118,27 @@ def test_a_run_is_predicted_with_the_threads_that_it_had(tmp_path: Path) -> None
         assert correction.factor == pytest.approx(1.0, abs=0.02)
 
 
+def test_the_first_exchange_of_local_sgd_says_nothing_about_its_speed(tmp_path: Path) -> None:
+    """It waits for whoever was the last to start, eight steps after the beginning."""
+    logs = {}
+    for rank in range(2):
+        events: list[Any] = [started(rank, 0.0, threads=1)]
+        now_s = 1.0
+        for number in range(40):
+            exchange_s = (0.4 if number > 7 else 9.0) if number % 8 == 7 else 0.0
+            now_s += 0.1 + exchange_s
+            events.append(
+                step(
+                    number, now_s, num_samples=32, backward_s=0.1, exchange_s=exchange_s, apply_s=0
+                )
+            )
+        logs[f"worker-{rank}"] = events
+    spec = JOB | {"batch": {"global": 64}, "workers": 2, "strategy": "local_sgd"}
+    run = write_run(tmp_path, logs, job=spec)
+    run.write_summary(short_summary(64, 2))
+    assert measured(run).samples_per_s == pytest.approx(64 * 8 / (8 * 0.1 + 0.4))
+
+
 def world_of(fits: Any, calibration: Any) -> World:
     here = MachineFacts(name="here", cores=2, memory_bytes=1 << 34, fits=fits, slots=2)
     return World(
