@@ -141,6 +141,8 @@ class Controller:
                 self._request = replace(self._request, resume=self._request.run.checkpoints)
                 self._carry_out(coordinator, caught, started)
         log.record(Finished(rank=-1, state="finished"))
+        # The summary reads the logs, this one's last samples included.
+        log.flush()
         return summarise(
             self._request.run,
             self._request.job,

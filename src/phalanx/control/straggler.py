@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.spec.switch import StragglerSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.switch import PhaseStrategy, StragglerSpec
 
 # Shares that differ by less are not worth a change.
 _WORTH = 0.15
@@ -100,7 +101,10 @@ class StragglerPolicy:
         )
         if may_loosen and not (spec.reshare and is_even):
             self._loose = True
-            return self._change(Reaction("loosen", words))
+            if _deals_batches_out(spec.loosen_to):
+                # Whoever is slow takes fewer of them; only of equal ones can times be compared.
+                self._shares = (1.0,) * len(self._shares)
+            return self._change(Reaction("loosen", words, self._shares))
         if not spec.reshare or not differs:
             return None
         self._shares = wanted
@@ -120,6 +124,10 @@ class StragglerPolicy:
         self._num_changes += 1
         self._slow_windows = self._calm_windows = 0
         return reaction
+
+
+def _deals_batches_out(strategy: PhaseStrategy) -> bool:
+    return isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
 
 
 def _shares(slowness: Sequence[float]) -> tuple[float, ...]:

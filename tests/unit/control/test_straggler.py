@@ -55,9 +55,24 @@ def test_beyond_uneven_batches_a_looser_strategy_and_back() -> None:
     straggler = policy()
     found = feed(straggler, 5.0, 20)
     assert [one.what for one in found] == ["reshare", "loosen"]
+    # Batches are handed out one by one from now on, and all are equal.
+    assert found[-1].shares == (1.0, 1.0, 1.0)
     assert feed(straggler, 2.0, 20) == []
     [back] = feed(straggler, 1.0, 20)
     assert (back.what, back.shares) == ("return", (1.0, 1.0, 1.0))
+
+
+def test_uneven_batches_stay_where_nothing_is_handed_out() -> None:
+    straggler = policy(loosen_to={"name": "parameter_server", "dispatch": "static"})
+    reshare, loosen = feed(straggler, 5.0, 20)
+    assert loosen.shares == reshare.shares
+
+
+def test_recovery_is_seen_whatever_a_step_costs_besides_its_samples() -> None:
+    straggler = policy()
+    assert [one.what for one in feed(straggler, 12.0, 20, step_s=20)] == ["reshare", "loosen"]
+    [back] = feed(straggler, 1.0, 5, step_s=20)
+    assert back.what == "return"
 
 
 def test_without_uneven_batches_it_loosens_at_once() -> None:
