@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ def emulated(cluster: str, folder: Path) -> Iterator[Path]:
     file, state = folder / "cluster.yaml", folder / "state"
     file.write_text(cluster)
     command = [phalanx, "pool", "emulate", str(file)]
+    # Asked to end, the program leaves the block, and so no hosts behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     subprocess.run([*command, "up", "--state", str(state)], check=True, stdout=subprocess.DEVNULL)
     try:
         (pool,) = state.glob("*/pool.yaml")
