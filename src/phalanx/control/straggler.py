@@ -38,7 +38,8 @@ class StragglerPolicy:
 
     def __init__(self, spec: StragglerSpec, *, num_workers: int) -> None:
         self._spec = spec
-        self._shares = (1.0,) * num_workers
+        self._even = (1.0,) * num_workers
+        self._shares = self._even
         self._loose = False
         self._num_changes = 0
         self._slow_windows = self._calm_windows = 0
@@ -95,7 +96,7 @@ class StragglerPolicy:
         differs = any(
             abs(new - old) > _WORTH * old for new, old in zip(wanted, self._shares, strict=True)
         )
-        is_even = self._shares == (1.0,) * len(self._shares)
+        is_even = self._shares == self._even
         may_loosen = spec.loosen_above is not None and (
             not spec.reshare or slowness[worst] > spec.loosen_above
         )
@@ -103,7 +104,7 @@ class StragglerPolicy:
             self._loose = True
             if _deals_batches_out(spec.loosen_to):
                 # Whoever is slow takes fewer of them; only of equal ones can times be compared.
-                self._shares = (1.0,) * len(self._shares)
+                self._shares = self._even
             return self._change(Reaction("loosen", words, self._shares))
         if not spec.reshare or not differs:
             return None
@@ -111,13 +112,12 @@ class StragglerPolicy:
         return self._change(Reaction("reshare", words, wanted))
 
     def _undo(self, words: str) -> Reaction | None:
-        even = (1.0,) * len(self._shares)
         if self._loose:
-            self._loose, self._shares = False, even
-            return self._change(Reaction("return", f"recovered: {words}", even))
-        if self._shares != even:
-            self._shares = even
-            return self._change(Reaction("reshare", f"recovered: {words}", even))
+            self._loose, self._shares = False, self._even
+            return self._change(Reaction("return", f"recovered: {words}", self._even))
+        if self._shares != self._even:
+            self._shares = self._even
+            return self._change(Reaction("reshare", f"recovered: {words}", self._even))
         return None
 
     def _change(self, reaction: Reaction) -> Reaction:

@@ -359,7 +359,7 @@ class SwitchCoordinator(Coordinator):
                 self._phase = LOOSENED
             case Move(what="return") | Move(what="reshare"):
                 self._phase = self._home
-        if move is not None and move.what in ("reshare", "loosen", "return"):
+        if move is not None and move.shares:
             self._shares = move.shares
         elif was_loose:
             self._shares = ()

@@ -26,7 +26,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.lockstep import LocalSgdSpec
 
-# Steps of each process that are left out, or a quarter of a short run.
+# Steps of each process that are left out, or a quarter of a short run; see `_num_skipped`.
 _WARM_UP_STEPS = 5
 _LEAST_STEPS = 6
 # Stalls beyond this quantile count as much as it: one of them must not be all the jitter.
@@ -99,17 +99,16 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     if not workers:
         return None
     comparison = Comparison(event for events in workers.values() for event in events)
-    skipped = _WARM_UP_STEPS
-    if isinstance(job.strategy, LocalSgdSpec):
-        # Whole rounds: the steps between two exchanges, and the one that exchanges.
-        skipped = math.ceil(skipped / job.strategy.every) * job.strategy.every
-    steps = {name: _settled(events, skipped) for name, events in workers.items()}
+    every = job.strategy.every if isinstance(job.strategy, LocalSgdSpec) else 1
+    all_steps = {name: _steps(events) for name, events in workers.items()}
+    skipped = {name: _num_skipped(len(own), every) for name, own in all_steps.items()}
+    steps = {name: own[skipped[name] :] for name, own in all_steps.items()}
     started = {name: _started(events) for name, events in workers.items()}
     if any(len(own) < _LEAST_STEPS for own in steps.values()) or not all(started.values()):
         return None
     starts = [one for one in started.values() if one is not None]
     # With the step before, whose end is the beginning of the first.
-    rates = [_rate(_settled(events, skipped - 1)) for events in workers.values()]
+    rates = [_rate(own[max(0, skipped[name] - 1) :]) for name, own in all_steps.items()]
     if any(rate is None for rate in rates):
         return None
     on_host = Counter(start.host for start in starts)
@@ -131,7 +130,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         samples_per_s=sum(rate for rate in rates if rate is not None),
         communication_s=float(np.mean(exposed_s)),
         startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s),
-        warm_up_s=max(_warm_up_s(workers[name], own) for name, own in steps.items()),
+        warm_up_s=max(_warm_up_s(own, skipped[name]) for name, own in all_steps.items()),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
     )
@@ -147,17 +146,24 @@ def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
     return dict(sorted(found.items(), key=lambda item: int(item[0].partition("-")[2])))
 
 
-def _settled(events: Iterable[AnyEvent], skipped: int) -> list[Step]:
-    steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
-    return steps[min(skipped, len(steps) // 4) :]
+def _steps(events: Iterable[AnyEvent]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step) and event.num_samples > 0]
 
 
-def _warm_up_s(events: Iterable[AnyEvent], settled: Sequence[Step]) -> float:
+def _num_skipped(num_steps: int, every: int) -> int:
+    """First steps that say nothing: whole rounds, up to an exchange, where not all steps have one.
+
+    Args:
+        num_steps: Of the process.
+        every: Steps from one exchange to the next.
+    """
+    return math.ceil(min(_WARM_UP_STEPS, num_steps // 4) / every) * every
+
+
+def _warm_up_s(steps: Sequence[Step], skipped: int) -> float:
     """What the steps that are left out took longer than as many later ones."""
-    steps = [event for event in events if isinstance(event, Step) and event.num_samples > 0]
-    first = steps[: len(steps) - len(settled)]
-    usual_s = float(np.median([_phases_s(step) for step in settled]))
-    return max(0.0, sum(_phases_s(step) for step in first) - usual_s * len(first))
+    usual_s = float(np.median([_phases_s(step) for step in steps[skipped:]]))
+    return max(0.0, sum(_phases_s(step) for step in steps[:skipped]) - usual_s * skipped)
 
 
 def _started(events: Iterable[AnyEvent]) -> Started | None:

@@ -31,17 +31,17 @@ class Throughput(msgspec.Struct, frozen=True):
         return sum(self.rates)
 
 
-def mean_value(
-    demands_s: Sequence[float], think_s: float, num_workers: int, done: float = 0.5
-) -> float:
-    """Rounds per second of so many equal workers; see `residence` for the recursion."""
-    return num_workers / (think_s + residence(demands_s, think_s, num_workers, done))
-
-
 def residence(
-    demands_s: Sequence[float], think_s: float, num_workers: int, done: float = 0.5
+    demands_s: Sequence[float], think_s: float, num_workers: int, *, done: float
 ) -> float:
-    """Seconds that one of so many equal workers spends at all stations in a round."""
+    """Seconds that one of so many equal workers spends at all stations in a round.
+
+    Args:
+        demands_s: Of each station, in one round.
+        think_s: Spent elsewhere.
+        num_workers: All of them equal.
+        done: What of a service is over when somebody else finds it going on, as a share.
+    """
     lengths = [0.0] * len(demands_s)
     total_s, rate = 0.0, 0.0
     for n in range(1, num_workers + 1):
@@ -58,14 +58,12 @@ def residence(
     return total_s
 
 
-def throughput(
-    demands_s: Sequence[float], thinks_s: Sequence[float], done: float = 0.5
-) -> Throughput:
-    """The rates of unequal workers."""
+def throughput(demands_s: Sequence[float], thinks_s: Sequence[float], *, done: float) -> Throughput:
+    """The rates of unequal workers; `done` as in `residence`."""
     num_workers = len(thinks_s)
     alone_s = sum(demands_s)
     mean_rate = sum(1 / (z + alone_s) for z in thinks_s) / num_workers
-    spent_s = residence(demands_s, max(0.0, 1 / mean_rate - alone_s), num_workers, done)
+    spent_s = residence(demands_s, max(0.0, 1 / mean_rate - alone_s), num_workers, done=done)
     rates = [1 / (z + spent_s) for z in thinks_s]
     most = 1 / max(demands_s) if max(demands_s, default=0.0) > 0 else float("inf")
     shrink = min(1.0, most / sum(rates))

@@ -42,9 +42,11 @@ _RUSH_INWARD = 0.9
 _ROUNDS = 4
 
 
-def seal_s(world: World, machine: str, other: str, size_bytes: float) -> float:
+def sealing_s(
+    spec: ParameterServerSpec, world: World, machine: str, other: str, size_bytes: float
+) -> float:
     """What a machine takes to encrypt or decrypt what it exchanges with another one."""
-    if machine == other:
+    if machine == other or not spec.encrypts(beyond_this_machine=True):
         return 0.0
     return size_bytes * world.costs.seal_s_per_byte / min(1.0, world.machines[machine].cores)
 
@@ -62,7 +64,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of sending: the server, and the segment's share of the model."""
     wire_s: tuple[float, ...]
     """The whole model over each worker's own port, or its slowest way to a server."""
-    seal_s: tuple[float, ...]
+    sealed_s: tuple[float, ...]
     """Encrypting and decrypting, of each worker."""
     latency_s: float
     pipe_s: float
@@ -84,9 +86,8 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
     )
     servers = crew.servers[: layout.num_servers]
     num_servers = len(servers)
-    up = model.num_parameters * PUSH_BYTES[spec.compression]
-    down = model.num_parameters * PULL_BYTES[spec.pull_compression]
-    ways = _ways(crew, servers, world, up=up, down=down)
+    up, down = _traffic(spec, world)
+    ways = _ways(crew, servers, spec, world)
     longest = (
         max(segment.size for segment in layout.segments) / model.num_parameters * max(up, down)
     )
@@ -103,7 +104,7 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
             for segment in reversed(layout.segments)
         ),
         wire_s=tuple(ways.wires_s),
-        seal_s=tuple(ways.sealed_s),
+        sealed_s=tuple(ways.sealed_s),
         latency_s=ways.latency_s,
         pipe_s=longest / ways.slowest,
         sent_bytes=up,
@@ -113,49 +114,63 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
     )
 
 
-class _Ways(msgspec.Struct):
+def _traffic(spec: ParameterServerSpec, world: World) -> tuple[int, int]:
+    """Bytes of one push of the whole model, and of its answer."""
+    size = world.model.num_parameters
+    return size * PUSH_BYTES[spec.compression], size * PULL_BYTES[spec.pull_compression]
+
+
+class _Ways(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over all pairs of workers and servers, for one push of each worker."""
 
     loads_s: list[float]
+    """Of each server's network, with all that shares it."""
     one_way_s: list[float]
+    """Of each server's network by pushes alone, or by answers alone."""
     opened_s: list[float]
-    wires_s: list[float] = []
-    sealed_s: list[float] = []
-    latency_s: float = 0.0
-    slowest: float = float("inf")
+    """Decrypting pushes and encrypting answers, of each server."""
+    wires_s: list[float]
+    sealed_s: list[float]
+    latency_s: float
+    slowest: float
+    """Bytes per second of the slowest way."""
 
 
-def _ways(crew: Crew, servers: tuple[str, ...], world: World, *, up: float, down: float) -> _Ways:
-    num_servers, num_workers = len(servers), len(crew.hands)
-    none_s = [0.0] * num_servers
-    ways = _Ways(loads_s=none_s.copy(), one_way_s=none_s.copy(), opened_s=none_s)
+def _ways(crew: Crew, servers: tuple[str, ...], spec: ParameterServerSpec, world: World) -> _Ways:
+    num_servers, num_workers, network = len(servers), len(crew.hands), world.network
+    up, down = _traffic(spec, world)
+    part, exchanged = max(up, down) / num_servers, (up + down) / num_servers
     working = Counter(crew.machines)
-    wires: dict[str, tuple[float, float]] = {}
-    for machine, count in working.items():
-        own_s, longest_s, sealed_s = 0.0, 0.0, 0.0
-        for number, server in enumerate(servers):
-            link, part = world.network.link(machine, server), max(up, down) / num_servers
+    ports = {machine: network.port(machine) for machine in {*working, *servers}}
+    loads_s, one_way_s, opened_s = ([0.0] * num_servers for _ in range(3))
+    own_s, longest_s, sealed_s = (dict.fromkeys(working, 0.0) for _ in range(3))
+    links = []
+    for number, server in enumerate(servers):
+        for machine, count in working.items():
+            link, near = network.link(machine, server), machine == server
             way_s = part / link.bandwidth_bytes_per_s
-            near = machine == server
             # A machine that serves and works carries pushes and pulls in each direction.
             shared = server in working and not near
             both = (up + down) / max(up, down) * _COLOCATED_FLOW if shared else 1.0
             rush = _COLOCATED_RUSH if shared else 1.0
-            port_s = way_s if near else part / world.network.port(server)
-            ways.loads_s[number] += both * port_s * count / num_workers
-            ways.one_way_s[number] += rush * port_s * count / num_workers
-            exchanged = (up + down) / num_servers
-            opened_s = seal_s(world, server, machine, exchanged)
-            ways.opened_s[number] += opened_s * count / num_workers
-            own_s += way_s if near else part / world.network.port(machine)
-            longest_s = max(longest_s, way_s)
-            sealed_s += seal_s(world, machine, server, exchanged)
-            ways.latency_s = max(ways.latency_s, link.latency_s)
-            ways.slowest = min(ways.slowest, link.bandwidth_bytes_per_s)
-        wires[machine] = max(own_s, longest_s), sealed_s
-    ways.wires_s = [wires[machine][0] for machine in crew.machines]
-    ways.sealed_s = [wires[machine][1] for machine in crew.machines]
-    return ways
+            port_s = way_s if near else part / ports[server]
+            weight = count / num_workers
+            loads_s[number] += both * port_s * weight
+            one_way_s[number] += rush * port_s * weight
+            opened_s[number] += sealing_s(spec, world, server, machine, exchanged) * weight
+            own_s[machine] += way_s if near else part / ports[machine]
+            longest_s[machine] = max(longest_s[machine], way_s)
+            sealed_s[machine] += sealing_s(spec, world, machine, server, exchanged)
+            links.append(link)
+    return _Ways(
+        loads_s=loads_s,
+        one_way_s=one_way_s,
+        opened_s=opened_s,
+        wires_s=[max(own_s[machine], longest_s[machine]) for machine in crew.machines],
+        sealed_s=[sealed_s[machine] for machine in crew.machines],
+        latency_s=max(link.latency_s for link in links),
+        slowest=min(link.bandwidth_bytes_per_s for link in links),
+    )
 
 
 def serving_pace(crew: Crew, spec: ParameterServerSpec, world: World) -> Pace:
@@ -192,7 +207,7 @@ def _pace(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pac
 def _flowing(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
     """Every push is answered at once, or as soon as the slowest has come near."""
     thinks_s = _thinks(crew, compute_s, demand)
-    flow = throughput([demand.network_s, demand.processor_s], thinks_s, demand.done)
+    flow = throughput([demand.network_s, demand.processor_s], thinks_s, done=demand.done)
     lead = rule.lead_max if rule.lead_max is not None else rule.lead
     if lead is not None and len(crew.hands) > 1:
         flow = _bounded(crew, thinks_s, lead, demand)
@@ -231,7 +246,7 @@ def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
     """
     inside_s = demand.network_s + demand.processor_s * (1 - 1 / len(demand.segments))
     thinks_s = []
-    own = zip(crew.hands, compute_s, demand.wire_s, demand.seal_s, strict=True)
+    own = zip(crew.hands, compute_s, demand.wire_s, demand.sealed_s, strict=True)
     for hand, computing_s, wire_s, sealed_s in own:
         backward_s = computing_s * hand.fit.backward_share
         left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
@@ -250,7 +265,7 @@ def _bounded(crew: Crew, thinks_s: list[float], lead: int, demand: Demand) -> Th
     ]
     slowest_s = max(thinks_s)
     flow = throughput(
-        [demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s), demand.done
+        [demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s), done=demand.done
     )
     waited_s = expected_max(thinks_s, jitters) - slowest_s
     round_s = 1 / flow.rates[0] + waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
@@ -302,7 +317,7 @@ def _rush_s(crew: Crew, compute_s: list[float], needed: int, demand: Demand) -> 
     behind_s = wire_s * (num_servers - 1) / num_servers
     hidden_s = backward_s * (1 - 1 / num_segments)
     ends_s = (
-        2 * demand.latency_s + demand.processor_s / each + demand.seal_s[slowest] / num_segments
+        2 * demand.latency_s + demand.processor_s / each + demand.sealed_s[slowest] / num_segments
     )
     left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
     return ends_s + max(

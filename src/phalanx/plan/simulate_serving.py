@@ -19,7 +19,7 @@ from phalanx.plan.clockwork import Agenda, Happening, Line
 from phalanx.plan.crew import Crew
 from phalanx.plan.disturbance import Crash, Disturbance
 from phalanx.plan.facts import BYTES_PER_FLOAT, World
-from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES, seal_s
+from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES, sealing_s
 from phalanx.plan.simulated import Computation, SimulatedRun
 from phalanx.plan.simulated_server import Due, SimulatedServer
 from phalanx.protocol.rule import rule_for
@@ -100,6 +100,7 @@ class ServingSimulation:
         self._own_out = [Line() for _ in crew.hands]
         self._own_in = [Line() for _ in crew.hands]
         self._sealing = [Line() for _ in crew.hands]
+        self._ports = {machine: world.network.port(machine) for machine in world.machines}
         self._shared = not rule.barrier and spec.dispatch == "dynamic"
         self._tickets = [num_rounds] * size
         self._sent_bytes = 0.0
@@ -174,7 +175,7 @@ class ServingSimulation:
         self._received(rank)
 
     def _stolen(self, rank: int) -> float:
-        """Seconds so far by which servers on the same full machine held this worker up."""
+        """Seconds so far by which servers and encryption on its full machine held a worker up."""
         hand = self._crew.hands[rank]
         cores = self._world.machines[hand.machine].cores
         threads = hand.fit.workers * hand.fit.threads
@@ -205,7 +206,7 @@ class ServingSimulation:
             costs = self._world.costs
             work_s = costs.message_s + segment.size * BYTES_PER_FLOAT * costs.update_s_per_byte
             answer = segment.size * PULL_BYTES[self._spec.pull_compression]
-            work_s += seal_s(self._world, server.machine, hand.machine, size + answer)
+            work_s += self._sealing_s(server.machine, hand.machine, size + answer)
             end_s = server.processor.serve(agenda.now_s, work_s)
             self._later(rank, end_s - agenda.now_s, partial(self._answer, server, rank, index))
 
@@ -215,7 +216,7 @@ class ServingSimulation:
             else (self._out[hand.machine], self._in[server.machine])
         )
         sealed_s = self._sealing[rank].serve(
-            agenda.now_s, seal_s(self._world, hand.machine, server.machine, size)
+            agenda.now_s, self._sealing_s(hand.machine, server.machine, size)
         )
         travel = partial(self._travel, rank, wires, (hand.machine, server.machine), size, receive)
         self._later(rank, sealed_s - agenda.now_s, travel)
@@ -237,7 +238,7 @@ class ServingSimulation:
 
         def open_it() -> None:
             opened_s = self._sealing[rank].serve(
-                agenda.now_s, seal_s(self._world, hand.machine, server.machine, size)
+                agenda.now_s, self._sealing_s(hand.machine, server.machine, size)
             )
             self._later(rank, opened_s - agenda.now_s, lambda: self._received(rank))
 
@@ -261,11 +262,10 @@ class ServingSimulation:
         Each port is held as long as it takes by itself; a slow one at the far end does not keep the
         sender from others.
         """
-        agenda, network = self._agenda, self._world.network
-        link = network.link(*ends)
+        agenda, link = self._agenda, self._world.network.link(*ends)
         local = ends[0] == ends[1]
         out_s, in_s = (
-            size / (link.bandwidth_bytes_per_s if local else network.port(end)) for end in ends
+            size / (link.bandwidth_bytes_per_s if local else self._ports[end]) for end in ends
         )
         sender, receiver = wires
 
@@ -276,6 +276,9 @@ class ServingSimulation:
 
         begin_s = sender.serve(agenda.now_s, out_s) - out_s
         self._later(rank, begin_s - agenda.now_s + link.latency_s, arrive)
+
+    def _sealing_s(self, machine: str, other: str, size: float) -> float:
+        return sealing_s(self._spec, self._world, machine, other, size)
 
     def _received(self, rank: int) -> None:
         worker = self._workers[rank]
