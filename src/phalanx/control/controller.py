@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from phalanx.control.collect import summarise
 from phalanx.control.coordinator import Coordinator, Identity
-from phalanx.control.depot import Depot
 from phalanx.control.peers import PeerCoordinator
 from phalanx.control.policy import Trouble
 from phalanx.control.progress import Observer, SpeedMeter, combine
@@ -36,6 +35,7 @@ from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
+from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
 from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
 
@@ -107,10 +107,10 @@ class Controller:
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
                 ControlServer(self._site.listen) as server,
-                Depot(server, run.path) as depot,
+                StoreServer(server, run.path) as store,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
-                self._server, self._log, self._depot = server, log, depot
+                self._server, self._log, self._store = server, log, store
                 for note in self._notes:
                     log.record(Warned(message=note))
                 summary = self._supervise(caught)
@@ -160,7 +160,7 @@ class Controller:
             server,
             self._launcher,
             site=self._site,
-            depot_port=self._depot.port,
+            store=self._store,
         )
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())

@@ -10,14 +10,14 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.errors import StoreError
-from phalanx.worker import together
-from phalanx.worker.background import Background
-from phalanx.worker.together import Item, read_together, wait_together
+from phalanx.worker import chief_io
+from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
 from support.ranks import run_ranks
 
 
-def item() -> Item:
-    return Item(
+def data() -> ChiefData:
+    return ChiefData(
         {"position": "ünïcode"},
         {
             "flat": torch.randn(1001, generator=torch.Generator().manual_seed(1)),
@@ -31,16 +31,16 @@ def item() -> Item:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_all_have_what_the_chief_read(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_BROADCAST_BYTES", 64)
+    monkeypatch.setattr(chief_io, "_BROADCAST_BYTES", 64)
     readers: list[int] = []
 
-    def body(collective: Collective) -> Item | None:
-        return read_together(collective, lambda: readers.append(collective.rank) or item())
+    def body(collective: Collective) -> ChiefData | None:
+        return broadcast_from_chief(collective, lambda: readers.append(collective.rank) or data())
 
-    wanted = item()
+    wanted = data()
     for found in run_ranks(size, body):
         assert found is not None
-        assert found.words == wanted.words
+        assert found.metadata == wanted.metadata
         assert found.tensors.keys() == wanted.tensors.keys()
         for name, tensor in wanted.tensors.items():
             assert (found.tensors[name].dtype, found.tensors[name].shape) == (
@@ -57,14 +57,14 @@ def test_all_have_what_the_chief_read(size: int, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_nothing_and_errors_reach_all_as_well(size: int) -> None:
-    assert run_ranks(size, lambda group: read_together(group, lambda: None)) == [None] * size
+    assert run_ranks(size, lambda group: broadcast_from_chief(group, lambda: None)) == [None] * size
 
-    def refuse() -> Item | None:
+    def refuse() -> ChiefData | None:
         raise StoreError("none of the 2 checkpoints can be read")
 
     def body(collective: Collective) -> str:
         with pytest.raises(StoreError) as caught:
-            read_together(collective, refuse)
+            broadcast_from_chief(collective, refuse)
         return str(caught.value)
 
     assert run_ranks(size, body) == ["none of the 2 checkpoints can be read"] * size
@@ -73,8 +73,8 @@ def test_nothing_and_errors_reach_all_as_well(size: int) -> None:
 
 
 def test_the_others_meet_until_the_chief_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_ROUND_S", 0.01)
-    rounds, busy = [0], Background("busy")
+    monkeypatch.setattr(chief_io, "_ROUND_S", 0.01)
+    rounds, busy = [0], BackgroundTask("busy")
     done = threading.Event()
     busy.start(lambda: done.wait(60) and None)
 
@@ -85,12 +85,12 @@ def test_the_others_meet_until_the_chief_is_done(monkeypatch: pytest.MonkeyPatch
             busy.wait()
         return busy.wait(limit_s)
 
-    run_ranks(2, lambda group: wait_together(group, is_done))
+    run_ranks(2, lambda group: wait_for_chief(group, is_done))
     assert rounds == [5]
 
 
 def test_what_a_task_breaks_off_with_is_told_once_it_is_waited_for() -> None:
-    background = Background("broken")
+    background = BackgroundTask("broken")
 
     def fail() -> None:
         raise StoreError("full")

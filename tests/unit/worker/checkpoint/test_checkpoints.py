@@ -11,8 +11,11 @@ import torch
 from phalanx.errors import StoreError
 from phalanx.records.position import Position, newest_position, read_position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.worker.checkpoint import NEWEST, Checkpoints
-from phalanx.worker.depot import LocalDepot
+from phalanx.store.local import LocalStore
+from phalanx.worker.checkpoint.checkpoints import NEWEST, Checkpoints
+from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
+
+TorchCheckpoints = Checkpoints[torch.Tensor]
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
@@ -30,7 +33,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def write(checkpoints: Checkpoints, *samples: int) -> list[str]:
+def write(checkpoints: TorchCheckpoints, *samples: int) -> list[str]:
     return [
         checkpoints.write(Position(samples=count), tensors(float(count))).name for count in samples
     ]
@@ -43,8 +46,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def checkpoints(folder: Path) -> Checkpoints:
-    return Checkpoints(LocalDepot(folder.parent), CheckpointSpec(keep=2))
+def checkpoints(folder: Path) -> TorchCheckpoints:
+    return Checkpoints(LocalStore(folder.parent, TorchAdapter()), CheckpointSpec(keep=2))
 
 
 def far_position() -> Position:
@@ -58,11 +61,11 @@ def far_position() -> Position:
     return Position(**values)
 
 
-def test_state_and_position_survive_bit_by_bit(checkpoints: Checkpoints) -> None:
+def test_state_and_position_survive_bit_by_bit(checkpoints: TorchCheckpoints) -> None:
     position = far_position()
     given = tensors(float("nan")) | {"odd": torch.tensor([0.1, -0.0, torch.inf, 1e-40])}
     written = checkpoints.write(position, given)
-    found = checkpoints.take(written.name)
+    found = checkpoints.load(written.name)
     assert found is not None
     assert (found.name, found.position) == (written.name, position)
     assert found.tensors.keys() == given.keys()
@@ -71,33 +74,35 @@ def test_state_and_position_survive_bit_by_bit(checkpoints: Checkpoints) -> None
         assert bytes_of(found.tensors[name]) == bytes_of(tensor)
 
 
-def test_the_newest_few_are_kept(checkpoints: Checkpoints, folder: Path) -> None:
+def test_the_newest_few_are_kept(checkpoints: TorchCheckpoints, folder: Path) -> None:
     names = write(checkpoints, 9, 10, 200, 1000)
     assert sorted(os.listdir(folder)) == names[-2:]
 
 
 def test_an_unreadable_one_of_a_later_moment_keeps_no_good_one_out(folder: Path) -> None:
-    checkpoints = Checkpoints(LocalDepot(folder.parent), CheckpointSpec(keep=1))
+    checkpoints = Checkpoints(LocalStore(folder.parent, TorchAdapter()), CheckpointSpec(keep=1))
     [first] = write(checkpoints, 100)
     later = folder / "samples-000000000200.safetensors"
     later.write_bytes(b"damaged")
-    found = checkpoints.take(NEWEST)
+    found = checkpoints.load(NEWEST)
     assert found is not None
     assert found.name == first
     [next_one] = write(checkpoints, 150)
     assert os.listdir(folder) == [next_one]
 
 
-def test_the_newest_is_read(checkpoints: Checkpoints) -> None:
-    assert checkpoints.take(NEWEST) is None
+def test_the_newest_is_read(checkpoints: TorchCheckpoints) -> None:
+    assert checkpoints.load(NEWEST) is None
     names = write(checkpoints, 9, 10, 200)
-    found = checkpoints.take(NEWEST)
+    found = checkpoints.load(NEWEST)
     assert found is not None
     assert (found.name, found.position.samples) == (names[-1], 200)
     assert found.tensors["replica.parameters"][0].item() == 200.0
 
 
-def test_the_best_stays_when_newer_ones_push_it_out(checkpoints: Checkpoints, folder: Path) -> None:
+def test_the_best_stays_when_newer_ones_push_it_out(
+    checkpoints: TorchCheckpoints, folder: Path
+) -> None:
     best = folder / "best.safetensors"
     [first] = write(checkpoints, 1)
     checkpoints.mark_best(first)
@@ -111,10 +116,10 @@ def test_the_best_stays_when_newer_ones_push_it_out(checkpoints: Checkpoints, fo
     assert len(os.listdir(folder)) == 3
 
 
-def test_the_best_is_never_taken_for_the_newest(checkpoints: Checkpoints) -> None:
+def test_the_best_is_never_taken_for_the_newest(checkpoints: TorchCheckpoints) -> None:
     first, *_ = write(checkpoints, 1, 2)
     checkpoints.mark_best(first)
-    found = checkpoints.take(NEWEST)
+    found = checkpoints.load(NEWEST)
     assert found is not None
     assert found.position.samples == 2
 
@@ -130,7 +135,7 @@ def test_the_best_is_never_taken_for_the_newest(checkpoints: Checkpoints) -> Non
     ids=["empty", "cut", "noise", "other position"],
 )
 def test_a_corrupt_newest_one_falls_back_to_the_one_before(
-    checkpoints: Checkpoints, folder: Path, damage: object, caplog: pytest.LogCaptureFixture
+    checkpoints: TorchCheckpoints, folder: Path, damage: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert callable(damage)
     first, second = write(checkpoints, 1, 2)
@@ -138,7 +143,7 @@ def test_a_corrupt_newest_one_falls_back_to_the_one_before(
     before = path.read_bytes()
     path.write_bytes(damage(before))
     assert path.read_bytes() != before, "the damage did nothing"
-    found = checkpoints.take(NEWEST)
+    found = checkpoints.load(NEWEST)
     assert found is not None
     assert found.name == first
     assert str(path) in caplog.text
@@ -149,28 +154,28 @@ def test_a_corrupt_newest_one_falls_back_to_the_one_before(
 
 
 def test_if_none_can_be_read_the_run_does_not_quietly_start_anew(
-    checkpoints: Checkpoints, folder: Path
+    checkpoints: TorchCheckpoints, folder: Path
 ) -> None:
     for name in write(checkpoints, 1, 2):
         (folder / name).write_bytes(b"")
     with pytest.raises(StoreError, match=r"none of the 2 checkpoints in .*checkpoints can be read"):
-        checkpoints.take(NEWEST)
+        checkpoints.load(NEWEST)
     assert newest_position(folder) is None
 
 
-def test_a_file_without_position_is_named(checkpoints: Checkpoints, folder: Path) -> None:
-    checkpoints._depot.save("checkpoints/strange.safetensors", tensors(1.0), {})
+def test_a_file_without_position_is_named(checkpoints: TorchCheckpoints, folder: Path) -> None:
+    checkpoints._store.save("checkpoints/strange.safetensors", tensors(1.0), {})
     for name in ("strange", "absent"):
         match = rf"cannot read the checkpoint .*{name}\.safetensors"
         with pytest.raises(StoreError, match=match):
-            checkpoints.take(f"{name}.safetensors")
+            checkpoints.load(f"{name}.safetensors")
 
 
 def test_a_temporary_file_of_a_crash_is_not_a_checkpoint(
-    checkpoints: Checkpoints, folder: Path
+    checkpoints: TorchCheckpoints, folder: Path
 ) -> None:
     (folder / ".samples-000000000009.safetensors.x7").write_bytes(b"half")
     write(checkpoints, 1)
-    found = checkpoints.take(NEWEST)
+    found = checkpoints.load(NEWEST)
     assert found is not None
     assert found.position.samples == 1

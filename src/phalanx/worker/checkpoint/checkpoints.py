@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state of a run in one file, written in one stroke by the chief.
+"""Checkpoints: the whole state of a run in one file, written atomically by the chief.
 
 A file holds named tensors (safetensors) and the position as JSON in its header. A crash while it is
 written leaves the previous checkpoint; if the newest one cannot be read back, the one before it is
-taken. Where they lie, and how they get there, is the depot's business.
+taken. Where the files are, and how they get there, is up to the store.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 import msgspec
-import torch
 
 from phalanx.errors import StoreError
 from phalanx.records.position import Position
 from phalanx.spec.job import CheckpointSpec
-from phalanx.worker.background import Background
-from phalanx.worker.depot import EVERYTHING, Depot
+from phalanx.store.base import CheckpointStore
+from phalanx.store.tensors import EVERYTHING, TensorT
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _FOLDER, _BEST = "checkpoints", "best.safetensors"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCheckpoint:
     """A checkpoint that has been written."""
 
     name: str
@@ -36,81 +36,88 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Taken:
+class LoadedCheckpoint(Generic[TensorT]):
     """What was read from a checkpoint."""
 
     name: str
     position: Position
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, TensorT]
 
 
-class Checkpoints:
+class Checkpoints(Generic[TensorT]):
     """The checkpoints of one run, known by their names.
 
     Args:
-        depot: Where the files lie.
+        store: Where the files are.
         spec: How many are kept.
     """
 
-    def __init__(self, depot: Depot, spec: CheckpointSpec) -> None:
-        self._depot = depot
+    def __init__(self, store: CheckpointStore[TensorT], spec: CheckpointSpec) -> None:
+        self._store = store
         self._spec = spec
-        self.background = Background("checkpoints")
-        """Where they are written when training does not wait for it; one after the other, because
-        an older one that is written last would push newer ones out."""
 
     @property
-    def is_far(self) -> bool:
-        """Whether writing takes long."""
-        return self._depot.is_far
+    def is_remote(self) -> bool:
+        """Whether files cross the network, so that writing takes long."""
+        return self._store.is_remote
 
-    def write(self, position: Position, tensors: Mapping[str, torch.Tensor]) -> Written:
-        """Write a checkpoint, then drop the ones that are no longer kept.
+    def write(
+        self,
+        position: Position,
+        tensors: Mapping[str, TensorT],
+        *,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WrittenCheckpoint:
+        """Write a checkpoint, then delete the ones that are no longer kept.
 
-        Any that claims to be of a later moment goes too: it could not be read when the run was
-        taken up before it, and would keep a good one out.
+        Args:
+            position: Where the run stands.
+            tensors: The state.
+            metadata: What else the header is to say.
         """
         name = name_at(position)
-        metadata = {"position": msgspec.json.encode(position).decode()}
-        size_bytes = self._depot.save(_path(name), tensors, metadata)
+        header = {"position": msgspec.json.encode(position).decode()} | dict(metadata or {})
+        size_bytes = self._store.save(_path(name), tensors, header)
         names = self._newest_first()
+        # One that claims to be of a later moment goes too: it could not be read when the run was
+        # resumed before it, and would push a good one out.
         past = [one for one in names if one <= name]
         self._drop(set(names) - set(past[: self._spec.keep]))
-        return Written(name, size_bytes)
+        return WrittenCheckpoint(name, size_bytes)
 
     def pin(self, name: str) -> None:
-        """Keep a checkpoint for the rest of the run."""
-        self._depot.keep_as(_path(name), _path(pinned(name)))
+        """Keep a checkpoint for the rest of the run, however many follow."""
+        self._store.keep_as(_path(name), _path(pinned(name)))
 
     def go_back_to(self, name: str) -> None:
-        """Make a pinned checkpoint the newest again: what came after it is given up."""
+        """Roll back to a pinned checkpoint: make it the newest, delete what came after it."""
         newest = unpinned(name)
-        self._depot.keep_as(_path(name), _path(newest))
+        self._store.keep_as(_path(name), _path(newest))
         self._drop({later for later in self._newest_first() if later > newest})
 
     def mark_best(self, name: str) -> None:
-        """Keep a checkpoint as the best one, whatever happens to the newest."""
-        self._depot.keep_as(_path(name), _path(_BEST))
+        """Keep a checkpoint as the best one until another is."""
+        self._store.keep_as(_path(name), _path(_BEST))
 
     def has(self, name: str) -> bool:
-        """Whether a checkpoint is there."""
-        return self._depot.has(_path(name))
+        """Tell whether a checkpoint exists."""
+        return self._store.has(_path(name))
 
     def is_coming(self, name: str) -> bool:
-        """Whether a checkpoint is on its way, as far as is known."""
-        return self._depot.is_coming(_path(name))
+        """Tell whether a checkpoint is being uploaded, as far as is known."""
+        return self._store.is_coming(_path(name))
 
-    def keep_part(self, name: str, position: bytes, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a part of a state under a name of its own; nothing is dropped for it."""
-        self._depot.save(_path(name), tensors, {"position": position.decode()})
+    def write_partial(self, name: str, position: bytes, tensors: Mapping[str, TensorT]) -> None:
+        """Write some tensors of a state under a given name; nothing is deleted for it."""
+        self._store.save(_path(name), tensors, {"position": position.decode()})
 
-    def take(
+    def load(
         self,
         name: str,
         *,
         only: Sequence[str] = EVERYTHING,
         part: tuple[int, int] | None = None,
-    ) -> Taken | None:
+    ) -> LoadedCheckpoint[TensorT] | None:
         """Read a checkpoint.
 
         Args:
@@ -142,39 +149,41 @@ class Checkpoints:
         )
 
     def where(self, name: str) -> str:
-        """Where a checkpoint lies, for people."""
-        return f"{self._depot.place}/{_FOLDER}/{name}".rstrip("/")
+        """Say where a checkpoint is, for messages."""
+        return f"{self._store.location}/{_FOLDER}/{name}".rstrip("/")
 
-    def _read(self, name: str, only: Sequence[str], part: tuple[int, int] | None) -> Taken:
+    def _read(
+        self, name: str, only: Sequence[str], part: tuple[int, int] | None
+    ) -> LoadedCheckpoint[TensorT]:
         try:
-            loaded = self._depot.load(_path(name), only=only, part=part)
+            loaded = self._store.load(_path(name), only=only, part=part)
             position = msgspec.json.decode(loaded.metadata["position"], type=Position)
         except (StoreError, KeyError, msgspec.DecodeError) as error:
             where = self.where(name)
             message = f"cannot read the checkpoint {where}: {error}"
             raise StoreError(message, path=where) from error
-        return Taken(name, position, loaded.tensors)
+        return LoadedCheckpoint(name, position, loaded.tensors)
 
     def _newest_first(self) -> list[str]:
-        names = (one.removeprefix(f"{_FOLDER}/") for one in self._depot.names(_FOLDER))
+        names = (one.removeprefix(f"{_FOLDER}/") for one in self._store.names(_FOLDER))
         return sorted((one for one in names if one.startswith("samples-")), reverse=True)
 
     def _drop(self, names: set[str]) -> None:
-        self._depot.drop([_path(name) for name in sorted(names)])
+        self._store.drop([_path(name) for name in sorted(names)])
 
 
 def name_at(position: Position) -> str:
-    """The name of the checkpoint of a moment."""
+    """Return the name of the checkpoint of a position; names sort by age."""
     return f"samples-{position.samples:012d}.safetensors"
 
 
 def pinned(name: str) -> str:
-    """The name of a checkpoint that is kept for the rest of the run."""
+    """Return the name under which a checkpoint is kept for the rest of the run."""
     return name.replace("samples-", "switch-")
 
 
 def unpinned(name: str) -> str:
-    """The name that a pinned checkpoint had when it was written."""
+    """Return the name that a pinned checkpoint had when it was written."""
     return name.replace("switch-", "samples-")
 
 

@@ -1,4 +1,4 @@
-"""A depot on loopback with real sockets, and clients of it, without any process of a run."""
+"""A store server on loopback with real sockets, and clients of it, without any process of a run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.control.depot import Depot
+from phalanx.store.client import StoreClient
+from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.depot_client import DepotClient
 from phalanx.wire.keys import KeyPair
 
 
 @dataclass
-class DepotHouse:
-    """A controller's side: the control channel, which knows the keys, and the depot beside it."""
+class ServedStore:
+    """The controller's side: the control channel, which knows the keys, and the store server."""
 
     control: ControlServer
-    depot: Depot
+    port: int
     root: Path
 
     @property
     def address(self) -> str:
-        """Where the depot listens."""
-        return f"tcp://127.0.0.1:{self.depot.port}"
+        """Where the store server listens."""
+        return f"tcp://127.0.0.1:{self.port}"
 
     def client(
         self,
@@ -33,9 +33,9 @@ class DepotHouse:
         keys: KeyPair | None = None,
         address: str | None = None,
         limit_s: float = 20.0,
-    ) -> DepotClient:
-        """A process of the run; asking again for the same name replaces the one before."""
-        return DepotClient(
+    ) -> StoreClient:
+        """Admit a process of the run; asking again for the same name replaces the one before."""
+        return StoreClient(
             address=address or self.address,
             server_key=self.control.public_key,
             keys=keys or self.control.admit(name),
@@ -44,9 +44,9 @@ class DepotHouse:
 
 
 @contextmanager
-def open_house(root: Path) -> Iterator[DepotHouse]:
-    """A depot for the run directory `root`."""
+def serve_store(root: Path) -> Iterator[ServedStore]:
+    """Serve the run directory `root`."""
     for folder in ("checkpoints", "servers"):
         (root / folder).mkdir(exist_ok=True)
-    with ControlServer() as control, Depot(control, root) as depot:
-        yield DepotHouse(control, depot, root)
+    with ControlServer() as control, StoreServer(control, root) as server:
+        yield ServedStore(control, server.start(), root)

@@ -12,14 +12,8 @@ import torch
 from safetensors import safe_open
 
 from phalanx.errors import StoreError
-from phalanx.worker.tensorfile import (
-    LENGTH_BYTES,
-    Place,
-    bytes_of,
-    header_length,
-    parse_header,
-    write_tensors,
-)
+from phalanx.store.tensors import TensorEntry, read_header, write_tensors
+from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
 
 TENSORS = {
     "flat": torch.randn(1001, generator=torch.Generator().manual_seed(1)),
@@ -33,12 +27,25 @@ TENSORS = {
     "bytes": torch.tensor([1, 255], dtype=torch.uint8),
 }
 
+VIEWS = {name: TorchAdapter().view(tensor) for name, tensor in TENSORS.items()}
+
+
+class Raw:
+    """A file in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size = len(content)
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        target[:] = self._content[offset : offset + len(target)]
+
 
 def test_everything_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     metadata = {"position": '{"epoch": 3}', "é": '\n"quotes"'}
     with path.open("wb") as file:
-        write_tensors(file, TENSORS, metadata)
+        write_tensors(file, VIEWS, metadata)
     with safe_open(path, framework="pt") as file:
         assert file.metadata() == metadata
         assert set(file.keys()) == set(TENSORS)
@@ -51,7 +58,7 @@ def test_everything_reads_back(tmp_path: Path) -> None:
 def test_values_lie_at_multiples_of_their_width(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     with path.open("wb") as file:
-        write_tensors(file, TENSORS, {})
+        write_tensors(file, VIEWS, {})
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     assert length % 8 == 0
@@ -62,27 +69,26 @@ def test_values_lie_at_multiples_of_their_width(tmp_path: Path) -> None:
         assert stop - start == tensor.nbytes
 
 
-def test_header_and_places_are_found_without_the_library() -> None:
+def test_header_and_entries_are_found_without_the_library() -> None:
     stream = BytesIO()
-    write_tensors(stream, TENSORS, {"version": "3"})
+    write_tensors(stream, VIEWS, {"version": "3"})
     raw = stream.getvalue()
-    length = header_length(raw[:LENGTH_BYTES], file_bytes=len(raw))
-    text = raw[LENGTH_BYTES : LENGTH_BYTES + length]
-    metadata, places = parse_header(text, file_bytes=len(raw))
+    metadata, entries = read_header(Raw(raw))
     assert metadata == {"version": "3"}
-    assert places.keys() == TENSORS.keys()
-    for name, place in places.items():
-        tensor = TENSORS[name].contiguous()
-        assert (place.dtype, place.shape) == (tensor.dtype, tuple(tensor.shape))
-        assert raw[place.start : place.start + tensor.nbytes] == bytes(bytes_of(tensor))
-    for wrong in (len(raw) - 1, len(raw) + 1):
-        with pytest.raises(StoreError, match=f"it has {wrong} bytes instead of {len(raw)}"):
-            parse_header(text, file_bytes=wrong)
+    assert entries.keys() == VIEWS.keys()
+    for name, entry in entries.items():
+        view = VIEWS[name]
+        assert (entry.dtype, entry.shape) == (view.dtype, view.shape)
+        assert raw[entry.start : entry.start + entry.num_bytes] == bytes(view.memory)
+    for wrong in (raw[:-1], raw + b"x"):
+        match = f"it has {len(wrong)} bytes instead of {len(raw)}"
+        with pytest.raises(StoreError, match=match):
+            read_header(Raw(wrong))
 
 
-def test_rows_have_places_of_their_own() -> None:
-    place = Place(torch.float64, (10, 3), start=100)
-    assert place.part(None) == place
-    assert place.part((4, 6)) == Place(torch.float64, (2, 3), start=100 + 4 * 3 * 8)
-    assert place.part((8, 99)).shape == (2, 3)
-    assert Place(torch.int64, (), start=5).part((4, 6)) == Place(torch.int64, (), start=5)
+def test_rows_have_entries_of_their_own() -> None:
+    entry = TensorEntry("F64", (10, 3), start=100)
+    assert entry.rows(None) == entry
+    assert entry.rows((4, 6)) == TensorEntry("F64", (2, 3), start=100 + 4 * 3 * 8)
+    assert entry.rows((8, 99)).shape == (2, 3)
+    assert TensorEntry("I64", (), start=5).rows((4, 6)) == TensorEntry("I64", (), start=5)
