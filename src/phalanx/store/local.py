@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from phalanx.store.tensors import (
     TensorAdapter,
     TensorBundle,
     TensorT,
+    read_header,
     read_tensors,
     write_tensors,
 )
@@ -55,17 +56,10 @@ class LocalStore(CheckpointStore[TensorT]):
         only: Sequence[str] = EVERYTHING,
         part: tuple[int, int] | None = None,
     ) -> TensorBundle[TensorT]:
-        path = self._root / name
-        try:
-            # Read into memory rather than mapped: a mapped file that is truncated meanwhile would
-            # kill the process with SIGBUS.
-            with path.open("rb") as file:
-                return read_tensors(_LocalFile(file), self._adapter, only=only, part=part)
-        except OSError as error:
-            message = f"cannot read {path}: {error.strerror}"
-            raise StoreError(message, path=str(path)) from error
-        except StoreError as error:
-            raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+        # Read into memory rather than mapped: a mapped file that is truncated meanwhile would kill
+        # the process with SIGBUS.
+        with _open(self._root / name) as file:
+            return read_tensors(file, self._adapter, only=only, part=part)
 
     @override
     def names(self, folder: str) -> list[str]:
@@ -85,6 +79,29 @@ class LocalStore(CheckpointStore[TensorT]):
     def drop(self, names: Sequence[str]) -> None:
         for name in names:
             (self._root / name).unlink(missing_ok=True)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata of a file without its tensors.
+
+    Raises:
+        StoreError: The file cannot be read, or it is damaged or cut off.
+    """
+    with _open(path) as file:
+        metadata, _ = read_header(file)
+        return metadata
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[_LocalFile]:
+    try:
+        with path.open("rb") as file:
+            yield _LocalFile(file)
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message, path=str(path)) from error
+    except StoreError as error:
+        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
 
 
 class _LocalFile:

@@ -1,4 +1,4 @@
-"""What a server writes down: its state, for a successor and for checkpoints."""
+"""Save the state of a parameter server, for its successor and for checkpoints."""
 
 from __future__ import annotations
 
