@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from phalanx.control.looking import Looking
+from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Warned
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
@@ -14,7 +14,7 @@ from support.company import (
     EVALUATOR,
     NUM_SAMPLES,
     Company,
-    ScriptedDesk,
+    ScriptedApi,
     measured,
     saved,
     serving_job,
@@ -24,7 +24,7 @@ EARLY = {"monitor": "val_loss", "patience": 9}
 
 
 def epochs_of(company: Company) -> list[tuple[int, float | None]]:
-    return [(event.epoch, event.val_loss) for event in company.desk.recorded(Epoch)]
+    return [(event.epoch, event.val_loss) for event in company.api.recorded(Epoch)]
 
 
 def position_after(epoch: int) -> Position:
@@ -38,29 +38,29 @@ def test_an_evaluator_lost_before_it_has_read_is_asked_again() -> None:
     company.play()
     assert max(company.used) == 6, "the servers have to rest until they have been read"
     company.restart(EVALUATOR)
-    first, second = company.desk.sent_to(EVALUATOR, Look)
+    first, second = company.api.sent_to(EVALUATOR, Look)
     assert second == msgspec.structs.replace(first, look=first.look + 1)
     company.play()
     assert company.is_finished
     assert epochs_of(company) == [(0, 0.5), (1, 0.5)]
-    assert not company.desk.recorded(Warned)
+    assert not company.api.recorded(Warned)
 
 
 def test_an_evaluator_lost_while_it_measures_costs_the_measure_and_nothing_else() -> None:
     company = Company(serving_job()).start()
     company.play(until=company.reached(EVALUATOR, Look))
-    [look] = company.desk.sent_to(EVALUATOR, Look)
+    [look] = company.api.sent_to(EVALUATOR, Look)
     company.say(EVALUATOR, Looked(look.look))
     assert company.busy(), "training goes on as soon as the servers have been read"
     company.lose(EVALUATOR)
-    [warning] = company.desk.recorded(Warned)
+    [warning] = company.api.recorded(Warned)
     assert "the state after 10 samples was neither measured nor saved" in warning.message
     company.restart(EVALUATOR)
     company.play()
     assert company.is_finished
     # The epoch is reported without what nobody measured.
     assert epochs_of(company) == [(0, None), (1, 0.5)]
-    assert [event.samples for event in company.desk.recorded(Checkpoint)] == [20]
+    assert [event.samples for event in company.api.recorded(Checkpoint)] == [20]
     assert company.coordinator.outcome().samples == 2 * NUM_SAMPLES
 
 
@@ -68,7 +68,7 @@ def test_an_evaluator_lost_while_it_saves_costs_the_checkpoint_and_nothing_else(
     company = Company(serving_job()).start()
     company.play(until=company.reached(EVALUATOR, Save))
     company.lose(EVALUATOR)
-    [warning] = company.desk.recorded(Warned)
+    [warning] = company.api.recorded(Warned)
     assert "was not saved" in warning.message
     company.restart(EVALUATOR)
     company.play()
@@ -83,19 +83,19 @@ def test_what_was_measured_is_not_counted_twice(job: JobSpec) -> None:
     # The servers rest until the look is over: nothing that the evaluator had is lost with it.
     company = Company(job).start()
     company.play(until=company.reached(EVALUATOR, Save))
-    [first] = company.desk.sent_to(EVALUATOR, Save)
+    [first] = company.api.sent_to(EVALUATOR, Save)
     company.lose(EVALUATOR)
-    assert not company.desk.recorded(Warned)
+    assert not company.api.recorded(Warned)
     company.restart(EVALUATOR)
     company.play(until=company.reached(EVALUATOR, Save))
     # Read again and written as it was found the first time.
-    assert company.desk.sent_to(EVALUATOR, Look)[-1].part is None
-    again = company.desk.sent_to(EVALUATOR, Save)[-1]
+    assert company.api.sent_to(EVALUATOR, Look)[-1].part is None
+    again = company.api.sent_to(EVALUATOR, Save)[-1]
     assert (again.position, again.best) == (first.position, first.best)
     company.play()
     assert company.is_finished
     assert [epoch for epoch, _ in epochs_of(company)] == list(range(company.job.epochs))
-    assert len(company.desk.announced) == company.job.epochs
+    assert len(company.api.announced) == company.job.epochs
 
 
 def test_an_evaluator_lost_during_the_test_measures_it_again() -> None:
@@ -105,7 +105,7 @@ def test_an_evaluator_lost_during_the_test_measures_it_again() -> None:
     company.restart(EVALUATOR)
     company.play()
     assert company.is_finished
-    assert [event.part for event in company.desk.recorded(Evaluation)] == ["validation", "test"]
+    assert [event.part for event in company.api.recorded(Evaluation)] == ["validation", "test"]
     assert company.coordinator.outcome().test_accuracy == 0.75
 
 
@@ -122,86 +122,86 @@ def test_server_and_evaluator_lost_together() -> None:
 
 
 def looks(company: Company) -> list[Look]:
-    return company.desk.sent_to(EVALUATOR, Look)
+    return company.api.sent_to(EVALUATOR, Look)
 
 
 def test_answers_of_a_look_that_was_given_up_are_ignored() -> None:
-    desk = ScriptedDesk()
-    looking = Looking(serving_job(), desk)
-    looking.evaluator_ready()
+    api = ScriptedApi()
+    evaluation = EvaluationScheduler(serving_job(), api)
+    evaluation.evaluator_ready()
     position = position_after(1)
-    looking.begin(position, end_of_epoch=True, statistics=b"")
-    [first] = desk.sent_to(EVALUATOR, Look)
-    looking.evaluator_left()
-    looking.evaluator_ready()
-    second = desk.sent_to(EVALUATOR, Look)[1]
-    looking.take(Looked(first.look), position)
-    assert not looking.may_train
-    looking.take(measured(first, loss=9.0), position)
+    evaluation.start(position, end_of_epoch=True, statistics=b"")
+    [first] = api.sent_to(EVALUATOR, Look)
+    evaluation.evaluator_left()
+    evaluation.evaluator_ready()
+    second = api.sent_to(EVALUATOR, Look)[1]
+    evaluation.take(Looked(first.look), position)
+    assert not evaluation.may_train
+    evaluation.take(measured(first, loss=9.0), position)
     assert position.val_loss is None
-    looking.take(Looked(second.look), position)
-    assert looking.may_train
-    assert not looking.is_idle
-    looking.take(measured(second, loss=0.25), position)
+    evaluation.take(Looked(second.look), position)
+    assert evaluation.may_train
+    assert not evaluation.is_free
+    evaluation.take(measured(second, loss=0.25), position)
     assert position.val_loss == 0.25
-    [save] = desk.sent_to(EVALUATOR, Save)
+    [save] = api.sent_to(EVALUATOR, Save)
     assert msgspec.json.decode(save.position, type=Position).val_loss == 0.25
-    looking.take(saved(save), position)
-    assert looking.is_idle
-    assert looking.saved == saved(save)
+    evaluation.take(saved(save), position)
+    assert evaluation.is_free
+    assert evaluation.saved == saved(save)
 
 
 def test_a_look_keeps_the_moment_it_was_begun_at() -> None:
-    desk = ScriptedDesk()
-    looking = Looking(serving_job(), desk)
-    looking.evaluator_ready()
+    api = ScriptedApi()
+    evaluation = EvaluationScheduler(serving_job(), api)
+    evaluation.evaluator_ready()
     position = position_after(1)
-    looking.begin(position, end_of_epoch=True, statistics=b"1234")
-    [look] = desk.sent_to(EVALUATOR, Look)
+    evaluation.start(position, end_of_epoch=True, statistics=b"1234")
+    [look] = api.sent_to(EVALUATOR, Look)
     assert look.statistics == b"1234"
-    looking.take(Looked(look.look), position)
-    looking.training_goes_on()
+    evaluation.take(Looked(look.look), position)
+    evaluation.servers_move_on()
     position.samples += 7
-    looking.take(measured(look), position)
-    [report] = desk.announced
+    evaluation.take(measured(look), position)
+    [report] = api.announced
     assert (report.epoch, report.samples) == (0, 10)
-    [save] = desk.sent_to(EVALUATOR, Save)
+    [save] = api.sent_to(EVALUATOR, Save)
     assert msgspec.json.decode(save.position, type=Position).samples == 10
     assert position.val_accuracy == 0.75
 
 
 def test_best_is_marked_only_when_it_is_better() -> None:
-    desk = ScriptedDesk()
-    looking = Looking(serving_job(epochs=9), desk)
-    looking.evaluator_ready()
+    api = ScriptedApi()
+    evaluation = EvaluationScheduler(serving_job(epochs=9), api)
+    evaluation.evaluator_ready()
     position = Position(train_loss=1.0, train_accuracy=0.5)
     for epoch, accuracy in enumerate([0.5, 0.75, 0.75], start=1):
         position.epoch = epoch
-        looking.begin(position, end_of_epoch=True, statistics=b"")
-        look = desk.sent_to(EVALUATOR, Look)[-1]
+        evaluation.start(position, end_of_epoch=True, statistics=b"")
+        look = api.sent_to(EVALUATOR, Look)[-1]
         for answer in (Looked(look.look), measured(look, accuracy=accuracy)):
-            looking.take(answer, position)
-        looking.take(saved(desk.sent_to(EVALUATOR, Save)[-1]), position)
-    assert [save.best for save in desk.sent_to(EVALUATOR, Save)] == [True, True, False]
+            evaluation.take(answer, position)
+        evaluation.take(saved(api.sent_to(EVALUATOR, Save)[-1]), position)
+    assert [save.best for save in api.sent_to(EVALUATOR, Save)] == [True, True, False]
     assert position.best_value == 0.75
 
 
 def test_without_an_evaluator_the_look_waits_for_one() -> None:
-    desk = ScriptedDesk()
-    looking = Looking(serving_job(), desk)
-    looking.begin(position_after(1), end_of_epoch=True, statistics=b"")
-    assert desk.sent == []
-    assert not looking.may_train
-    looking.evaluator_ready()
-    [look] = desk.sent_to(EVALUATOR, Look)
+    api = ScriptedApi()
+    evaluation = EvaluationScheduler(serving_job(), api)
+    evaluation.start(position_after(1), end_of_epoch=True, statistics=b"")
+    assert api.sent == []
+    assert not evaluation.may_train
+    evaluation.evaluator_ready()
+    [look] = api.sent_to(EVALUATOR, Look)
     assert look.part == "validation"
     assert isinstance(measured(look), Measured)
-    assert not isinstance(looking.saved, Saved)
+    assert not isinstance(evaluation.saved, Saved)
 
 
 def test_nothing_is_measured_where_nothing_was_put_aside() -> None:
     company = Company(serving_job(data={"name": "digits", "validation": 0})).start()
     company.play()
     assert company.is_finished
-    assert {look.part for look in company.desk.sent_to(EVALUATOR, Look)} <= {None, "test"}
+    assert {look.part for look in company.api.sent_to(EVALUATOR, Look)} <= {None, "test"}
     assert epochs_of(company) == [(0, None), (1, None)]
