@@ -14,6 +14,7 @@ from typing import TypeVar
 from phalanx.control.coordinator import Identity
 from phalanx.control.failure_policy import ProcessFacts, ReportedError, Verdict
 from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
+from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.data.order import share_sizes
 from phalanx.records.events import Event
 from phalanx.records.position import Position
@@ -21,6 +22,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochReport, FromController, FromWorker, Progress, WorkTimes
+from phalanx.wire.phases import HandedOver, HandOver
 from phalanx.wire.serving import (
     Completed,
     Connect,
@@ -111,6 +113,7 @@ class Company:
         job: What the run is.
         position: Where it begins.
         losses: Validation losses by look; the last one stays.
+        bound: Where the phase ends, if it is one.
     """
 
     def __init__(
@@ -119,13 +122,14 @@ class Company:
         position: Position | None = None,
         *,
         losses: Sequence[float] = (0.5,),
+        bound: PhaseBound | None = None,
     ) -> None:
         self.job = job
         self.api = ScriptedApi()
         self.now = 0.0
         """What the coordinator takes for the time."""
         self.coordinator = ParameterServerCoordinator(
-            job, self.api, position or Position(), clock=lambda: self.now
+            job, self.api, position or Position(), bound=bound, clock=lambda: self.now
         )
         self.plan = TicketPlan(job.workers, -(-NUM_SAMPLES // job.global_batch))
         self.tickets: dict[str, deque[int]] = defaultdict(deque)
@@ -330,6 +334,8 @@ class Company:
                     self.say(name, measured(order, loss=loss))
             case Save():
                 self.say(name, saved(order))
+            case HandOver():
+                self.say(name, HandedOver())
             case Finish():
                 self.done.add(name)
                 self.say(name, self._last_words(name, rank))

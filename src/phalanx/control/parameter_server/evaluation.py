@@ -91,6 +91,7 @@ class EvaluationEvent(StrEnum):
 
 
 INITIAL = EvaluatorFree
+FINAL = (EvaluatorFree,)
 TRANSITIONS: Transitions[EvaluationState] = {
     (EvaluatorFree, EvaluationEvent.REQUESTED): ReadingServers,
     (ReadingServers, EvaluationEvent.READ): MeasuringPart,

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from enum import StrEnum
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from phalanx.control.parameter_server.evaluation import EvaluationScheduler
+from phalanx.control.parameter_server.evaluation import (
+    TRANSITIONS,
+    EvaluationScheduler,
+    MeasuringPart,
+    ReadingServers,
+    SavingCheckpoint,
+)
+from phalanx.control.state_machine import StateMachine
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Warned
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
@@ -205,3 +218,73 @@ def test_nothing_is_measured_where_nothing_was_put_aside() -> None:
     assert company.is_finished
     assert {look.part for look in company.api.sent_to(EVALUATOR, Look)} <= {None, "test"}
     assert epochs_of(company) == [(0, None), (1, None)]
+
+
+def act(evaluation: EvaluationScheduler, what: str, position: Position) -> None:
+    """One thing that may happen to an evaluation: orders as gates give them, answers, losses."""
+    state = evaluation.state
+    match what:
+        case "start" if evaluation.is_free:
+            position.epoch += 1
+            position.samples += 10
+            evaluation.start(position, end_of_epoch=True, statistics=b"")
+        case "test" if evaluation.is_free:
+            evaluation.start_test(b"")
+        case "train" if evaluation.may_train:
+            evaluation.servers_move_on()
+        case "leave":
+            evaluation.servers_move_on()
+        case "lose":
+            evaluation.evaluator_left()
+        case "ready":
+            evaluation.evaluator_ready()
+        case "answer":
+            match state:
+                case ReadingServers(request):
+                    evaluation.take(Looked(request.number), position)
+                case MeasuringPart(request):
+                    look = Look(look=request.number, part=request.part, statistics=b"")
+                    evaluation.take(measured(look), position)
+                case SavingCheckpoint(_, save):
+                    evaluation.take(saved(save), position)
+
+
+ACTS = ["start", "test", "train", "leave", "lose", "ready", "answer", "answer", "answer"]
+
+
+@given(acts=st.lists(st.sampled_from(ACTS), max_size=60), every=st.sampled_from([1, 2, None]))
+def test_no_order_of_events_is_undefined_and_every_epoch_is_reported_once(
+    acts: list[str], every: int | None
+) -> None:
+    api = ScriptedApi()
+    job = serving_job(epochs=100, checkpoint={"every_epochs": every, "best": None})
+    evaluation = EvaluationScheduler(job, api)
+    position = Position(train_loss=1.0, train_accuracy=0.5)
+    for what in acts:
+        act(evaluation, what, position)
+    # Whatever was lost on the way: an evaluator that is there again ends what is open.
+    evaluation.evaluator_ready()
+    for _ in range(3):
+        act(evaluation, "answer", position)
+    assert evaluation.is_free
+    assert [event.epoch for event in api.recorded(Epoch)] == list(range(position.epoch))
+    assert len(api.announced) == position.epoch
+
+
+def test_every_transition_of_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[tuple[type, StrEnum]] = set()
+    advance = StateMachine.advance
+
+    def noted(self: StateMachine[Any], event: StrEnum, target: object) -> None:
+        taken.add((type(self.state), event))
+        advance(self, event, target)
+
+    monkeypatch.setattr(StateMachine, "advance", noted)
+    chance = random.Random(0)
+    for every in (1, 2, None):
+        job = serving_job(epochs=10_000, checkpoint={"every_epochs": every, "best": None})
+        evaluation = EvaluationScheduler(job, ScriptedApi())
+        position = Position(train_loss=1.0, train_accuracy=0.5)
+        for _ in range(300):
+            act(evaluation, chance.choice(ACTS), position)
+    assert taken == TRANSITIONS.keys()

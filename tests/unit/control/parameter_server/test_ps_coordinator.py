@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+from enum import StrEnum
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.parameter_server.states import TRANSITIONS, Finishing, Left
+from phalanx.control.state_machine import StateMachine
 from phalanx.errors import ExitCode, SpecError
 from phalanx.records.events import Checkpoint, Decision, Epoch, Evaluation, ServerRestored
 from phalanx.records.position import Position
 from phalanx.wire.messages import EpochDone
+from phalanx.wire.phases import Limit
 from phalanx.wire.serving import (
     Admit,
     Connect,
@@ -544,3 +550,68 @@ def test_random_losses_never_cost_or_double_a_sample(
     assert (outcome.samples, outcome.epochs) == (3 * NUM_SAMPLES, 3)
     assert (outcome.train_loss, outcome.train_accuracy) == (0.25, 1.0)
     assert [event.samples for event in company.api.recorded(Epoch)] == [10, 20, 30]
+
+
+def play_phase(seed: int) -> Company:
+    """A phase that ends by plan or is told to, with losses at any moment, up to its end."""
+    chance = random.Random(seed)
+    strategy: dict[str, object] = {
+        "consistency": chance.choice(["async", "bsp", "ssp"]),
+        "servers": chance.choice([1, 2, "colocated"]),
+        "dispatch": chance.choice(["static", "dynamic"]),
+        "max_failures": 1000,
+    }
+    job = serving_job(workers=3, epochs=3, strategy=strategy, checkpoint={"every_steps": 2})
+    limit = chance.choice([None, Limit(1, 0), Limit(1, 1), Limit(2, 2), Limit(0, 0)])
+    company = Company(job, bound=PhaseBound(limit, to_memory=chance.random() < 0.6))
+    company.start(*chance.sample(company.names, len(company.names)))
+    away: list[str] = []
+    for _ in range(3000):
+        if company.done:
+            break
+        names = company.busy()
+        if away and (chance.random() < 0.15 or not names):
+            company.restart(away.pop(chance.randrange(len(away))))
+        elif chance.random() < 0.03 and len(away) < 2:
+            name = chance.choice([one for one in company.names if one not in away])
+            company.lose(name)
+            away.append(name)
+        elif chance.random() < 0.01:
+            company.coordinator.leave(discard=chance.random() < 0.3)
+        elif names:
+            company.scene(chance.choice(names))
+        else:
+            assert company.pass_time(), "everybody waits for somebody"
+    return company
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_phase_that_is_left_holds_every_batch_up_to_its_end_once(seed: int) -> None:
+    company = play_phase(seed)
+    end = company.coordinator.end
+    assert isinstance(company.coordinator.state, Left | Finishing)
+    assert company.coordinator.is_job_done == (end is None)
+    if end is None:
+        assert company.coordinator.outcome().samples == 3 * NUM_SAMPLES
+        return
+    position = end.position
+    batch = company.job.global_batch
+    assert position.samples == position.epoch * NUM_SAMPLES + position.epoch_samples
+    assert position.epoch_samples in (0, batch, 2 * batch, NUM_SAMPLES)
+    assert not (end.snapshot and end.is_unsaved), "one of the two holds what the next begins with"
+
+
+def test_every_transition_of_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[tuple[type, StrEnum]] = set()
+    advance = StateMachine.advance
+
+    def noted(self: StateMachine[Any], event: StrEnum, target: object) -> None:
+        taken.add((type(self.state), event))
+        advance(self, event, target)
+
+    monkeypatch.setattr(StateMachine, "advance", noted)
+    for seed in range(100):
+        if taken >= TRANSITIONS.keys():
+            break
+        play_phase(seed)
+    assert taken >= TRANSITIONS.keys()
