@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
-from phalanx.control.policy import ProcessFacts, ReportedError
+from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
 from phalanx.launch.site import Berth, Site
 from phalanx.records.rundir import RunDir

@@ -29,7 +29,7 @@ from phalanx.wire.serving import (
     Saved,
     ServerAddress,
 )
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint import Checkpoints, pinned
 from phalanx.worker.checkpoint.state import served_state
 from phalanx.worker.evaluate import evaluate, judge_of
 from phalanx.worker.replica import build_replica
@@ -171,5 +171,6 @@ class _Evaluator:
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
                 parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                pinned=pinned(written.name) if order.pin else "",
             )
         )

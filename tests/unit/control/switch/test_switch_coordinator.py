@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.control.switching import SwitchCoordinator
+from phalanx.control.switch.coordinator import SwitchCoordinator
 from phalanx.records.events import Switched, Warned
 from phalanx.records.position import Position
 from phalanx.spec import job_from_mapping
@@ -23,7 +23,7 @@ from phalanx.wire.serving import (
     ServerUp,
     WantWork,
 )
-from support.company import ScriptedDesk, process_facts, server_facts
+from support.company import ScriptedApi, process_facts, server_facts
 
 BATCH, NUM_SAMPLES = 4, 20
 WORKERS, EVALUATOR = ("worker-0", "worker-1"), "evaluator-0"
@@ -43,8 +43,8 @@ class Play:
     def __init__(self, **switch: Any) -> None:
         settings = {"name": "switch", "phases": PHASES} | switch
         job = job_from_mapping({"workers": 2, "batch": {"global": BATCH}, "strategy": settings})
-        self.desk = ScriptedDesk()
-        self.coordinator = SwitchCoordinator(job, self.desk, Position())
+        self.api = ScriptedApi()
+        self.coordinator = SwitchCoordinator(job, self.api, Position())
         for name in (*WORKERS, EVALUATOR):
             self.say(name, Idle(num_samples=NUM_SAMPLES * 2))
 
@@ -52,7 +52,7 @@ class Play:
         self.coordinator.take(name, message)
 
     def begins(self, name: str) -> list[Begin]:
-        return self.desk.sent_to(name, Begin)
+        return self.api.sent_to(name, Begin)
 
     def leave_lockstep(self) -> None:
         for name in WORKERS:
@@ -63,7 +63,7 @@ class Play:
 
     def come_up(self, name: str, *, restoring: bool = False) -> None:
         rank = int(name[-1])
-        incarnation = 1 + self.desk.incarnations[name]
+        incarnation = 1 + self.api.incarnations[name]
         address = ServerAddress(rank, f"tcp://{name}-{incarnation}", "key")
         self.say(name, ServerUp(address=address, restoring=restoring))
         self.say(name, Ready(num_samples=NUM_SAMPLES * 2, precision="fp32", serves=True))
@@ -82,7 +82,7 @@ class Play:
 
     def lose(self, name: str) -> None:
         self.coordinator.left(name)
-        self.desk.incarnations[name] += 1
+        self.api.incarnations[name] += 1
 
     def hand_over(self) -> None:
         for name in WORKERS:
@@ -103,14 +103,14 @@ def test_phases_follow_one_another_when_all_workers_have_left() -> None:
     assert (position.samples, position.phase, position.phase_begin) == (12, 1, 12)
     play.enter_servers()
     # In the middle of an epoch everything stays in memory: nothing is written, nobody looks.
-    assert [order.write for order in play.desk.sent_to("worker-0", Flush)] == [False]
-    assert [order.read for order in play.desk.sent_to("worker-0", HandOver)] == [False]
+    assert [order.write for order in play.api.sent_to("worker-0", Flush)] == [False]
+    assert [order.read for order in play.api.sent_to("worker-0", HandOver)] == [False]
     play.hand_over()
     last = play.begins("worker-0")[-1]
     assert (last.phase, last.group, last.save, last.checkpoint) == (2, 0, True, "")
     for name in WORKERS:
         play.say(name, Begun(pause_s=0.3))
-    found = play.desk.recorded(Switched)
+    found = play.api.recorded(Switched)
     assert [(event.phase, event.pause_s) for event in found] == [(1, 0.2), (2, 0.3)]
 
 
@@ -121,8 +121,8 @@ def test_one_worker_that_has_not_left_holds_everything_back() -> None:
     verdict = play.coordinator.judge(
         [process_facts("worker-0"), process_facts("worker-1", exit_code=-9)]
     )
-    assert verdict.trouble is not None
-    assert verdict.trouble.cause.startswith("worker-1 was killed by SIGKILL")
+    assert verdict.failure is not None
+    assert verdict.failure.cause.startswith("worker-1 was killed by SIGKILL")
 
 
 @pytest.mark.parametrize("lost", WORKERS)
@@ -132,11 +132,11 @@ def test_a_worker_lost_after_the_commitment_is_replaced_and_the_group_formed_ane
     play = Play()
     play.leave_lockstep()
     verdict = play.coordinator.judge([process_facts(lost, exit_code=-9)])
-    assert [trouble.process for trouble in verdict.replace] == [lost]
+    assert [failure.process for failure in verdict.replace] == [lost]
     play.lose(lost)
     # Whoever is there writes what the successor needs, in case the chief has not.
     other = next(name for name in WORKERS if name != lost)
-    [keep] = play.desk.sent_to(other, Keep)
+    [keep] = play.api.sent_to(other, Keep)
     assert keep.snapshot == "switch-12"
     play.say(lost, Idle(num_samples=NUM_SAMPLES * 2))
     newcomer = play.begins(lost)[-1]
@@ -152,16 +152,16 @@ def test_a_worker_lost_while_handing_over_is_waited_for() -> None:
     play.enter_servers()
     play.say("worker-0", HandedOver())
     verdict = play.coordinator.judge([process_facts("worker-1", exit_code=-9)])
-    assert verdict.trouble is None
+    assert verdict.failure is None
     play.lose("worker-1")
     assert [order.phase for order in play.begins("worker-0")] == [0, 1]
     play.say("worker-1", Idle(num_samples=NUM_SAMPLES * 2))
     play.come_up("worker-1", restoring=True)
-    assert len(play.desk.sent_to("worker-1", HandOver)) == 1  # of its predecessor
+    assert len(play.api.sent_to("worker-1", HandOver)) == 1  # of its predecessor
     play.say("worker-1", WantWork(2))
-    assert len(play.desk.sent_to("worker-1", HandOver)) == 2
+    assert len(play.api.sent_to("worker-1", HandOver)) == 2
     play.say("worker-1", HandedOver())
-    assert play.desk.sent_to("worker-0", Finish) != []
+    assert play.api.sent_to("worker-0", Finish) != []
 
 
 def test_after_the_hand_over_a_loss_ends_the_run() -> None:
@@ -173,7 +173,7 @@ def test_after_the_hand_over_a_loss_ends_the_run() -> None:
     verdict = play.coordinator.judge(
         [process_facts("worker-0", exit_code=-9), process_facts("worker-1")]
     )
-    assert verdict.trouble is not None
+    assert verdict.failure is not None
 
 
 def test_helpers_are_replaced_in_lockstep_phases_but_not_for_ever() -> None:
@@ -183,9 +183,9 @@ def test_helpers_are_replaced_in_lockstep_phases_but_not_for_ever() -> None:
     for _ in range(2):
         assert [one.process for one in play.coordinator.judge([*well, gone]).replace] == [EVALUATOR]
         play.lose(EVALUATOR)
-    assert play.coordinator.judge([*well, gone]).trouble is not None
+    assert play.coordinator.judge([*well, gone]).failure is not None
     hopeless = process_facts(EVALUATOR, exit_code=1, error="SpecError")
-    assert Play().coordinator.judge([*well, hopeless]).trouble is not None
+    assert Play().coordinator.judge([*well, hopeless]).failure is not None
 
 
 def test_an_evaluator_that_is_not_back_yet_is_told_of_the_phase_when_it_is() -> None:
@@ -209,13 +209,13 @@ def test_an_evaluator_that_is_late_at_the_end_is_sent_home() -> None:
         parameters_sha256="",
     )  # fmt: skip
     play.say("worker-0", Done(outcome=outcome))
-    before = len(play.desk.sent_to(EVALUATOR, Finish))
+    before = len(play.api.sent_to(EVALUATOR, Finish))
     play.say(EVALUATOR, PhaseOver())
-    assert len(play.desk.sent_to(EVALUATOR, Finish)) == before + 1
+    assert len(play.api.sent_to(EVALUATOR, Finish)) == before + 1
     # So is one that comes up only now.
     play.lose(EVALUATOR)
     play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
-    assert len(play.desk.sent_to(EVALUATOR, Finish)) == before + 2
+    assert len(play.api.sent_to(EVALUATOR, Finish)) == before + 2
 
 
 def test_nobody_joins_a_run_that_switches() -> None:
@@ -228,6 +228,6 @@ def test_a_phase_with_servers_after_another_goes_through_a_file() -> None:
     play.say("server-0", Idle(num_samples=NUM_SAMPLES * 2))
     play.leave_lockstep()
     play.enter_servers()
-    assert [order.write for order in play.desk.sent_to("worker-0", Flush)] == [True]
-    assert play.desk.sent_to("worker-0", HandOver) == []  # not before it is saved
-    assert play.desk.recorded(Warned) == []
+    assert [order.write for order in play.api.sent_to("worker-0", Flush)] == [True]
+    assert play.api.sent_to("worker-0", HandOver) == []  # not before it is saved
+    assert play.api.recorded(Warned) == []

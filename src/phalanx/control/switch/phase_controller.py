@@ -1,19 +1,19 @@
-"""What happens between planned switches: the automatic moment, its canary, slow machines.
+"""Decide when a phase is left early: automatic switches, their canary, slow machines.
 
-Holds the pure policies, feeds them with what workers report, writes down what they say, and answers
-with a `Move` when the present phase is to be left.
+Feeds the pure policies with what workers report, records their estimates, and answers with a
+`PhaseTransition` when the present phase is to be left.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Literal
 
-from phalanx.control.coordinator import Desk
-from phalanx.control.moment import Canary, MomentPolicy
-from phalanx.control.straggler import Reaction, StragglerPolicy
+from phalanx.control.coordinator import ControllerApi
+from phalanx.control.switch.sequence import PhaseSequence
+from phalanx.control.switch.straggler import StragglerPolicy
+from phalanx.control.switch.switch_policy import Canary, SwitchPolicy
+from phalanx.control.switch.transition import PhaseTransition
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
@@ -23,33 +23,25 @@ from phalanx.wire.phases import Window
 from phalanx.wire.serving import WorkDone
 
 
-@dataclass(frozen=True)
-class Move:
-    """Leave the present phase."""
-
-    what: Literal["next", "rollback", "reshare", "loosen", "return"]
-    cause: str
-    shares: tuple[float, ...] = ()
-
-
-class Reactor:
-    """Decides about the phases of one run while it goes.
+class PhaseController:
+    """Decide about the phases of one run while it goes.
 
     Args:
         job: What is to be done.
-        desk: Who records and knows the workers' progress.
+        api: Records, and knows the workers' progress.
         num_samples: Training samples of an epoch.
     """
 
-    def __init__(self, job: JobSpec, desk: Desk, *, num_samples: int) -> None:
+    def __init__(self, job: JobSpec, api: ControllerApi, *, num_samples: int) -> None:
         assert isinstance(job.strategy, SwitchSpec)
         self._job = job
         self._switch = job.strategy
-        self._desk = desk
+        self._api = api
+        self.sequence = PhaseSequence(job, num_samples=num_samples)
         self._total = num_samples * job.epochs
         straggler = self._switch.straggler
         self._straggler = StragglerPolicy(straggler, num_workers=job.workers) if straggler else None
-        self._moment: MomentPolicy | None = None
+        self._policy: SwitchPolicy | None = None
         self._of_phase = -1
         self._canary: Canary | None = None
         self._loss = math.nan
@@ -60,7 +52,7 @@ class Reactor:
         self._counted = [0] * job.workers
 
     def enter_lockstep(self, phase: int, after: PhaseStrategy | None) -> None:
-        """A lockstep phase begins, or goes on.
+        """Watch a lockstep phase, which begins or goes on.
 
         Args:
             phase: Its number.
@@ -70,9 +62,9 @@ class Reactor:
         self._forget_times()
         is_new, self._of_phase = phase != self._of_phase, phase
         if after is None:
-            self._moment = None
-        elif self._moment is None or is_new:
-            self._moment = MomentPolicy(
+            self._policy = None
+        elif self._policy is None or is_new:
+            self._policy = SwitchPolicy(
                 self._switch.auto,
                 after=after,
                 peak_lr=self._job.optimizer.lr,
@@ -82,7 +74,7 @@ class Reactor:
             )
 
     def enter_serving(self, position: Position, *, watched: bool) -> None:
-        """A phase with servers begins.
+        """Watch a phase with servers, which begins.
 
         Args:
             position: Where.
@@ -100,32 +92,32 @@ class Reactor:
             )
 
     def note_pause(self, pause_s: float) -> None:
-        """A switch was made, and took so long."""
-        if self._moment is not None:
-            self._moment.switch_s = pause_s
+        """Note how long a switch took: the next one must save more."""
+        if self._policy is not None:
+            self._policy.switch_s = pause_s
 
-    def take_window(self, window: Window) -> Move | None:
-        """The workers of a lockstep phase have met."""
+    def take_window(self, window: Window) -> PhaseTransition | None:
+        """Consider what the workers of a lockstep phase found over a few steps."""
         self._loss = window.loss if math.isnan(self._loss) else 0.7 * self._loss + 0.3 * window.loss
-        reaction = self._compare_in(window)
-        if reaction is not None:
-            return Move(reaction.what, reaction.reason, reaction.shares)
-        if self._moment is None:
+        transition = self._compare_in(window)
+        if transition is not None:
+            return transition
+        if self._policy is None:
             return None
-        outlook = self._moment.consider(window)
-        self._desk.record(
+        estimate = self._policy.consider(window)
+        self._api.record(
             events.Considered(
-                samples=outlook.samples,
-                rel_lr=outlook.rel_lr,
-                noise_batches=min(outlook.noise_batches, 1e9),
-                gain=outlook.gain,
-                saved_s=outlook.saved_s,
-                closed=list(outlook.closed),
+                samples=estimate.samples,
+                rel_lr=estimate.rel_lr,
+                noise_batches=min(estimate.noise_batches, 1e9),
+                gain=estimate.gain,
+                saved_s=estimate.saved_s,
+                closed=list(estimate.closed),
             )
         )
-        return Move("next", outlook.reason) if outlook.ready else None
+        return PhaseTransition("next", estimate.reason) if estimate.ready else None
 
-    def _compare_in(self, window: Window) -> Reaction | None:
+    def _compare_in(self, window: Window) -> PhaseTransition | None:
         """Compare the workers of a lockstep phase, once enough time has passed."""
         spec = self._switch.straggler
         if self._straggler is None or spec is None:
@@ -142,8 +134,8 @@ class Reactor:
         self._computed_s = [0.0] * self._job.workers
         self._counted = [0] * self._job.workers
 
-    def take_work(self, message: WorkDone) -> Move | None:
-        """Batches of a phase with servers are done."""
+    def take_work(self, message: WorkDone) -> PhaseTransition | None:
+        """Let the canary watch batches of a phase with servers."""
         if self._canary is None:
             return None
         for one in message.completed:
@@ -154,24 +146,23 @@ class Reactor:
         if alarm is None:
             return None
         self._num_rollbacks += 1
-        if self._moment is not None:
-            self._moment.demand_more()
-        return Move("rollback", alarm)
+        if self._policy is not None:
+            self._policy.demand_more()
+        return PhaseTransition("rollback", alarm)
 
-    def compare_workers(self) -> Move | None:
-        """Called often in a looser phase: has the slow machine recovered?"""
+    def compare_workers(self) -> PhaseTransition | None:
+        """Compare workers in a looser phase: a slow machine may have recovered; called often."""
         now = time.monotonic()
         spec = self._switch.straggler
         if self._straggler is None or spec is None or now - self._compared < spec.window_s:
             return None
         self._compared = now
-        present = [self._desk.progress(f"worker-{rank}") for rank in range(self._job.workers)]
+        present = [self._api.progress(f"worker-{rank}") for rank in range(self._job.workers)]
         before, self._before = self._before, present
         if before is None:
             return None
         pairs = list(zip(before, present, strict=True))
-        reaction = self._straggler.consider(
+        return self._straggler.consider(
             [new.compute_s - old.compute_s for old, new in pairs],
             [new.samples - old.samples for old, new in pairs],
         )
-        return None if reaction is None else Move(reaction.what, reaction.reason, reaction.shares)

@@ -1,4 +1,4 @@
-"""What to do about a machine that turns slow: uneven batches, a looser strategy, and back. Pure.
+"""Answer a machine that turns slow: uneven batches, a looser strategy, and back. Pure.
 
 Slowness is a worker's time per sample in multiples of the median worker's. Nothing is done before
 several windows agree, recovery is asked for with a margin, and the number of changes is limited: a
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
+from phalanx.control.switch.transition import PhaseTransition
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import PhaseStrategy, StragglerSpec
 
@@ -19,17 +18,8 @@ from phalanx.spec.switch import PhaseStrategy, StragglerSpec
 _WORTH = 0.15
 
 
-@dataclass(frozen=True)
-class Reaction:
-    """What is to be done, and why."""
-
-    what: Literal["reshare", "loosen", "return"]
-    reason: str
-    shares: tuple[float, ...] = ()
-
-
 class StragglerPolicy:
-    """Decides on the answer to slow machines.
+    """Decide on the answer to slow machines.
 
     Args:
         spec: The thresholds.
@@ -44,7 +34,9 @@ class StragglerPolicy:
         self._num_changes = 0
         self._slow_windows = self._calm_windows = 0
 
-    def consider(self, computed_s: Sequence[float], counts: Sequence[int]) -> Reaction | None:
+    def consider(
+        self, computed_s: Sequence[float], counts: Sequence[int]
+    ) -> PhaseTransition | None:
         """What one window calls for.
 
         Args:
@@ -87,7 +79,7 @@ class StragglerPolicy:
         others = [one for rank, one in enumerate(computed_s) if rank != least]
         return statistics.median_low(others) > self._recovered * computed_s[least]
 
-    def _answer(self, slowness: Sequence[float], worst: int, words: str) -> Reaction | None:
+    def _answer(self, slowness: Sequence[float], worst: int, words: str) -> PhaseTransition | None:
         spec = self._spec
         # Whatever is done must be possible to undo.
         if self._loose or self._num_changes + 2 > spec.max_changes:
@@ -103,27 +95,27 @@ class StragglerPolicy:
         if may_loosen and not (spec.reshare and is_even):
             self._loose = True
             if _deals_batches_out(spec.loosen_to):
-                # Whoever is slow takes fewer of them; only of equal ones can times be compared.
+                # Slow workers take fewer of them; only of equal ones can times be compared.
                 self._shares = self._even
-            return self._change(Reaction("loosen", words, self._shares))
+            return self._change(PhaseTransition("loosen", words, self._shares))
         if not spec.reshare or not differs:
             return None
         self._shares = wanted
-        return self._change(Reaction("reshare", words, wanted))
+        return self._change(PhaseTransition("reshare", words, wanted))
 
-    def _undo(self, words: str) -> Reaction | None:
+    def _undo(self, words: str) -> PhaseTransition | None:
         if self._loose:
             self._loose, self._shares = False, self._even
-            return self._change(Reaction("return", f"recovered: {words}", self._even))
+            return self._change(PhaseTransition("return", f"recovered: {words}", self._even))
         if self._shares != self._even:
             self._shares = self._even
-            return self._change(Reaction("reshare", f"recovered: {words}", self._even))
+            return self._change(PhaseTransition("reshare", f"recovered: {words}", self._even))
         return None
 
-    def _change(self, reaction: Reaction) -> Reaction:
+    def _change(self, transition: PhaseTransition) -> PhaseTransition:
         self._num_changes += 1
         self._slow_windows = self._calm_windows = 0
-        return reaction
+        return transition
 
 
 def _deals_batches_out(strategy: PhaseStrategy) -> bool:

@@ -5,7 +5,13 @@ import signal
 
 import pytest
 
-from phalanx.control.policy import ECHO_S, ProcessFacts, ReportedError, Trouble, find_cause
+from phalanx.control.failure_policy import (
+    ECHO_S,
+    ProcessFacts,
+    ProcessFailure,
+    ReportedError,
+    find_cause,
+)
 from phalanx.errors import ExitCode
 from phalanx.spec.job import DeadlineSpec
 
@@ -58,15 +64,15 @@ BY_WEIGHT = [LOST, KILLED, CRASHED, WORDLESS, FROZEN, ABSENT, BEREFT]
 
 def cause(
     *processes: ProcessFacts, since_suspicion_s: float | None = ECHO_S
-) -> tuple[bool, Trouble | None]:
+) -> tuple[bool, ProcessFailure | None]:
     return find_cause(processes, deadlines=DEADLINES, since_suspicion_s=since_suspicion_s)
 
 
-def blamed(*processes: ProcessFacts, since_suspicion_s: float | None = ECHO_S) -> Trouble:
-    wrong, trouble = cause(*processes, since_suspicion_s=since_suspicion_s)
+def blamed(*processes: ProcessFacts, since_suspicion_s: float | None = ECHO_S) -> ProcessFailure:
+    wrong, failure = cause(*processes, since_suspicion_s=since_suspicion_s)
     assert wrong
-    assert trouble is not None
-    return trouble
+    assert failure is not None
+    return failure
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,7 @@ def test_nothing_is_wrong(processes: tuple[ProcessFacts, ...]) -> None:
     ],
     ids=lambda value: value.process if isinstance(value, ProcessFacts) else None,
 )
-def test_each_kind_of_trouble_has_its_sentence_and_code(
+def test_each_kind_of_failure_has_its_sentence_and_code(
     guilty: ProcessFacts, sentence: str, code: int
 ) -> None:
     found = blamed(WELL, guilty)
@@ -143,5 +149,5 @@ def test_a_machine_that_is_lost_when_its_process_is_done_costs_nothing() -> None
     assert cause(process("leaving", done=True, machine="b", lost="gone"), DONE) == (False, None)
 
 
-def test_done_with_a_bad_exit_code_is_trouble() -> None:
+def test_done_with_a_bad_exit_code_is_a_failure() -> None:
     assert blamed(process("odd", done=True, exit_code=1)).exit_code is ExitCode.WORKER_LOST

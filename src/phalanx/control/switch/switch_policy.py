@@ -1,4 +1,4 @@
-"""The moment at which an automatic switch is made: facts in, decision out; no clock, no I/O.
+"""Decide when an automatic switch is made: facts in, decision out; no clock, no I/O.
 
 A stale gradient does little harm once the learning rate has fallen and gradients are mostly noise,
 and a switch is worth its price only if the next strategy is faster and enough is left to do. Each
@@ -23,8 +23,8 @@ _SWITCH_S = 0.25
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What one window says about switching now."""
+class SwitchEstimate:
+    """Estimate what switching now would bring, from one window."""
 
     samples: int
     rel_lr: float
@@ -46,8 +46,8 @@ class Outlook:
         )
 
 
-class MomentPolicy:
-    """Decides when to leave a lockstep phase for the next.
+class SwitchPolicy:
+    """Decide when to leave a lockstep phase for the next.
 
     Args:
         spec: The thresholds.
@@ -85,8 +85,8 @@ class MomentPolicy:
         self.required_gain = 1 + 2 * (self.required_gain - 1)
         self._in_a_row = 0
 
-    def consider(self, window: Window) -> Outlook:
-        """What a window says."""
+    def consider(self, window: Window) -> SwitchEstimate:
+        """Estimate what switching would bring, and say whether it is time."""
         self._noise += _WEIGHT * (window.noise - self._noise)
         self._signal += _WEIGHT * (window.signal - self._signal)
         rel_lr = window.lr / self._peak_lr
@@ -100,7 +100,7 @@ class MomentPolicy:
         saved_s = left_s * (1 - 1 / gain) if gain > 0 else 0.0
         closed = self._closed(window, rel_lr, noise_batches, gain, saved_s)
         self._in_a_row = 0 if closed else self._in_a_row + 1
-        return Outlook(
+        return SwitchEstimate(
             samples=window.samples,
             rel_lr=rel_lr,
             noise_batches=noise_batches,
@@ -167,7 +167,7 @@ def expected_gain(window: Window, after: PhaseStrategy) -> float:
 
 
 class Canary:
-    """Watches the training loss after a switch.
+    """Watch the training loss after a switch.
 
     Args:
         spec: The thresholds.

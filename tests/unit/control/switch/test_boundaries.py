@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.control.boundaries import boundary, limit_at
+from phalanx.control.switch.boundaries import boundary, limit_at
 from phalanx.spec import job_from_mapping
 from phalanx.spec.switch import PhaseSpec, SwitchSpec
 from phalanx.wire.phases import Limit

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.control.straggler import Reaction, StragglerPolicy
+from phalanx.control.switch.straggler import StragglerPolicy
+from phalanx.control.switch.transition import PhaseTransition
 from phalanx.spec.switch import StragglerSpec
 
 
@@ -18,7 +19,7 @@ def policy(num_workers: int = 3, **settings: object) -> StragglerPolicy:
 
 def window(
     straggler: StragglerPolicy, slowness: Sequence[float], step_s: float = 0.0
-) -> Reaction | None:
+) -> PhaseTransition | None:
     """Workers of so many times the usual time per sample do their shares of a batch.
 
     Args:
@@ -33,7 +34,7 @@ def window(
 
 def feed(
     straggler: StragglerPolicy, slowness: float, windows: int, step_s: float = 0.0
-) -> list[Reaction]:
+) -> list[PhaseTransition]:
     """Windows in which worker 2 is slow."""
     answers = [window(straggler, [1.0, 1.0, slowness], step_s) for _ in range(windows)]
     return [answer for answer in answers if answer is not None]
@@ -43,23 +44,23 @@ def test_uneven_batches_first_and_even_ones_again() -> None:
     straggler = policy()
     assert feed(straggler, 2.0, 2) == []
     [reshare] = feed(straggler, 2.0, 5)
-    assert (reshare.what, reshare.shares) == ("reshare", (1.2, 1.2, 0.6))
-    assert reshare.reason == "worker-2 takes 2.00 times the median time per sample"
+    assert (reshare.kind, reshare.shares) == ("reshare", (1.2, 1.2, 0.6))
+    assert reshare.cause == "worker-2 takes 2.00 times the median time per sample"
     assert feed(straggler, 1.0, 2) == []
     [back] = feed(straggler, 1.0, 5)
-    assert (back.what, back.shares) == ("reshare", (1.0, 1.0, 1.0))
-    assert back.reason.startswith("recovered: ")
+    assert (back.kind, back.shares) == ("reshare", (1.0, 1.0, 1.0))
+    assert back.cause.startswith("recovered: ")
 
 
 def test_beyond_uneven_batches_a_looser_strategy_and_back() -> None:
     straggler = policy()
     found = feed(straggler, 5.0, 20)
-    assert [one.what for one in found] == ["reshare", "loosen"]
+    assert [one.kind for one in found] == ["reshare", "loosen"]
     # Batches are handed out one by one from now on, and all are equal.
     assert found[-1].shares == (1.0, 1.0, 1.0)
     assert feed(straggler, 2.0, 20) == []
     [back] = feed(straggler, 1.0, 20)
-    assert (back.what, back.shares) == ("return", (1.0, 1.0, 1.0))
+    assert (back.kind, back.shares) == ("return", (1.0, 1.0, 1.0))
 
 
 def test_uneven_batches_stay_where_nothing_is_handed_out() -> None:
@@ -70,19 +71,19 @@ def test_uneven_batches_stay_where_nothing_is_handed_out() -> None:
 
 def test_recovery_is_seen_whatever_a_step_costs_besides_its_samples() -> None:
     straggler = policy()
-    assert [one.what for one in feed(straggler, 12.0, 20, step_s=20)] == ["reshare", "loosen"]
+    assert [one.kind for one in feed(straggler, 12.0, 20, step_s=20)] == ["reshare", "loosen"]
     [back] = feed(straggler, 1.0, 5, step_s=20)
-    assert back.what == "return"
+    assert back.kind == "return"
 
 
 def test_without_uneven_batches_it_loosens_at_once() -> None:
     straggler = policy(reshare=False)
-    assert [one.what for one in feed(straggler, 1.5, 10)] == ["loosen"]
+    assert [one.kind for one in feed(straggler, 1.5, 10)] == ["loosen"]
 
 
 def test_uneven_batches_alone() -> None:
     straggler = policy(loosen_above=None)
-    assert [one.what for one in feed(straggler, 50.0, 30)] == ["reshare"]
+    assert [one.kind for one in feed(straggler, 50.0, 30)] == ["reshare"]
     assert feed(policy(reshare=False, loosen_above=None), 50.0, 30) == []
 
 
@@ -114,8 +115,8 @@ def test_recovery_is_seen_however_much_a_step_costs() -> None:
 
 def test_the_last_change_is_kept_for_undoing() -> None:
     straggler = policy(max_changes=2)
-    assert [one.what for one in feed(straggler, 9.0, 50)] == ["reshare"]
-    assert [one.what for one in feed(straggler, 1.0, 50)] == ["reshare"]
+    assert [one.kind for one in feed(straggler, 9.0, 50)] == ["reshare"]
+    assert [one.kind for one in feed(straggler, 1.0, 50)] == ["reshare"]
     assert feed(straggler, 9.0, 50) == []
 
 
@@ -129,7 +130,7 @@ def test_a_machine_that_comes_and_goes_never_makes_the_run_flap(
     periods: Sequence[tuple[int, float]], settings: dict[str, int]
 ) -> None:
     straggler = policy(**settings)
-    changes: list[Reaction] = []
+    changes: list[PhaseTransition] = []
     since = settings["windows"]
     for length, slowness in periods:
         for _ in range(length):
@@ -142,12 +143,12 @@ def test_a_machine_that_comes_and_goes_never_makes_the_run_flap(
     assert len(changes) <= settings["max_changes"]
     loose = False
     for change in changes:
-        assert (change.what == "loosen") <= (not loose)
-        assert (change.what == "return") <= loose
-        loose = change.what == "loosen" or (loose and change.what != "return")
+        assert (change.kind == "loosen") <= (not loose)
+        assert (change.kind == "return") <= loose
+        loose = change.kind == "loosen" or (loose and change.kind != "return")
     # Whatever has been done, a machine that stays well is answered with even batches.
     restored = [a for a in (window(straggler, [1.0] * 3) for _ in range(20)) if a is not None]
-    if any(change.what != "return" for change in changes[-1:]) and restored:
+    if any(change.kind != "return" for change in changes[-1:]) and restored:
         assert restored[-1].shares == (1.0, 1.0, 1.0)
     assert not straggler._loose
     assert straggler._shares == (1.0, 1.0, 1.0)

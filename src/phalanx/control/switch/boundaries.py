@@ -1,4 +1,4 @@
-"""When phases begin, in whole steps: share of samples, epoch, or decay of the rate. Pure."""
+"""Compute the step at which a phase begins: share of samples, epoch, or rate decay. Pure."""
 
 from __future__ import annotations
 
@@ -47,3 +47,12 @@ def limit_at(samples: float, *, num_samples: int, global_batch: int) -> Limit:
     if step >= math.ceil(num_samples / global_batch):
         return Limit(epoch + 1, 0)
     return Limit(epoch, step)
+
+
+def describe_moment(phase: PhaseSpec) -> str:
+    """Say in words when a phase begins by plan."""
+    if phase.at is not None:
+        return f"{phase.at:.0%} of the samples" if isinstance(phase.at, float) else phase.at
+    if phase.epoch is not None:
+        return f"epoch {phase.epoch:g}"
+    return f"decay {phase.lr_drop} of the learning rate"

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from phalanx.control.moment import Canary, MomentPolicy, expected_gain
+from phalanx.control.switch.switch_policy import Canary, SwitchPolicy, expected_gain
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import AutoSpec, PhaseStrategy
@@ -29,8 +29,8 @@ OPEN = Window(
 )
 
 
-def policy(after: PhaseStrategy = ASYNC, **settings: object) -> MomentPolicy:
-    return MomentPolicy(
+def policy(after: PhaseStrategy = ASYNC, **settings: object) -> SwitchPolicy:
+    return SwitchPolicy(
         AutoSpec.model_validate({"windows": 1} | settings),
         after=after,
         peak_lr=0.1,
@@ -87,7 +87,7 @@ def test_gates_must_be_open_in_several_windows_in_a_row() -> None:
 
 
 def test_warm_up_counts_as_too_early() -> None:
-    moment = MomentPolicy(
+    moment = SwitchPolicy(
         AutoSpec(windows=1), after=ASYNC, peak_lr=0.1, total_samples=100_000, global_batch=100,
         warmup=0.6,
     )  # fmt: skip
