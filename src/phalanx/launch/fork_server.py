@@ -111,11 +111,9 @@ class ForkServer:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(_STOP_S)
+        # It may be in the middle of its imports, and has nothing to put in order.
+        self._process.kill()
+        self._process.wait(_STOP_S)
 
 
 class ForkedProcess:
@@ -293,7 +291,7 @@ class WarmStart:
         try:
             return fork_process(self._address, module, output)
         except ForkRefused as refusal:
-            _log.warning("a process starts cold: %s", refusal)
+            _log.info("a process starts cold: %s", refusal)
             return None
 
     def close(self) -> None:
@@ -328,6 +326,11 @@ def use_fork_server(setting: str) -> None:
     _Chosen.setting = setting
 
 
+def chosen_fork_server() -> str:
+    """Return what `use_fork_server` chose."""
+    return _Chosen.setting
+
+
 @contextlib.contextmanager
 def warm_workers(*, useful: bool = True) -> Iterator[str]:
     """Let all runs inside share one fork server, unless another was chosen; gives the setting.
@@ -340,10 +343,12 @@ def warm_workers(*, useful: bool = True) -> Iterator[str]:
         yield before
         return
     server = ForkServer()
-    server.start()
     try:
-        _Chosen.setting = server.address
-        yield server.address
+        # Without one every run falls back to its own, or to cold starts, which report the fault.
+        with contextlib.suppress(OSError):
+            server.start()
+            _Chosen.setting = server.address
+        yield _Chosen.setting
     finally:
         _Chosen.setting = before
         server.close()

@@ -27,10 +27,13 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 _READ_AT_LOAD = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "DNNL_", "ONEDNN_"),
     *("TORCH", "PYTORCH_", "ATEN_", "GLOO_", "NCCL_", "CUDA_", "HIP_", "TF_", "NPY_", "NUMPY_"),
-    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_", "NO_COLOR", "FORCE_COLOR", "TERM"),
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_"),
 )
-# The fork replaces these itself.
-_REPLACED = (*THREAD_VARIABLES, "PYTHONPATH")
+# Replaced after the fork, or set by scikit-learn and torch themselves while they are imported.
+_EXEMPT = (
+    *(*THREAD_VARIABLES, "PYTHONPATH"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+)
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _PACKAGES = ("phalanx", "torch", "numpy")
 _LENGTH = struct.Struct("!I")
@@ -61,7 +64,7 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
         environment: The variables that the process is to have.
     """
     return {
-        "interpreter": [sys.executable, sys.version, *map(str, sys.flags)],
+        "interpreter": [os.path.realpath(sys.executable), sys.prefix, sys.version],
         "packages": _packages(),
         "user": [os.getuid(), os.getgid(), *sorted(os.getgroups())],
         "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES],
@@ -76,7 +79,7 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
         "variables": {
             name: value
             for name, value in sorted(environment.items())
-            if name.startswith(_READ_AT_LOAD) and name not in _REPLACED
+            if name.startswith(_READ_AT_LOAD) and name not in _EXEMPT
         },
     }
 

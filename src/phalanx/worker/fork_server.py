@@ -34,6 +34,8 @@ from phalanx.worker.lifeline import die_with_parent
 
 # What every role of a torch process needs; user code and other frameworks are never among it.
 PRELOADED = ("phalanx.worker.bootstrap", "phalanx.worker.roles", "phalanx.peer.ddp.roles")
+# Imported late by some processes; torch has the first for every first backward pass.
+_LATER = ("torch.fx.experimental.symbolic_shapes", "phalanx.worker.remote_depot")
 _LIFELINE = 0
 # A launcher sends its request in one go; one that was frozen meanwhile must not hold others up.
 _REQUEST_S = 5.0
@@ -215,6 +217,10 @@ def _preload() -> _Loaded:
     ]
     for name in PRELOADED:
         importlib.import_module(name)
+    for name in _LATER:
+        # A torch that has no such module does not need it.
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
     # Objects of the imports stay where they are: a collection in a child would copy their pages.
     gc.collect()
