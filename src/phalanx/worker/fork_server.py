@@ -62,6 +62,7 @@ class ForkingLoop:
     def __init__(self, listener: socket.socket, own: dict[str, object]) -> None:
         self._listener = listener
         self._own = own
+        self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._selector.register(_LIFELINE, selectors.EVENT_READ)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -126,6 +127,8 @@ class ForkingLoop:
             return False
         pid = os.fork()
         if pid == 0:
+            # Before anything else: whatever it runs, it must not outlive the fork server.
+            die_with_parent(self._pid)
             self._let_go()
             connection.close()
             return True
@@ -150,10 +153,10 @@ class ForkingLoop:
         for child in self._forked.values():
             if child.connection is connection and not child.abandoned:
                 child.abandoned = True
-                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(connection)
-        connection.close()
+                # It may have ended in the same moment.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        self._close(connection)
 
     def _report(self, child: _Forked) -> None:
         """Reap an ended process and tell its launcher how it ended."""
@@ -167,8 +170,10 @@ class ForkingLoop:
             self._close(child.connection)
 
     def _close(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        connection.close()
+        # The end of a process and of its launcher can come out of the same `select`.
+        if connection.fileno() != -1:
+            self._selector.unregister(connection)
+            connection.close()
 
     def _let_go(self) -> None:
         """Close in a forked process what belongs to the fork server and to its siblings.
@@ -240,13 +245,16 @@ def _become(request: ForkRequest, streams: list[int], loaded: _Loaded) -> None:
     # Nothing of the fork server's own may remain.
     os.environ.clear()
     os.environ.update(environment)
-    own = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    named = environment.get("PYTHONPATH", "")
+    # An empty entry means the directory, but an empty variable means none.
+    own = named.split(os.pathsep) if named else []
     first = [] if sys.flags.safe_path else [request.directory]
     sys.path[:] = [*first, *dict.fromkeys([*map(os.path.abspath, own), *loaded.path])]
     importlib.invalidate_caches()
-    # Unseeded draws must differ between processes; torch starts from a constant, cold or not.
+    # Whoever draws without a seed must not draw what another process does.
     random.seed()
     sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
 
 
 def main() -> None:
