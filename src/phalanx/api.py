@@ -483,7 +483,8 @@ def resume_tune(
         listen=listen or (lambda findings: None),
         retry_failed=retry_failed,
     )
-    return search.run()
+    with warm_workers():
+        return search.run()
 
 
 def make_report(

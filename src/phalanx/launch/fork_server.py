@@ -272,7 +272,8 @@ class WarmStart:
 
     def __init__(self, setting: str | None = None) -> None:
         self._setting = setting or _Chosen.setting
-        self._address = self._setting if self._setting.startswith("@") else None
+        shared = _POSSIBLE and self._setting.startswith("@")
+        self._address = self._setting if shared else None
         self._server: ForkServer | None = None
 
     def prepare(self, num_processes: int) -> None:

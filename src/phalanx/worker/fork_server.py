@@ -120,12 +120,16 @@ class ForkingLoop:
     def _fork(self, connection: socket.socket, request: ForkRequest) -> bool:
         """Fork, unless something speaks against it; whether this is the forked process."""
         reason = self._reason_against(request)
+        try:
+            pid = os.fork() if reason is None else -1
+        except OSError as error:
+            # No room for one more process; those that run must not be lost for that.
+            reason = f"the system refuses to fork ({error.strerror})"
         if reason is not None:
             with contextlib.suppress(OSError):
                 send(connection, {"refused": reason})
             self._close(connection)
             return False
-        pid = os.fork()
         if pid == 0:
             # Before anything else: whatever it runs, it must not outlive the fork server.
             die_with_parent(self._pid)
