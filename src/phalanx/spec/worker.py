@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from phalanx.spec.backend import MODULES
+from phalanx.spec.backend import FORKABLE, MODULES
 from phalanx.spec.base import ListOf, Spec
 from phalanx.spec.job import JobSpec
 
@@ -76,3 +76,8 @@ class WorkerSpec(Spec):
     def module(self) -> str:
         """What a launcher starts as `python -m`."""
         return MODULES[self.job.backend]
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether it may be forked from a process that has imported its framework."""
+        return self.job.backend in FORKABLE
