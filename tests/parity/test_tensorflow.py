@@ -21,7 +21,7 @@ from phalanx.spec.optimize import LossSpec
 
 tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 
-from phalanx.peer.tensorflow.feed import (  # noqa: E402  # only where there is TensorFlow
+from phalanx.peer.tensorflow.input_pipeline import (  # noqa: E402  # only where there is TensorFlow
     batches,
     eval_plan,
     hold,

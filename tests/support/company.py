@@ -21,7 +21,14 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.facts import ServerFacts
-from phalanx.wire.messages import Done, EpochReport, FromController, FromWorker, Progress, WorkTimes
+from phalanx.wire.messages import (
+    Done,
+    EpochFigures,
+    FromController,
+    FromWorker,
+    Progress,
+    WorkTimes,
+)
 from phalanx.wire.phases import HandedOver, HandOver
 from phalanx.wire.serving import (
     Completed,
@@ -77,7 +84,7 @@ class ScriptedApi:
         self.inboxes: dict[str, deque[FromController]] = defaultdict(deque)
         self.sent: list[tuple[str, FromController]] = []
         self.events: list[Event] = []
-        self.announced: list[EpochReport] = []
+        self.announced: list[EpochFigures] = []
         self.incarnations: Counter[str] = Counter()
         self.versions: Counter[str] = Counter()
 
@@ -88,7 +95,7 @@ class ScriptedApi:
     def record(self, event: Event) -> None:
         self.events.append(event)
 
-    def announce(self, report: EpochReport) -> None:
+    def announce(self, report: EpochFigures) -> None:
         self.announced.append(report)
 
     def progress(self, process: str) -> Progress:

@@ -6,7 +6,7 @@ from typing import Any
 
 from phalanx.control.progress import RunProgress
 from phalanx.records.summary import Summary
-from phalanx.wire.messages import EpochReport
+from phalanx.wire.messages import EpochFigures
 
 
 def make_summary(**changes: Any) -> Summary:
@@ -71,16 +71,18 @@ def make_progress(**changes: Any) -> RunProgress:
     return RunProgress(**(values | changes))
 
 
-def make_report(**changes: Any) -> EpochReport:
+def make_report(**changes: Any) -> EpochFigures:
     values: dict[str, Any] = {
         "epoch": 0,
         "samples": 1294,
         "updates": 11,
         "train_loss": 1.2034,
         "train_accuracy": 0.612,
+        "regularisation": 0.01,
         "val_loss": 0.8012,
         "val_accuracy": 0.7431,
         "lr": 0.05,
         "train_s": 2.0,
+        "evaluate_s": 0.5,
     }
-    return EpochReport(**(values | changes))
+    return EpochFigures(**(values | changes))

@@ -34,7 +34,7 @@ from phalanx.report.format import (
     format_rate,
 )
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochReport
+from phalanx.wire.messages import EpochFigures
 
 # The eye does not read faster, and redrawing costs the workers' cores.
 _REDRAW_S = 0.2
@@ -89,7 +89,7 @@ class LiveView:
         self._drawn_s = progress.elapsed_s
         self._live.update(ProgressPanel(progress, self._job.global_batch), refresh=True)
 
-    def epoch_done(self, report: EpochReport) -> None:
+    def epoch_done(self, report: EpochFigures) -> None:
         """Leave a line above the live part."""
         if self._header_due:
             self._header_due = False

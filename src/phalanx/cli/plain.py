@@ -25,7 +25,7 @@ from phalanx.report.format import (
     format_shares,
 )
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochReport
+from phalanx.wire.messages import EpochFigures
 
 INTERVAL_S = 10.0
 
@@ -65,7 +65,7 @@ class PlainView:
             self._next_s = progress.elapsed_s + INTERVAL_S
             self._write(f"{format_clock(progress.elapsed_s)}  {self._progress_line(progress)}")
 
-    def epoch_done(self, report: EpochReport) -> None:
+    def epoch_done(self, report: EpochFigures) -> None:
         """Write the figures of the epoch."""
         self._next_s = self._elapsed_s + INTERVAL_S
         seconds, rate = self._pace.take(report)

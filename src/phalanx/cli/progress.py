@@ -17,7 +17,7 @@ from phalanx.records.events import Switched
 from phalanx.records.summary import SwitchSummary
 from phalanx.report.format import count_noun, format_duration
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochReport
+from phalanx.wire.messages import EpochFigures
 
 
 class View(Observer, AbstractContextManager["View"], Protocol):
@@ -44,9 +44,9 @@ class Pace:
     """Turns the running totals of epoch reports into the time and speed of each epoch."""
 
     def __init__(self) -> None:
-        self._before: EpochReport | None = None
+        self._before: EpochFigures | None = None
 
-    def take(self, report: EpochReport) -> tuple[float | None, float | None]:
+    def take(self, report: EpochFigures) -> tuple[float | None, float | None]:
         """Seconds of training and samples per second in this epoch.
 
         Both are None for the first report of a resumed run: what came before it is not known here.

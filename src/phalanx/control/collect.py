@@ -1,9 +1,12 @@
-"""Putting the reports of all workers together into the summary of the run."""
+"""Put the reports of all workers together into the summary of the run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from phalanx.control.coordinator import Coordinator
 from phalanx.control.splitting import summarise_split
@@ -14,6 +17,7 @@ from phalanx.records.usage import KINDS, process_uses, totals, training_windows
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts
+from phalanx.wire.messages import WorkTimes
 
 
 def summarise(
@@ -25,15 +29,16 @@ def summarise(
     elapsed_s: float,
     attempts: int,
 ) -> Summary:
-    """The summary of a finished run.
+    """Summarise a finished run.
 
-    Measures are over all workers. Times are
-    means per worker; bytes are the sum over workers.
+    What the run came to keeps its names; the controller adds what only it knows. Measures are over
+    all workers, times are means per worker, and bytes are the sum over workers.
     """
     outcome, times = coordinator.outcome(), list(coordinator.times.values())
-    share = 1.0 / max(1, len(times))
     resources = totals(read_logs(run.path / "events", *KINDS))
     return Summary(
+        **msgspec.structs.asdict(outcome),
+        **_mean_times(times),
         run_dir=str(run.path),
         name=job.name,
         state="finished",
@@ -43,40 +48,14 @@ def summarise(
         data=job.data.name,
         workers=job.workers,
         threads=threads,
-        precision=outcome.precision,
         seed=job.seed,
         global_batch=job.global_batch,
-        epochs=outcome.epochs,
-        samples=outcome.samples,
-        updates=outcome.updates,
-        parameters=outcome.parameters,
         elapsed_s=elapsed_s,
-        train_s=outcome.train_s,
-        evaluate_s=outcome.evaluate_s,
-        startup_s=outcome.startup_s,
         samples_per_s=outcome.samples / outcome.train_s if outcome.train_s > 0 else 0.0,
-        train_loss=outcome.train_loss,
-        train_accuracy=outcome.train_accuracy,
-        regularisation=outcome.regularisation,
-        val_loss=outcome.val_loss,
-        val_accuracy=outcome.val_accuracy,
-        test_loss=outcome.test_loss,
-        test_accuracy=outcome.test_accuracy,
-        val_metrics=dict(outcome.val_metrics),
-        test_metrics=dict(outcome.test_metrics),
         bytes_sent=sum(one.sent_bytes for one in times),
-        input_s=share * sum(one.input_s for one in times),
-        compute_s=share * sum(one.compute_s for one in times),
-        communication_s=share * sum(one.communication_s for one in times),
-        wait_s=share * sum(one.wait_s for one in times),
-        apply_s=share * sum(one.apply_s for one in times),
-        overlapped_s=share * sum(one.overlapped_s for one in times),
-        stopped_early=outcome.stopped_early,
         attempts=attempts,
-        parameters_sha256=outcome.parameters_sha256,
         serving=coordinator.serving,
         split=_split(run, coordinator),
-        inference=outcome.inference,
         switches=[
             SwitchSummary(
                 before=one.before,
@@ -93,6 +72,13 @@ def summarise(
         energy_j=resources.energy_j,
         energy_source=resources.energy_source or None,
     )
+
+
+def _mean_times(times: Sequence[WorkTimes]) -> dict[str, Any]:
+    """Average every time over the workers, by its name in the summary."""
+    names = [name for name in WorkTimes.__struct_fields__ if name.endswith("_s")]
+    share = 1.0 / max(1, len(times))
+    return {name: share * sum(getattr(one, name) for one in times) for name in names}
 
 
 def _split(run: RunDir, coordinator: Coordinator) -> SplitSummary | None:

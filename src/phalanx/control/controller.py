@@ -37,7 +37,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
+from phalanx.wire.messages import Beat, EpochFigures, Failed, FromController, Hello, Progress, Stop
 
 _log = logging.getLogger(__name__)
 
@@ -281,7 +281,7 @@ class Controller:
         elif isinstance(event, Placed):
             self._notify(lambda one: one.placed(event))
 
-    def announce(self, report: EpochReport) -> None:
+    def announce(self, report: EpochFigures) -> None:
         """Tell the observers of an epoch, for the coordinator."""
         self._notify(lambda one: one.epoch_done(report))
 

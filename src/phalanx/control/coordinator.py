@@ -16,7 +16,7 @@ from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.wire.messages import (
-    EpochReport,
+    EpochFigures,
     FromController,
     FromWorker,
     Outcome,
@@ -78,7 +78,7 @@ class ControllerApi(Protocol):
     def record(self, event: Event) -> None:
         """Write an event into the controller's log."""
 
-    def announce(self, report: EpochReport) -> None:
+    def announce(self, report: EpochFigures) -> None:
         """Tell those who follow the run that an epoch is over."""
 
     def progress(self, process: str) -> Progress:

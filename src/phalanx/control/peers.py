@@ -139,7 +139,7 @@ class PeerCoordinator(Coordinator):
             case Note():
                 self._api.record(msgspec.json.decode(message.event, type=events.AnyEvent))
             case EpochDone():
-                self._api.announce(message.report)
+                self._api.announce(message.figures)
             case PhaseOver():
                 self._phase_over(process, message)
             case Done():

@@ -11,7 +11,7 @@ from typing import Protocol
 from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochReport, Progress
+from phalanx.wire.messages import EpochFigures, Progress
 
 _RATE_WINDOW_S = 5.0
 
@@ -45,7 +45,7 @@ class Observer(Protocol):
     def progressed(self, progress: RunProgress) -> None:
         """A few times a second."""
 
-    def epoch_done(self, report: EpochReport) -> None:
+    def epoch_done(self, report: EpochFigures) -> None:
         """An epoch is over."""
 
     def switched(self, switch: Switched) -> None:

@@ -41,7 +41,7 @@ class SynchronousCoordinator(Coordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, EpochDone):
-            self._api.announce(message.report)
+            self._api.announce(message.figures)
         elif isinstance(message, Placement):
             self._placed = msgspec.json.decode(message.event, type=Placed)
             self._api.record(self._placed)

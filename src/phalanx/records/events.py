@@ -10,7 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.protocol.splitting.choose import Forecast
+from phalanx.records.measures import PartFigures
 from phalanx.wire.facts import ServerFacts
+from phalanx.wire.messages import EpochFigures
 
 
 class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
@@ -84,6 +86,11 @@ class Epoch(Event):
     train_s: float
     evaluate_s: float
 
+    @classmethod
+    def of(cls, figures: EpochFigures) -> Epoch:
+        """Make the event from the figures, which have the same fields."""
+        return cls(**msgspec.structs.asdict(figures))
+
 
 class Evaluation(Event):
     """One pass over the validation or test part, measured over all workers."""
@@ -96,6 +103,19 @@ class Evaluation(Event):
     duration_s: float
     metrics: dict[str, float] = {}
     """What else the data is judged by."""
+
+    @classmethod
+    def of(cls, measured: PartFigures, *, part: str, epoch: int) -> Evaluation:
+        """Make the event from what was measured."""
+        return cls(
+            part=part,
+            epoch=epoch,
+            num_samples=measured.num_samples,
+            loss=measured.loss,
+            accuracy=measured.accuracy,
+            duration_s=measured.duration_s,
+            metrics=dict(measured.metrics),
+        )
 
 
 class Checkpoint(Event):

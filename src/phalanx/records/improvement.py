@@ -1,4 +1,4 @@
-"""Whether validation still improves: decides early stopping and the best checkpoint. Pure.
+"""Decide when to validate, when to stop early, and which checkpoint is the best. Pure.
 
 Asked by the chief of a synchronous run and by the controller of one with parameter servers, so that
 both stop at the same epoch.
@@ -49,6 +49,11 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     position.stale_epochs = 0 if improved else position.stale_epochs + 1
     position.stopped_early = early is not None and _stops(early, position, value)
     return improved and job.checkpoint.best is not None
+
+
+def is_validation_due(job: JobSpec, epochs_done: int) -> bool:
+    """Whether the validation part is measured after so many epochs."""
+    return job.evaluate == "epoch" or (job.evaluate == "end" and epochs_done >= job.epochs)
 
 
 def may_stop(job: JobSpec, epochs_done: int) -> bool:

@@ -6,12 +6,15 @@ either can take up the other's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from phalanx.errors import StoreError
+from phalanx.records.measures import ModelFigures, PartFigures
 from phalanx.store.local import read_metadata
+from phalanx.wire.messages import EpochFigures, Outcome
 
 CHECKPOINT_PATTERN = "samples-*.safetensors"
 
@@ -39,6 +42,73 @@ class Position(msgspec.Struct, kw_only=True):
     """Of a strategy with several."""
     phase_begin: int = 0
     """Samples that had been seen when that phase began."""
+
+    def begin_next_epoch(self) -> None:
+        """Count the epoch that is over, and set the sums of the next one to zero."""
+        self.epoch += 1
+        self.epoch_samples = self.epoch_correct = 0
+        self.epoch_loss_sum = 0.0
+
+    def begin_next_phase(self) -> None:
+        """Count the phase that is over."""
+        self.phase += 1
+        self.phase_begin = self.samples
+
+    def take_validation(self, of: Position) -> None:
+        """Take over what an evaluation found out about an earlier position of the same run."""
+        self.val_loss, self.val_accuracy = of.val_loss, of.val_accuracy
+        self.best_value, self.stale_epochs = of.best_value, of.stale_epochs
+        self.stopped_early = of.stopped_early
+
+    def epoch_figures(self, epoch: int, *, lr: float, regularisation: float) -> EpochFigures:
+        """Report an epoch whose training figures are known; validation may not be measured."""
+        assert self.train_loss is not None
+        assert self.train_accuracy is not None
+        return EpochFigures(
+            epoch=epoch,
+            samples=self.samples,
+            updates=self.updates,
+            train_loss=self.train_loss,
+            train_accuracy=self.train_accuracy,
+            regularisation=regularisation,
+            val_loss=self.val_loss,
+            val_accuracy=self.val_accuracy,
+            lr=lr,
+            train_s=self.train_s,
+            evaluate_s=self.evaluate_s,
+        )
+
+    def outcome(
+        self,
+        model: ModelFigures,
+        *,
+        test: PartFigures | None,
+        val_metrics: Mapping[str, float],
+        precision: str,
+        startup_s: float,
+    ) -> Outcome:
+        """Put together what a run that ends here came to."""
+        return Outcome(
+            precision=precision,
+            parameters=model.num_parameters,
+            epochs=self.epoch,
+            samples=self.samples,
+            updates=self.updates,
+            train_s=self.train_s,
+            evaluate_s=self.evaluate_s,
+            startup_s=startup_s,
+            stopped_early=self.stopped_early,
+            train_loss=self.train_loss,
+            train_accuracy=self.train_accuracy,
+            regularisation=model.regularisation,
+            val_loss=self.val_loss,
+            val_accuracy=self.val_accuracy,
+            test_loss=test.loss if test else None,
+            test_accuracy=test.accuracy if test else None,
+            val_metrics=dict(val_metrics),
+            test_metrics=dict(test.metrics) if test else {},
+            parameters_sha256=model.digest,
+        )
 
 
 def read_position(path: Path) -> Position:

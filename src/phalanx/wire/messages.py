@@ -38,18 +38,20 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-class EpochReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a finished epoch, over all workers."""
+class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a finished epoch, over all workers; recorded as `events.Epoch`."""
 
     epoch: int
     samples: int
     updates: int
     train_loss: float
     train_accuracy: float
+    regularisation: float
     val_loss: float | None
     val_accuracy: float | None
     lr: float
     train_s: float
+    evaluate_s: float
 
 
 class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +126,7 @@ class Beat(_Message, frozen=True):
 class EpochDone(_Message, frozen=True):
     """The chief has finished an epoch."""
 
-    report: EpochReport
+    figures: EpochFigures
 
 
 class Failed(_Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Measuring a model on the validation or test part, shared out over all workers.
+"""Measure a model on the validation or test part, shared out over all workers.
 
 Counts are summed as whole numbers over workers, so an accuracy can never exceed 1. Where more than
 loss and accuracy is asked for, all workers learn the class that each sample was given.
@@ -7,8 +7,7 @@ loss and accuracy is asked for, all workers learn the class that each sample was
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,22 +17,11 @@ from phalanx.comm.base import Collective
 from phalanx.data.order import share_sizes
 from phalanx.data.pipeline import Dataset, Part, eval_batches
 from phalanx.data.quality import Verdicts, measure_quality
+from phalanx.records.measures import Measures
 from phalanx.records.verdicts import PartVerdicts
 from phalanx.worker.learner import Learner, Speaker
 
 _WORKER_BATCH = 256
-
-
-@dataclass(frozen=True)
-class Measures:
-    """Loss and accuracy over a part, as means over its samples; and what else was asked for."""
-
-    loss: float
-    accuracy: float
-    num_samples: int
-    duration_s: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    verdicts: PartVerdicts | None = None
 
 
 @dataclass(frozen=True)
@@ -82,32 +70,12 @@ def evaluate(
         loss_sum += found.loss_sum
         num_correct += found.num_correct
         num_samples += found.num_samples
-    measures = reduce_measures(
-        collective, loss_sum, num_correct, num_samples, duration_s=time.perf_counter() - begin
-    )
+    sums = torch.tensor([loss_sum, num_correct, num_samples], dtype=torch.float64)
+    collective.all_reduce(sums)
+    measures = Measures.from_sums(*sums.tolist(), duration_s=time.perf_counter() - begin)
     if speaker is None or judge is None:
         return measures
     return _judged(measures, judge, part, _everybodys(said, collective))
-
-
-def reduce_measures(
-    collective: Collective,
-    loss_sum: float,
-    num_correct: int,
-    num_samples: int,
-    *,
-    duration_s: float,
-) -> Measures:
-    """Means over all workers from each worker's sums."""
-    sums = torch.tensor([loss_sum, num_correct, num_samples], dtype=torch.float64)
-    collective.all_reduce(sums)
-    total = max(1.0, sums[2].item())
-    return Measures(
-        loss=sums[0].item() / total,
-        accuracy=sums[1].item() / total,
-        num_samples=int(sums[2].item()),
-        duration_s=duration_s,
-    )
 
 
 def judge_of(dataset: Dataset) -> Dataset | None:
@@ -130,11 +98,8 @@ def _judged(
     actual = np.asarray(part.targets[part.rows], dtype=np.int64)
     verdicts = Verdicts(actual, predicted, judge.num_classes, judge.scale)
     scale = judge.scale
-    return Measures(
-        loss=measures.loss,
-        accuracy=measures.accuracy,
-        num_samples=measures.num_samples,
-        duration_s=measures.duration_s,
+    return replace(
+        measures,
         metrics=measure_quality(judge.metrics, verdicts),
         verdicts=PartVerdicts(
             part=part.name,

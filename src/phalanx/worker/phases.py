@@ -18,6 +18,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
 from phalanx.comm.solo import SoloCollective
+from phalanx.data.pipeline import Batch
 from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
 from phalanx.records import events
@@ -41,13 +42,14 @@ from phalanx.worker.council import Council
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.handover import Entry
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.loop import Reporting, Trainee, TrainLoop
+from phalanx.worker.loop import TrainLoop
 from phalanx.worker.rate import ramp_into
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.served import ServedWorker
 from phalanx.worker.server import run_server
 from phalanx.worker.serverfile import read_optimizer
 from phalanx.worker.station import Station
+from phalanx.worker.torch_trainer import TorchTrainer, Trainee
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -204,26 +206,15 @@ class SwitchingWorker:
         self._council = self._convene(strategy, collective)
         tally.sent_before = tally.sent_bytes - collective.sent_bytes
         self._take_sums(position)
+        trainee = Trainee(self._basis.dataset, replica, strategy, collective)
+        trainer = TorchTrainer(phase, trainee, self._checkpointer)
         loop = TrainLoop(
-            phase.job,
-            trainee=Trainee(self._basis.dataset, replica, strategy, collective),
-            checkpointer=self._checkpointer,
-            reporting=Reporting(
-                log=phase.log,
-                control=phase.control,
-                tally=tally,
-                profiler=phase.profiler,
-                sampler=phase.sampler,
-                run=phase.run,
-            ),
-            position=position,
-            council=self._council,
-            slowdown=self._slowdown,
+            phase, trainer, position=position, council=self._council, slowdown=self._slowdown
         )
         if order.checkpoint:
             self._restore(loop, order.checkpoint, position)
         if order.save:
-            self._keep(loop)
+            self._keep(trainer, loop.position)
         phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
         self._checkpointer.write_staged()
         self._make_room()
@@ -233,10 +224,10 @@ class SwitchingWorker:
             outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped = time.monotonic()
-        self._end(loop, order)
+        self._end(loop, trainer, order)
         return None
 
-    def _restore(self, loop: TrainLoop, checkpoint: str, position: Position) -> None:
+    def _restore(self, loop: TrainLoop[Batch], checkpoint: str, position: Position) -> None:
         """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
         loop.restore(checkpoint)
         if checkpoint != NEWEST and self._station.spec.rank == 0:
@@ -244,11 +235,11 @@ class SwitchingWorker:
         loop.position.phase = position.phase
         loop.position.phase_begin = position.phase_begin
 
-    def _keep(self, loop: TrainLoop) -> None:
+    def _keep(self, trainer: TorchTrainer, position: Position) -> None:
         """Have the state written down with which the phase begins."""
-        state = loop.state()
+        state = trainer.state()
         if self._station.spec.rank == 0:
-            self._checkpointer.stage(loop.position, state)
+            self._checkpointer.stage(position, state)
             self._checkpointer.copy_staged(serving=False)
 
     def _make_room(self) -> None:
@@ -257,10 +248,11 @@ class SwitchingWorker:
             self._has_room = True
             self._checkpointer.reserve_memory(self._basis.replica.state())
 
-    def _end(self, loop: TrainLoop, order: Begin) -> None:
+    def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
         stays = self._next_is_same(loop, order)
-        state = loop.leave(settle=not stays)
+        loop.leave(settle=not stays)
+        state = trainer.state()
         tally, position = self._station.tally, loop.position
         snapshot = ""
         if not stays and self._station.spec.rank == 0:
@@ -291,7 +283,7 @@ class SwitchingWorker:
         )
         return switch.handover == "restart" or apart or job.workers == 1
 
-    def _next_is_same(self, loop: TrainLoop, order: Begin) -> bool:
+    def _next_is_same(self, loop: TrainLoop[Batch], order: Begin) -> bool:
         """Whether the workers go on with the same strategy, each from its own replica."""
         if not isinstance(self._strategy, Allreduce) or self._switch.handover == "restart":
             return False

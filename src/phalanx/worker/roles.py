@@ -23,13 +23,14 @@ from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.evaluate import Share
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.infer import measure_inference
-from phalanx.worker.loop import Reporting, Trainee, TrainLoop
+from phalanx.worker.loop import TrainLoop
 from phalanx.worker.phases import run_switching_helper, run_switching_worker
 from phalanx.worker.replica import build_replica, settle_precision
 from phalanx.worker.served import run_served_worker
 from phalanx.worker.server import run_server
 from phalanx.worker.split import run_split_worker
 from phalanx.worker.station import Station
+from phalanx.worker.torch_trainer import TorchTrainer, Trainee
 
 
 def run_role(station: Station) -> Done:
@@ -82,19 +83,8 @@ def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionCh
     station.profiler.prepare()
     startup_s = station.record_start(precision.name, precision.reason)
     checkpoints = Checkpoints(station.store, station.job.checkpoint)
-    loop = TrainLoop(
-        station.job,
-        trainee=trainee,
-        checkpointer=AsyncCheckpointer(checkpoints, station.log),
-        reporting=Reporting(
-            log=station.log,
-            control=station.control,
-            tally=station.tally,
-            profiler=station.profiler,
-            sampler=station.sampler,
-            run=station.run,
-        ),
-    )
+    checkpointer = AsyncCheckpointer(checkpoints, station.log)
+    loop = TrainLoop(station, TorchTrainer(station, trainee, checkpointer))
     if station.spec.resume is not None:
         loop.restore()
     loop.advance()

@@ -36,9 +36,9 @@ from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.evaluate import Share
-from phalanx.worker.loop import Trainee
 from phalanx.worker.station import Station
 from phalanx.worker.survey import survey_costs, survey_memory
+from phalanx.worker.torch_trainer import Trainee
 
 Train = Callable[[Station, Trainee, PrecisionChoice], Done]
 """Runs the training loop to the end of the job."""

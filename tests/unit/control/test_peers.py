@@ -15,7 +15,7 @@ from phalanx.records.position import Position
 from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.messages import (
     Done,
-    EpochReport,
+    EpochFigures,
     FromController,
     Outcome,
     PhaseOver,
@@ -69,7 +69,7 @@ class Desk:
     def record(self, event: Event) -> None:
         self.recorded.append(event)
 
-    def announce(self, report: EpochReport) -> None: ...
+    def announce(self, report: EpochFigures) -> None: ...
 
     def progress(self, process: str) -> Progress:
         return Progress()

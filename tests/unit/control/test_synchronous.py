@@ -7,7 +7,7 @@ from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.records.events import Event
 from phalanx.spec.loader import job_from_mapping
-from phalanx.wire.messages import EpochReport, FromController
+from phalanx.wire.messages import EpochFigures, FromController
 
 HEARTBEAT_S = 5.0
 
@@ -17,7 +17,7 @@ class SilentDesk:
 
     def record(self, event: Event) -> None: ...
 
-    def announce(self, report: EpochReport) -> None: ...
+    def announce(self, report: EpochFigures) -> None: ...
 
     def identity(self, process: str) -> Identity:
         raise AssertionError("nobody is replaced here")

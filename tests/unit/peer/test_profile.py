@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 
 from phalanx.peer.tensorflow.profile import (  # only where there is TensorFlow
-    Call,
+    GraphCall,
     share_time,
     span_of,
 )
@@ -34,9 +34,9 @@ def test_a_span_is_read_from_the_name(name: str, kind: str, span: str) -> None:
 
 def test_moments_are_shared_among_operators_that_run_at_once() -> None:
     calls = [
-        Call(0, 4 * SECOND, "forward", "a"),
-        Call(2 * SECOND, 4 * SECOND, "forward", "b"),
-        Call(6 * SECOND, 7 * SECOND, "apply", "a"),
+        GraphCall(0, 4 * SECOND, "forward", "a"),
+        GraphCall(2 * SECOND, 4 * SECOND, "forward", "b"),
+        GraphCall(6 * SECOND, 7 * SECOND, "apply", "a"),
     ]
     found = share_time(reversed(calls))
     assert found == {("forward", "a"): 3.0, ("forward", "b"): 1.0, ("apply", "a"): 1.0}

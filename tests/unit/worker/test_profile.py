@@ -9,7 +9,8 @@ from phalanx.engine.spans import PREFIX, span, spanned
 from phalanx.records.profile import read_profile
 from phalanx.records.rundir import RunDir
 from phalanx.spec.observe import ProfileSpec
-from phalanx.worker.profile import STEPS_PER_READING, EpochProfiler
+from phalanx.worker.profile import EpochProfiler
+from phalanx.worker.profile_window import STEPS_PER_READING
 
 
 def profiler(run: RunDir, epochs: str | None, *, memory: bool = False) -> EpochProfiler:

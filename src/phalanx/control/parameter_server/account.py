@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.control.collect import summarise_servers
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
+from phalanx.records.measures import ModelFigures
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -53,9 +54,7 @@ class RunAccount:
         position = self.position
         position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
         position.train_accuracy = position.epoch_correct / max(1, position.epoch_samples)
-        position.epoch += 1
-        position.epoch_samples = position.epoch_correct = 0
-        position.epoch_loss_sum = 0.0
+        position.begin_next_epoch()
 
     def summary(self, spec: ParameterServerSpec, servers: ServerAccount) -> ServingSummary:
         """Summarise what the servers saw while this strategy was at work."""
@@ -72,26 +71,12 @@ class RunAccount:
         """Put together what the run came to; called once it has finished."""
         position, saved, test = self.position, evaluation.saved, evaluation.test
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
-        return Outcome(
-            precision=self.precision,
-            parameters=saved.parameters,
-            epochs=position.epoch,
-            samples=position.samples,
-            updates=position.updates,
-            train_s=position.train_s,
-            evaluate_s=position.evaluate_s,
-            startup_s=self._startup_s or 0.0,
-            stopped_early=position.stopped_early,
-            train_loss=position.train_loss,
-            train_accuracy=position.train_accuracy,
-            regularisation=evaluation.regularisation,
-            val_loss=position.val_loss,
-            val_accuracy=position.val_accuracy,
-            test_loss=test.loss if test else None,
-            test_accuracy=test.accuracy if test else None,
+        return position.outcome(
+            ModelFigures(saved.parameters, saved.parameters_sha256, evaluation.regularisation),
+            test=test,
             val_metrics=evaluation.val_metrics,
-            test_metrics=test.metrics if test else {},
-            parameters_sha256=saved.parameters_sha256,
+            precision=self.precision,
+            startup_s=self._startup_s or 0.0,
         )
 
 

@@ -15,15 +15,12 @@ import msgspec
 from phalanx.control.coordinator import ControllerApi
 from phalanx.control.state_machine import StateMachine, Transitions
 from phalanx.records import events
-from phalanx.records.improvement import may_stop, note_validation
+from phalanx.records.improvement import is_validation_due, may_stop, note_validation
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import EpochReport
 from phalanx.wire.serving import Look, Looked, Measured, Save, Saved
 
 EVALUATOR = "evaluator-0"
-# What an evaluation adds to the position.
-_FOUND = ("val_loss", "val_accuracy", "best_value", "stale_epochs", "stopped_early")
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ class EvaluationScheduler:
         """
         job = self._job
         last = position.epoch >= job.epochs
-        wanted = job.evaluate == "epoch" or (job.evaluate == "end" and last)
+        wanted = is_validation_due(job, position.epoch)
         validate = end_of_epoch and wanted and job.data.validation != 0
         every = job.checkpoint.every_epochs
         save = (
@@ -274,15 +271,7 @@ class EvaluationScheduler:
         position.evaluate_s += message.duration_s
         self.regularisation = message.regularisation
         self._api.record(
-            events.Evaluation(
-                part=message.part,
-                epoch=request.position.epoch,
-                num_samples=message.num_samples,
-                loss=message.loss,
-                accuracy=message.accuracy,
-                duration_s=message.duration_s,
-                metrics=message.metrics,
-            )
+            events.Evaluation.of(message, part=message.part, epoch=request.position.epoch)
         )
         save = None
         if message.part == "test":
@@ -317,8 +306,7 @@ class EvaluationScheduler:
             self.val_metrics = measured.metrics
             of.evaluate_s = position.evaluate_s
             improved = note_validation(self._job, of)
-            for field in _FOUND:
-                setattr(position, field, getattr(of, field))
+            position.take_validation(of)
         if request.end_of_epoch:
             self._report(of)
         # The last state of a run is always written, however early it ends.
@@ -334,32 +322,10 @@ class EvaluationScheduler:
         self._api.send(EVALUATOR, save)
 
     def _report(self, of: Position) -> None:
-        assert of.train_loss is not None
-        assert of.train_accuracy is not None
-        report = EpochReport(
-            epoch=of.epoch - 1,
-            samples=of.samples,
-            updates=of.updates,
-            train_loss=of.train_loss,
-            train_accuracy=of.train_accuracy,
-            val_loss=of.val_loss,
-            val_accuracy=of.val_accuracy,
+        figures = of.epoch_figures(
+            of.epoch - 1,
             lr=self._api.progress("worker-0").lr,
-            train_s=of.train_s,
+            regularisation=self.regularisation,
         )
-        self._api.record(
-            events.Epoch(
-                epoch=report.epoch,
-                samples=report.samples,
-                updates=report.updates,
-                train_loss=report.train_loss,
-                train_accuracy=report.train_accuracy,
-                regularisation=self.regularisation,
-                val_loss=report.val_loss,
-                val_accuracy=report.val_accuracy,
-                lr=report.lr,
-                train_s=report.train_s,
-                evaluate_s=of.evaluate_s,
-            )
-        )
-        self._api.announce(report)
+        self._api.record(events.Epoch.of(figures))
+        self._api.announce(figures)

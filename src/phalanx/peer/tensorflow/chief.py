@@ -13,29 +13,31 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError
-from phalanx.peer.tensorflow.book import Book, Measures
-from phalanx.peer.tensorflow.feed import Plan, train_plan
-from phalanx.peer.tensorflow.looking import Looking
+from phalanx.peer.tensorflow.checkpoints import NetworkCheckpoints
+from phalanx.peer.tensorflow.dispatch import DoneTicket, PendingTicket, TicketDispatcher
+from phalanx.peer.tensorflow.evaluation import EpochEvaluations
+from phalanx.peer.tensorflow.input_pipeline import Plan, train_plan
+from phalanx.peer.tensorflow.messages import StepRow, StepsDone, TrainingMark, send_message
 from phalanx.peer.tensorflow.network import Network
-from phalanx.peer.tensorflow.orders import Orders, Returned
-from phalanx.peer.tensorflow.talk import Moment, StepRow, Steps, tell
-from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.records.measures import Measures
 from phalanx.wire.facts import ServerFacts, StalenessFacts
 from phalanx.wire.phases import Limit
 from phalanx.wire.tickets import TicketPlan
-from phalanx.worker.rate import Rate
+from phalanx.worker.rate import Ramp, Rate
+from phalanx.worker.run_state import RunState
 from phalanx.worker.station import Station
 
 # Tickets on their way per worker: one at work, the next one waiting for it, and one to spare.
 _AHEAD = 3
 # Facts about steps go to their workers this often.
-_TELL_S = 0.25
+_REPORT_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -46,66 +48,41 @@ class _Ticket:
     lr: float
 
 
-class ServingLoop:
-    """The chief's way through a phase.
+class StepReports:
+    """Report to the workers what they have done, and count how stale it was.
 
     Args:
-        station: Of this process.
-        dataset: What is learnt.
-        network: What is trained; its variables live on the servers.
-        orders: How tickets get to the workers.
-        book: The run so far.
-        rate: The learning rate by samples seen.
+        station: Of the chief.
     """
 
-    def __init__(
-        self,
-        station: Station,
-        dataset: Dataset,
-        *,
-        network: Network,
-        orders: Orders,
-        book: Book,
-        rate: Rate,
-    ) -> None:
+    def __init__(self, station: Station) -> None:
         self._station = station
-        self._job = station.job
-        self._dataset = dataset
-        self._network = network
-        self._orders = orders
-        self._book = book
-        self._rate = rate
-        assert isinstance(self._job.strategy, ParameterServerSpec)
-        alone = self._job.strategy.lr_scaling == "none"
-        self._rate_share = 1.0 if alone else 1.0 / self._job.workers
-        num_steps = -(-dataset.train.num_samples // self._job.global_batch)
-        self._plan = TicketPlan(num_parts=self._job.workers, num_steps=num_steps)
         self._rows: dict[int, list[StepRow]] = {}
         self._staleness: dict[int, Counter[int]] = {}
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         self._began = time.monotonic()
-        self._lr = 0.0
-        self._ordered = book.position.updates
-        self.looking = Looking(station, dataset, network, book)
 
-    def advance(self, limit: Limit | None) -> None:
-        """Train until the job is over, or until the limit."""
-        book = self._book
-        while not book.is_over and not book.is_at(limit):
-            self._train_stretch(limit)
-            if book.is_at_end_of_epoch:
-                self._end_epoch()
-            elif not book.is_at(limit):
-                book.save(self._network.state(), order=self._network.order)
-        self.looking.wait()
+    def add(self, rank: int, row: StepRow, *, staleness: int) -> None:
+        """Count a step of a worker; it is sent with others, a few times a second."""
+        self._rows.setdefault(rank, []).append(row)
+        self._staleness.setdefault(rank, Counter())[staleness] += 1
+        if time.monotonic() - self._sent_at >= _REPORT_S:
+            self.send()
 
-    def facts(self) -> ServerFacts:
+    def send(self) -> None:
+        """Send what has not been sent yet."""
+        self._sent_at = time.monotonic()
+        for rank, rows in self._rows.items():
+            send_message(self._station, f"worker-{rank}", StepsDone(rows=tuple(rows)))
+        self._rows.clear()
+
+    def facts(self, *, version: int, samples: int) -> ServerFacts:
         """What the servers saw, as far as the chief knows: they keep no account of their own."""
         updates = sum(count.total() for count in self._staleness.values())
         return ServerFacts(
             server=0,
-            version=self._book.position.updates,
-            samples=self._book.position.samples,
+            version=version,
+            samples=samples,
             pushes=updates,
             applied=updates,
             dropped=0,
@@ -126,25 +103,85 @@ class ServingLoop:
             queue_max=0,
         )
 
+
+class TicketLoop:
+    """The chief's way through a phase.
+
+    Args:
+        station: Of this process.
+        dataset: What is learnt.
+        network: What is trained; its variables live on the servers.
+        dispatcher: Gets tickets to the workers.
+        run_state: The run so far.
+        checkpoints: Where states are saved.
+        ramp: The climb of the learning rate after a switch.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        dataset: Dataset,
+        *,
+        network: Network,
+        dispatcher: TicketDispatcher,
+        run_state: RunState,
+        checkpoints: NetworkCheckpoints,
+        ramp: Ramp | None,
+    ) -> None:
+        self._station = station
+        self._job = station.job
+        self._dataset = dataset
+        self._network = network
+        self._dispatcher = dispatcher
+        self._run_state = run_state
+        self._checkpoints = checkpoints
+        self._rate = Rate(self._job, samples_per_epoch=dataset.epoch_samples, ramp=ramp)
+        alone = station.serving.lr_scaling == "none"
+        self._rate_share = 1.0 if alone else 1.0 / self._job.workers
+        num_steps = -(-dataset.train.num_samples // self._job.global_batch)
+        self._plan = TicketPlan(num_parts=self._job.workers, num_steps=num_steps)
+        self._reports = StepReports(station)
+        self._lr = 0.0
+        self._dispatched = run_state.position.updates
+        self.evaluations = EpochEvaluations(
+            station, network, run_state=run_state, checkpoints=checkpoints
+        )
+
+    def advance(self, limit: Limit | None) -> None:
+        """Train until the job is over, or until the limit."""
+        state = self._run_state
+        while not state.is_over and not state.is_at(limit):
+            self._train_stretch(limit)
+            if state.is_at_end_of_epoch:
+                self._end_epoch()
+            elif not state.is_at(limit):
+                self._checkpoints.save(state.position, self._network.state())
+        self.evaluations.wait()
+
+    def facts(self) -> ServerFacts:
+        """What the servers saw."""
+        position = self._run_state.position
+        return self._reports.facts(version=position.updates, samples=position.samples)
+
     def _train_stretch(self, limit: Limit | None) -> None:
         """Train up to the end of the epoch, the next checkpoint, or the limit."""
-        position = self._book.position
-        self._say("begin")
+        position = self._run_state.position
+        self._mark("begin")
         begin = time.perf_counter()
-        waiting: deque[tuple[_Ticket, Returned]] = deque()
+        waiting: deque[tuple[_Ticket, PendingTicket]] = deque()
         for ticket in self._tickets(self._stop(limit)):
-            waiting.append((ticket, self._order(ticket)))
+            waiting.append((ticket, self._dispatch(ticket)))
             while len(waiting) >= _AHEAD * self._job.workers:
                 self._take(*waiting.popleft())
         while waiting:
             self._take(*waiting.popleft())
         position.train_s += time.perf_counter() - begin
-        self._tell_workers(now=True)
-        self._say("end")
+        self._reports.send()
+        self._mark("end")
 
     def _stop(self, limit: Limit | None) -> int:
         """The step of this epoch before which the stretch ends."""
-        position = self._book.position
+        position = self._run_state.position
         step = position.epoch_samples // self._job.global_batch
         every = self._job.checkpoint.every_steps
         stop = self._plan.num_steps
@@ -156,7 +193,7 @@ class ServingLoop:
 
     def _tickets(self, stop: int) -> Iterator[_Ticket]:
         """The tickets of the stretch, in the order of their steps."""
-        position = self._book.position
+        position = self._run_state.position
         epoch, samples = position.epoch, position.samples
         first = position.epoch_samples // self._job.global_batch
         plans: list[Plan] = [
@@ -183,33 +220,35 @@ class ServingLoop:
                 )
                 samples += int(end - begin)
 
-    def _order(self, ticket: _Ticket) -> Returned:
-        self._ordered += 1
-        return self._orders.give(
-            ticket.rows, ticket.changes, lr=ticket.lr * self._rate_share, number=self._ordered
+    def _dispatch(self, ticket: _Ticket) -> PendingTicket:
+        self._dispatched += 1
+        return self._dispatcher.dispatch(
+            ticket.rows, ticket.changes, lr=ticket.lr * self._rate_share, number=self._dispatched
         )
 
-    def _take(self, ticket: _Ticket, returned: Returned) -> None:
+    def _take(self, ticket: _Ticket, pending: PendingTicket) -> None:
         """Wait for a ticket and count it."""
-        while (done := returned.wait()) is None:
+        while (done := pending.wait()) is None:
             # Its worker was lost after the update and before the answer: train it once more.
-            returned = self._order(ticket)
+            pending = self._dispatch(ticket)
         if not math.isfinite(done.loss_sum):
             raise EngineError(
                 f"the loss became {done.loss_sum} in ticket {ticket.number} on rank {done.rank}; "
                 "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
                 rank=done.rank,
             )
-        position = self._book.position
-        position.samples += len(ticket.rows)
-        position.epoch_samples += len(ticket.rows)
-        position.updates += 1
+        self._run_state.count_step(len(ticket.rows))
+        position = self._run_state.position
         position.epoch_loss_sum += done.loss_sum
         position.epoch_correct += done.num_correct
         self._lr = ticket.lr
-        row = StepRow(
+        self._reports.add(done.rank, self._row(ticket, done), staleness=done.staleness)
+        self.evaluations.poll()
+
+    def _row(self, ticket: _Ticket, done: DoneTicket) -> StepRow:
+        return StepRow(
             ticket=ticket.number,
-            epoch=position.epoch,
+            epoch=self._run_state.position.epoch,
             num_samples=len(ticket.rows),
             loss_sum=done.loss_sum,
             num_correct=done.num_correct,
@@ -217,39 +256,26 @@ class ServingLoop:
             stamps=done.stamps,
             sent_bytes=4 * self._network.num_parameters,
         )
-        self._rows.setdefault(done.rank, []).append(row)
-        self._staleness.setdefault(done.rank, Counter())[done.staleness] += 1
-        self._tell_workers()
-        self.looking.attend()
 
-    def _tell_workers(self, *, now: bool = False) -> None:
-        """Let the workers know what they have done."""
-        if not now and time.monotonic() - self._told < _TELL_S:
-            return
-        self._told = time.monotonic()
-        for rank, rows in self._rows.items():
-            tell(self._station, f"worker-{rank}", Steps(rows=tuple(rows)))
-        self._rows.clear()
-
-    def _say(self, what: str) -> None:
-        position = self._book.position
-        moment = Moment(
-            what="begin" if what == "begin" else "end",
+    def _mark(self, what: Literal["begin", "end"]) -> None:
+        """Let the workers know that training begins or ends, for their own records."""
+        position = self._run_state.position
+        mark = TrainingMark(
+            what=what,
             epoch=position.epoch,
             total=self._dataset.train.num_samples,
             resumed=position.epoch_samples > 0,
         )
         self._station.tally.activity = "training" if what == "begin" else "between epochs"
         for rank in range(self._job.workers):
-            tell(self._station, f"worker-{rank}", moment)
+            send_message(self._station, f"worker-{rank}", mark)
 
     def _end_epoch(self) -> None:
-        position = self._book.position
-        count = max(1, position.epoch_samples)
-        train = Measures(
-            loss=position.epoch_loss_sum / count,
-            accuracy=position.epoch_correct / count,
-            num_samples=position.epoch_samples,
+        position = self._run_state.position
+        train = Measures.from_sums(
+            position.epoch_loss_sum,
+            position.epoch_correct,
+            position.epoch_samples,
             duration_s=position.train_s,
         )
-        self.looking.begin(train, lr=self._lr)
+        self.evaluations.end_epoch(train, lr=self._lr)

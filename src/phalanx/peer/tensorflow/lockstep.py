@@ -1,223 +1,206 @@
 """Workers that step together: single, allreduce, mirrored and central_storage.
 
-One loop for all four; the strategy decides where variables live and how gradients are exchanged.
-The processes of a group do the same calls in the same order, as tf.distribute demands.
+TensorFlow's side of the common training loop; the strategy decides where variables live and how
+gradients are exchanged. The processes of a group do the same calls in the same order, as
+tf.distribute demands.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
+from typing_extensions import override
 
-from phalanx.data.pipeline import Dataset, Part
+from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError
-from phalanx.peer.tensorflow.book import Book, Measures
-from phalanx.peer.tensorflow.feed import (
+from phalanx.peer.tensorflow.checkpoints import NetworkCheckpoints
+from phalanx.peer.tensorflow.group import Group
+from phalanx.peer.tensorflow.input_pipeline import (
     batches,
-    eval_plan,
     hold,
     make_transform,
     may_be_empty,
     train_plan,
 )
-from phalanx.peer.tensorflow.group import Group
 from phalanx.peer.tensorflow.network import Network
-from phalanx.peer.tensorflow.profile import StepProfiler
+from phalanx.peer.tensorflow.part_evaluator import PartEvaluator
+from phalanx.peer.tensorflow.profile import GraphProfiler
 from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
+from phalanx.records.measures import Measures, ModelFigures
+from phalanx.records.position import Position
 from phalanx.strategy.facts import StepFacts
-from phalanx.wire.phases import Limit
-from phalanx.worker.inject import Slowdown
-from phalanx.worker.rate import Rate
+from phalanx.worker.run_state import ResumePoint
 from phalanx.worker.station import Station
-from phalanx.worker.steps import record_standstill, record_step
-
-_WORKER_BATCH = 256
+from phalanx.worker.trainer import Trainer
 
 
-class LockstepLoop:
-    """One process's way through a phase.
+class ReplicaBatch(NamedTuple):
+    """One process's part of a step: one value for each of its replicas."""
+
+    inputs: tf.Tensor
+    targets: tf.Tensor
+    global_count: int
+
+
+class LockstepTrainer(Trainer[ReplicaBatch]):
+    """Train the replicas of one process with TensorFlow.
 
     Args:
         station: Of this process.
         dataset: What is learnt.
         group: The strategy and this process's replicas.
         network: What is trained.
-        book: The run so far.
     """
 
-    def __init__(
-        self, station: Station, dataset: Dataset, group: Group, network: Network, book: Book
-    ) -> None:
-        self._station = station
-        self._job = station.job
-        self._dataset = dataset
+    def __init__(self, station: Station, dataset: Dataset, group: Group, network: Network) -> None:
+        job = station.job
+        profiler = GraphProfiler(job.profile, run=station.run, process=station.spec.process)
+        super().__init__(dataset, profiler=profiler, rank=group.ranks[0], num_workers=job.workers)
+        self.checkpoints = NetworkCheckpoints(station, network, record=station.log.record)
+        self._job = job
+        self._tally = station.tally
         self._group = group
         self._network = network
-        self._book = book
-        self._rate = Rate(self._job, samples_per_epoch=dataset.train.num_samples)
-        self._profiler = StepProfiler(
-            self._job.profile, run=station.run, process=station.spec.process
+        maker = StepMaker(
+            job, network, options=group.options, may_be_empty=may_be_empty(dataset, job)
         )
-        self._slowdown = Slowdown(self._job.inject, rank=group.ranks[0])
-        self._maker = StepMaker(
-            self._job,
-            network,
-            options=group.options,
-            may_be_empty=may_be_empty(dataset, self._job),
-        )
-        self._train = self._traced_step()
-        self._evaluate = tf.function(self._maker.measure, reduce_retracing=True)
+        self._train = self._traced_step(maker)
         parts = (dataset.train, dataset.validation, dataset.test)
         shared = [part for part in parts if part.inputs is dataset.train.inputs]
-        self._stored = dict.fromkeys([part.name for part in shared], hold(*shared))
-        self._transform = make_transform(dataset.train, self._job.data.augment)
-        self._plain = make_transform(dataset.train, ())
+        self._stored = hold(*shared)
+        self._parts = PartEvaluator(
+            maker, dataset, dict.fromkeys([part.name for part in shared], self._stored)
+        )
+        self._transform = make_transform(dataset.train, job.data.augment)
         # By a ring: each of the N chunks goes around N-1 times while reducing, and while spreading.
-        size = self._job.workers if len(group.ranks) < self._job.workers else 1
+        size = job.workers if len(group.ranks) < job.workers else 1
         self._sent_per_step = int(2 * (size - 1) / size * 4 * network.num_parameters)
         self._sent_bytes = 0
 
-    def advance(self, limit: Limit | None) -> None:
-        """Train until the job is over, or until the limit."""
-        book = self._book
-        while not book.is_over and not book.is_at(limit):
-            self._train_epoch(limit)
-            if book.is_at_end_of_epoch:
-                self._end_epoch()
-
-    def conclude(self) -> Measures | None:
-        """Measure the test part, if the job wants that."""
-        if self._job.evaluate == "never" or self._dataset.test.num_samples == 0:
-            return None
-        test = self._measure("test", self._dataset.test)
-        self._book.note_evaluation("test", test)
-        return test
-
-    def settle(self) -> None:
-        """Bring all replicas to one state: statistics are averaged."""
-        begin = time.perf_counter()
-        self._group.average(self._network.statistics)
-        if self._group.is_alone:
-            return
-        duration_s = time.perf_counter() - begin
-        self._book.position.train_s += duration_s
-        record_standstill(
-            self._station.log,
-            self._station.tally,
-            epoch=self._book.position.epoch,
-            what="settle",
-            duration_s=duration_s,
-        )
-        self._split_exchange_time()
-
     @property
+    @override
     def sent_bytes(self) -> int:
-        """What this process has sent, by the ring's own formula."""
         return self._sent_bytes
 
-    def _train_epoch(self, limit: Limit | None) -> None:
-        position, tally = self._book.position, self._station.tally
-        total = self._dataset.train.num_samples
-        tally.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
-        tally.activity = "training"
-        self._station.sampler.mark("begin")
-        self._profiler.enter(position.epoch)
-        begin = asked = time.perf_counter()
-        for inputs, targets, count in self._batches():
-            input_s = time.perf_counter() - asked
-            facts = self._step(inputs, targets, count, input_s=input_s)
-            self._profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
-            if self._book.is_mid_epoch_checkpoint_due:
-                position.train_s += time.perf_counter() - begin
-                self._save()
-                begin = time.perf_counter()
-            if self._book.is_at(limit):
-                break
-            asked = time.perf_counter()
-        position.train_s += time.perf_counter() - begin
-        self._profiler.leave()
+    @override
+    def batches(
+        self, epoch: int, *, start_sample: int
+    ) -> AbstractContextManager[Iterable[ReplicaBatch]]:
+        return nullcontext(self._batches(epoch, start_sample))
 
-    def _batches(self) -> Iterator[tuple[tf.Tensor, tf.Tensor, int]]:
-        """This process's part of each step: one value for each of its replicas."""
-        position = self._book.position
+    def _batches(self, epoch: int, start_sample: int) -> Iterator[ReplicaBatch]:
         streams = []
         for rank in self._group.ranks:
             plan = train_plan(
-                self._dataset,
-                self._job,
-                epoch=position.epoch,
-                rank=rank,
-                start_sample=position.epoch_samples,
+                self.dataset, self._job, epoch=epoch, rank=rank, start_sample=start_sample
             )
-            streams.append(
-                batches(
-                    self._stored["train"],
-                    plan,
-                    self._transform,
-                    prefetch=self._job.data.prefetch,
-                )
-            )
+            prefetch = self._job.data.prefetch
+            streams.append(batches(self._stored, plan, self._transform, prefetch=prefetch))
         for parts in zip(*streams, strict=True):
-            inputs = self._group.spread([part[0] for part in parts])
-            targets = self._group.spread([part[1] for part in parts])
-            yield inputs, targets, int(parts[0][2])
+            yield ReplicaBatch(
+                inputs=self._group.spread([part[0] for part in parts]),
+                targets=self._group.spread([part[1] for part in parts]),
+                global_count=int(parts[0][2]),
+            )
 
-    def _step(
-        self, inputs: tf.Tensor, targets: tf.Tensor, global_count: int, *, input_s: float
-    ) -> StepFacts:
-        position = self._book.position
-        total = self._dataset.train.num_samples * self._job.epochs
-        slept_s = self._slowdown.wait(position.samples / total)
-        lr = self._rate(position.samples)
+    @override
+    def step(self, batch: ReplicaBatch, *, lr: float, step_index: int) -> StepFacts:
         called = time.time()
         found = self._train(
-            inputs,
-            targets,
-            tf.constant(global_count, tf.int32),
+            batch.inputs,
+            batch.targets,
+            tf.constant(batch.global_count, tf.int32),
             tf.constant(lr, tf.float32),
-            tf.constant(position.updates + 1, tf.int32),
+            tf.constant(step_index + 1, tf.int32),
         )
         facts = self._facts(self._group.unpack(found), called)
-        self._check(facts, position.updates)
-        facts = self._slowdown.count(facts, slept_s)
-        position.samples += global_count
-        position.epoch_samples += global_count
-        position.updates += 1
+        self._check(facts, step_index)
         self._sent_bytes += self._sent_per_step
-        record_step(
-            self._station.log,
-            self._station.tally,
-            facts,
-            epoch=position.epoch,
-            step=position.updates,
-            lr=lr,
-            input_s=input_s,
-            sent_bytes=self._sent_bytes,
-        )
         return facts
 
-    def _traced_step(self) -> tf.types.experimental.PolymorphicFunction:
-        """The step as a graph; made before training, as a part of starting up, where it can be."""
+    @override
+    def synchronize(self) -> None:
+        """Average the statistics; gradients keep everything else alike."""
+        self._group.average(self._network.statistics)
+
+    @override
+    def total(self, values: Sequence[float]) -> Sequence[float]:
+        return [float(one) for one in self._group.total(values)]
+
+    @override
+    def minimum(self, values: Sequence[float]) -> Sequence[float]:
+        return [float(one) for one in self._group.least(np.array(values, dtype=np.float64))]
+
+    @override
+    def measure(self, part: str) -> Measures:
+        begin = time.perf_counter()
+        rank, size = self._group.eval_share
+        sums = self.total(self._parts.sums(part, rank=rank, num_workers=size))
+        return Measures.from_sums(*sums, duration_s=time.perf_counter() - begin)
+
+    @override
+    def regularisation(self) -> float:
+        return self._network.regularisation()
+
+    @override
+    def model_figures(self) -> ModelFigures:
+        return self._network.figures()
+
+    @override
+    def save(self, position: Position, *, best: bool = False) -> None:
+        if position.epoch_samples > 0:
+            self.synchronize()
+        self.keep_sums(position)
+        if self._group.is_chief:
+            self.checkpoints.save(position, self._network.state(), best=best)
+
+    def keep_sums(self, position: Position) -> None:
+        """Put the sums of the epoch in progress, over all workers, into the position."""
+        if position.epoch_samples == 0:
+            return
+        tally = self._tally
+        sums = self.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
+        position.epoch_loss_sum, position.epoch_correct = sums[0], int(sums[1])
+
+    @override
+    def restore(self, name: str) -> ResumePoint | None:
+        point = self.checkpoints.restore(name)
+        if point is not None and self._group.is_chief:
+            # The sums of an epoch in progress were added up: they go on with the chief's.
+            self._tally.epoch_loss_sum = point.position.epoch_loss_sum
+            self._tally.epoch_correct = point.position.epoch_correct
+            self._tally.epoch_samples = point.position.epoch_samples
+        return point
+
+    @override
+    def finish(self) -> None:
+        # A process that left now would take the group away from those still measuring.
+        self._group.total([0.0])
+
+    def _traced_step(self, maker: StepMaker) -> tf.types.experimental.PolymorphicFunction:
+        """Make the step as a graph before training, as a part of starting up, where possible."""
+
+        def distributed_step(*arguments: tf.Tensor) -> Numbers:
+            found: Numbers = self._group.strategy.run(maker.replica_step, args=arguments)
+            return found
+
         if len(self._group.ranks) > 1:
-            return tf.function(self._distributed_step, reduce_retracing=True)
-        part = self._dataset.train
+            return tf.function(distributed_step, reduce_retracing=True)
+        part = self.dataset.train
         batch = (
             tf.TensorSpec([None, *part.inputs.shape[1:]], tf.float32),
             tf.TensorSpec([None, *part.targets.shape[1:]], tf.as_dtype(part.targets.dtype)),
         )
         numbers = [tf.TensorSpec([], one) for one in (tf.int32, tf.float32, tf.int32)]
-        step = tf.function(self._distributed_step, input_signature=(*batch, *numbers))
+        step = tf.function(distributed_step, input_signature=(*batch, *numbers))
         step.get_concrete_function()
         return step
-
-    def _distributed_step(self, *arguments: tf.Tensor) -> Numbers:
-        found: Numbers = self._group.strategy.run(self._maker.replica_step, args=arguments)
-        return found
 
     def _facts(self, replicas: list[Numbers], called: float) -> StepFacts:
         """The sums over this process's replicas, and where its time went."""
@@ -241,82 +224,8 @@ class LockstepLoop:
     def _check(self, facts: StepFacts, step: int) -> None:
         if not math.isfinite(facts.loss_sum):
             raise EngineError(
-                f"the loss became {facts.loss_sum} in step {step} on rank {self._group.ranks[0]}; "
+                f"the loss became {facts.loss_sum} in step {step} on rank {self.rank}; "
                 "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
                 step=step,
-                rank=self._group.ranks[0],
+                rank=self.rank,
             )
-
-    def _end_epoch(self) -> None:
-        tally = self._station.tally
-        self.settle()
-        self._station.sampler.mark("end")
-        sums = self._group.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
-        train = _means(sums, duration_s=self._book.position.train_s)
-        validation = None
-        if self._book.validates and self._dataset.validation.num_samples > 0:
-            validation = self._measure("validation", self._dataset.validation)
-        save, best = self._book.end_epoch(
-            train, validation, regularisation=self._network.regularisation(), lr=tally.lr
-        )
-        if save:
-            self._save(best=best)
-
-    def _save(self, *, best: bool = False) -> None:
-        if self._book.position.epoch_samples > 0:
-            self._group.average(self._network.statistics)
-        self._keep_sums()
-        if self._group.is_chief:
-            self._book.save(self._network.state(), order=self._network.order, best=best)
-
-    def _keep_sums(self) -> None:
-        """Put the sums of the epoch in progress, over all workers, into the position."""
-        tally, position = self._station.tally, self._book.position
-        if position.epoch_samples == 0:
-            return
-        sums = self._group.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
-        position.epoch_loss_sum, position.epoch_correct = float(sums[0]), int(sums[1])
-
-    def leave(self) -> None:
-        """End the phase before the job is over; the chief writes down what the next begins with."""
-        if self._book.position.epoch_samples > 0:
-            self.settle()
-        self._station.sampler.mark("end")
-        self._keep_sums()
-
-    def _measure(self, name: str, part: Part) -> Measures:
-        self._station.tally.activity = f"measuring {name}"
-        begin = time.perf_counter()
-        if name not in self._stored:
-            self._stored[name] = hold(part)
-        rank, size = self._group.eval_share
-        plan = eval_plan(part, rank=rank, num_workers=size, worker_batch=_WORKER_BATCH)
-        loss_sum, num_correct, num_samples = 0.0, 0, 0
-        for inputs, targets, count in batches(self._stored[name], plan, self._plain, prefetch=2):
-            loss, correct = self._evaluate(inputs, targets)
-            loss_sum += float(loss)
-            num_correct += int(correct)
-            num_samples += int(count)
-        sums = self._group.total([loss_sum, num_correct, num_samples])
-        return _means(sums, duration_s=time.perf_counter() - begin)
-
-    def _split_exchange_time(self) -> None:
-        """Divide the time in exchanges into communication and waiting for others.
-
-        The worker that arrives last at an exchange waits for nobody: its time is the communication,
-        and what the others spent beyond it they waited.
-        """
-        tally = self._station.tally
-        own = np.array(tally.exchanges)
-        tally.wait_s += float((own - self._group.least(own)).sum())
-        tally.exchanges = []
-
-
-def _means(sums: npt.NDArray[np.float64], *, duration_s: float) -> Measures:
-    count = max(1.0, float(sums[2]))
-    return Measures(
-        loss=float(sums[0]) / count,
-        accuracy=float(sums[1]) / count,
-        num_samples=int(sums[2]),
-        duration_s=duration_s,
-    )

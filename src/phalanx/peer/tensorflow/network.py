@@ -18,6 +18,7 @@ from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError
 from phalanx.peer.tensorflow.model import build_model
 from phalanx.peer.tensorflow.rules import is_kernel, slot_names
+from phalanx.records.measures import ModelFigures
 from phalanx.spec.job import JobSpec
 from phalanx.store.numpy_tensors import Arrays
 
@@ -109,8 +110,11 @@ class Network:
             sum(np.square(_read(one.variable).astype(np.float64)).sum() for one in kernels)
         )
 
-    def digest(self) -> str:
-        """Tells two sets of parameters apart."""
+    def figures(self) -> ModelFigures:
+        """Identify the parameters as they are now."""
+        return ModelFigures(self.num_parameters, self._digest(), self.regularisation())
+
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         for one in self._trained:
             digest.update(_read(one.variable).tobytes())

@@ -14,16 +14,17 @@ import tensorflow as tf
 
 from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError, PeerError
-from phalanx.peer.tensorflow.book import Book
-from phalanx.peer.tensorflow.chief import ServingLoop
+from phalanx.peer.tensorflow.checkpoints import NetworkCheckpoints
+from phalanx.peer.tensorflow.chief import TicketLoop
+from phalanx.peer.tensorflow.cluster_worker import cluster_names, run_cluster_worker
+from phalanx.peer.tensorflow.dispatch import TicketDispatcher
 from phalanx.peer.tensorflow.environment import publish_cluster
 from phalanx.peer.tensorflow.evaluator import run_evaluator
 from phalanx.peer.tensorflow.group import form_group
-from phalanx.peer.tensorflow.lockstep import LockstepLoop
-from phalanx.peer.tensorflow.meeting import meet
+from phalanx.peer.tensorflow.lockstep import LockstepTrainer, ReplicaBatch
 from phalanx.peer.tensorflow.network import Network
-from phalanx.peer.tensorflow.orders import Orders
-from phalanx.peer.tensorflow.servant import cluster_names, run_servant
+from phalanx.peer.tensorflow.rendezvous import exchange_addresses
+from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.lockstep import InProcessSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -32,7 +33,10 @@ from phalanx.spec.switch import SwitchSpec
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.peers import Note
 from phalanx.wire.phases import Begin, Begun, Idle
-from phalanx.worker.rate import Ramp, Rate, ramp_into
+from phalanx.worker.checkpoint import NEWEST
+from phalanx.worker.loop import TrainLoop
+from phalanx.worker.rate import Ramp, ramp_into
+from phalanx.worker.run_state import RunState
 from phalanx.worker.station import Station
 
 # How lines of its errors begin that say where, not what.
@@ -88,7 +92,7 @@ def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | Non
         case "evaluator":
             return run_evaluator(station, dataset)
         case _:
-            return run_servant(station, dataset, begin)
+            return run_cluster_worker(station, dataset, begin)
 
 
 def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
@@ -97,7 +101,7 @@ def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
     station.tally.activity = "joining"
     if job.worker_processes > 1:
         names = [f"worker-{rank}" for rank in range(job.worker_processes)]
-        tf_config, port = meet(station, names, group=begin.group)
+        tf_config, port = exchange_addresses(station, names, group=begin.group)
         publish_cluster(tf_config)
         group = form_group(job, rank=spec.rank)
         port.close()
@@ -105,33 +109,18 @@ def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
         group = form_group(job, rank=spec.rank)
     tf.random.set_seed(job.seed + spec.rank)
     position = msgspec.json.decode(begin.position, type=Position)
-    position.num_workers = job.workers
-    book = Book(
-        station,
-        position,
-        num_samples=dataset.train.num_samples,
-        record=station.log.record if group.is_chief else None,
-    )
     network = Network(job, dataset, group.strategy, learns=True)
     startup_s = station.record_start(job.precision, "as the job says")
-    if spec.resume is not None and (state := book.restore()) is not None:
-        network.load_state(state)
-        _take_sums(station, book.position, chief=group.is_chief)
-    loop = LockstepLoop(station, dataset, group, network, book)
+    trainer = LockstepTrainer(station, dataset, group, network)
+    loop = TrainLoop(station, trainer, position=position)
+    if spec.resume is not None:
+        loop.restore()
     station.control.send(Begun(0.0))
     loop.advance(begin.stop)
-    if not book.is_over:
-        return _hand_over(station, book, loop, network, chief=group.is_chief)
-    test = loop.conclude()
-    outcome = book.outcome(
-        test,
-        startup_s=startup_s,
-        num_parameters=network.num_parameters,
-        digest=network.digest(),
-        regularisation=network.regularisation(),
-    )
-    group.total([0.0])
-    return Done(times=station.tally.times(sent_bytes=loop.sent_bytes), outcome=outcome)
+    if not loop.is_over:
+        return _hand_over(station, loop, trainer, network)
+    outcome = loop.conclude(precision=job.precision, startup_s=startup_s)
+    return Done(times=loop.times(), outcome=outcome)
 
 
 def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
@@ -139,7 +128,7 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
     job, spec = station.job, station.spec
     serving = station.serving
     station.tally.activity = "joining"
-    tf_config, port = meet(station, cluster_names(station), group=begin.group)
+    tf_config, port = exchange_addresses(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     assert isinstance(serving.servers, int), "refused by the job's validator"
     strategy = tf.distribute.ParameterServerStrategy(
@@ -152,69 +141,53 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
     port.close()
     position = msgspec.json.decode(begin.position, type=Position)
     position.num_workers = job.workers
-    book = Book(
-        station,
-        position,
-        num_samples=dataset.train.num_samples,
-        record=lambda event: station.control.send(Note(msgspec.json.encode(event))),
-    )
+
+    # The chief is no worker: facts about the run go to the controller's own log.
+    def record(event: events.Event) -> None:
+        station.control.send(Note(msgspec.json.encode(event)))
+
+    state = RunState(job, position, dataset=dataset, control=station.control, record=record)
     network = Network(job, dataset, strategy, learns=True)
-    if spec.resume is not None and (state := book.restore()) is not None:
-        network.load_state(state)
-    orders = Orders(job, dataset, network, strategy)
+    checkpoints = NetworkCheckpoints(station, network, record=record)
+    if spec.resume is not None:
+        state.resume(checkpoints.restore(NEWEST))
+    dispatcher = TicketDispatcher(job, dataset, network, strategy)
     startup_s = station.record_start(job.precision, "as the job says")
-    rate = Rate(job, samples_per_epoch=dataset.train.num_samples, ramp=ramp)
-    loop = ServingLoop(station, dataset, network=network, orders=orders, book=book, rate=rate)
+    loop = TicketLoop(
+        station,
+        dataset,
+        network=network,
+        dispatcher=dispatcher,
+        run_state=state,
+        checkpoints=checkpoints,
+        ramp=ramp,
+    )
     station.control.send(Begun(0.0))
     loop.advance(begin.stop)
-    if not book.is_over:
-        _turn_page(book)
-        book.save(network.state(), order=network.order, pin=True)
-        position_then = msgspec.json.encode(book.position)
+    if not state.is_over:
+        state.position.begin_next_phase()
+        checkpoints.save(state.position, network.state(), pin=True)
+        position_then = msgspec.json.encode(state.position)
         station.control.send(PhaseOver(position=position_then, server=loop.facts()))
         return Done()
-    test = loop.looking.test()
-    return Done(
-        server=loop.facts(),
-        outcome=book.outcome(
-            test,
-            startup_s=startup_s,
-            num_parameters=network.num_parameters,
-            digest=network.digest(),
-            regularisation=network.regularisation(),
-        ),
-    )
+    test = loop.evaluations.test()
+    outcome = state.outcome(network.figures(), test, precision=job.precision, startup_s=startup_s)
+    return Done(server=loop.facts(), outcome=outcome)
 
 
 def _hand_over(
-    station: Station, book: Book, loop: LockstepLoop, network: Network, *, chief: bool
+    station: Station, loop: TrainLoop[ReplicaBatch], trainer: LockstepTrainer, network: Network
 ) -> Done:
     """End the phase: the next one has processes of its own, and begins with a checkpoint."""
-    loop.leave()
-    _turn_page(book)
-    if chief:
-        book.save(network.state(), order=network.order, pin=True)
-    station.control.send(
-        PhaseOver(
-            times=station.tally.times(sent_bytes=loop.sent_bytes),
-            position=msgspec.json.encode(book.position),
-        )
-    )
+    position = loop.position
+    loop.leave(settle=position.epoch_samples > 0)
+    trainer.keep_sums(position)
+    position.begin_next_phase()
+    if trainer.rank == 0:
+        trainer.checkpoints.save(position, network.state(), pin=True)
+    over = PhaseOver(times=loop.times(), position=msgspec.json.encode(position))
+    station.control.send(over)
     return Done()
-
-
-def _turn_page(book: Book) -> None:
-    book.position.phase += 1
-    book.position.phase_begin = book.position.samples
-
-
-def _take_sums(station: Station, position: Position, *, chief: bool) -> None:
-    """The sums of an epoch in progress go on with the chief's."""
-    if chief:
-        station.tally.epoch_loss_sum = position.epoch_loss_sum
-        station.tally.epoch_correct = position.epoch_correct
-        station.tally.epoch_samples = position.epoch_samples
-    station.tally.step = position.updates
 
 
 def _limit_threads(station: Station) -> None:

@@ -1,4 +1,4 @@
-"""The roles that TensorFlow's chief gives orders to: workers and parameter servers.
+"""The roles that TensorFlow's chief dispatches to: workers and parameter servers.
 
 TensorFlow's own server does the work in threads of its own; this process waits for the end and
 keeps its records. It stands in a folder of its own, in which the functions that the chief sends
@@ -17,8 +17,14 @@ import tensorflow as tf
 
 from phalanx.data.pipeline import Dataset
 from phalanx.peer.tensorflow.environment import publish_cluster
-from phalanx.peer.tensorflow.meeting import meet
-from phalanx.peer.tensorflow.talk import Moment, StepRow, Steps, understand
+from phalanx.peer.tensorflow.messages import (
+    PeerMessage,
+    StepRow,
+    StepsDone,
+    TrainingMark,
+    decode_message,
+)
+from phalanx.peer.tensorflow.rendezvous import exchange_addresses
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.facts import StepFacts
 from phalanx.wire.messages import Done
@@ -41,10 +47,10 @@ def cluster_names(station: Station) -> list[str]:
     return ["chief-0", *servers, *(f"worker-{rank}" for rank in range(station.job.workers))]
 
 
-def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
+def run_cluster_worker(station: Station, dataset: Dataset, begin: Begin) -> Done:
     """Serve TensorFlow's chief until the phase is over."""
     station.tally.activity = "joining"
-    tf_config, port = meet(station, cluster_names(station), group=begin.group)
+    tf_config, port = exchange_addresses(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     with TemporaryDirectory(prefix="phalanx-") as folder:
         (Path(folder) / RANK_FILE).write_text(str(station.spec.rank))
@@ -54,11 +60,11 @@ def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
         port.close()
         station.record_start(station.job.precision, "as the job says")
         station.tally.activity = "serving"
-        recorder = _Recorder(station, dataset)
+        recorder = _StepRecorder(station, dataset)
         # Waits until Finish or the end of this process: the lifelines see to that.
-        while not isinstance(word := station.control.inbox.get(), Finish):
-            if isinstance(word, Relayed):
-                recorder.take(understand(word))
+        while not isinstance(message := station.control.inbox.get(), Finish):
+            if isinstance(message, Relayed):
+                recorder.take(decode_message(message))
         os.chdir("/")
         del server
     if station.spec.role != "worker":
@@ -80,25 +86,25 @@ def _serve(threads: int) -> tf.distribute.Server:
     )
 
 
-class _Recorder:
-    """Writes down what the chief says about this worker."""
+class _StepRecorder:
+    """Record what the chief reports about this worker."""
 
     def __init__(self, station: Station, dataset: Dataset) -> None:
         self._station = station
         self._dataset = dataset
         self.sent_bytes = 0
 
-    def take(self, word: object) -> None:
-        match word:
-            case Steps():
-                for row in word.rows:
+    def take(self, message: PeerMessage) -> None:
+        match message:
+            case StepsDone():
+                for row in message.rows:
                     self._record(row)
-            case Moment():
-                self._station.sampler.mark(word.what)
-                if word.what == "begin":
+            case TrainingMark():
+                self._station.sampler.mark(message.what)
+                if message.what == "begin":
                     self._station.tally.activity = "training"
                     self._station.tally.begin_epoch(
-                        word.epoch, total=word.total, resumed=word.resumed
+                        message.epoch, total=message.total, resumed=message.resumed
                     )
 
     def _record(self, row: StepRow) -> None:

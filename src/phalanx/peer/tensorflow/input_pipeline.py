@@ -1,4 +1,4 @@
-"""Input through tf.data: the samples of `data.pipeline`, cut and changed alike, as tensors.
+"""Feed networks through tf.data: the samples of `data.pipeline`, cut and changed alike.
 
 Which samples make a batch is decided by `data.shards`, in the same order as in the native backend,
 and so are the random changes; tf.data gathers, changes, normalises and prefetches. Shard policies
@@ -24,6 +24,8 @@ from phalanx.spec.job import JobSpec
 
 Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """(stored images, changes) to what the network is fed."""
+StoredArrays = tuple[tf.Tensor, tf.Tensor]
+"""Stored inputs and targets."""
 # Samples that are decoded at once.
 _PIECE = 1024
 
@@ -123,7 +125,7 @@ def _crop(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
 
 
 def batches(
-    stored: tuple[tf.Tensor, tf.Tensor], plan: Plan, transform: Transform, *, prefetch: int
+    stored: StoredArrays, plan: Plan, transform: Transform, *, prefetch: int
 ) -> tf.data.Dataset:
     """The batches of a plan: (inputs, targets, samples of all workers in the step).
 
@@ -152,7 +154,7 @@ def batches(
     return ready.with_options(options)
 
 
-def hold(*parts: Part) -> tuple[tf.Tensor, tf.Tensor]:
+def hold(*parts: Part) -> StoredArrays:
     """Stored arrays as tensors of this process, as far as these parts reach into them.
 
     Args:
@@ -162,7 +164,7 @@ def hold(*parts: Part) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(parts[0].inputs[:stop]), tf.constant(parts[0].targets[:stop])
 
 
-def read_stored(folder: Path, place: Path, part: Part) -> tuple[tf.Tensor, tf.Tensor]:
+def read_stored(folder: Path, place: Path, part: Part) -> StoredArrays:
     """The stored arrays of the training part, read by TensorFlow where this is executed.
 
     In pieces: a whole file would be in memory three times while it is decoded.

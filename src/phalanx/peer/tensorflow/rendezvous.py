@@ -1,4 +1,4 @@
-"""How the processes of a TensorFlow cluster learn one another's addresses.
+"""Exchange the addresses of the processes of a TensorFlow cluster.
 
 Each takes a free port of its machine and keeps it bound, without listening, while TensorFlow's own
 server comes to share it: nobody else can get it in between. Addresses travel over the control
@@ -45,8 +45,10 @@ class HeldPort:
         self._socket.close()
 
 
-def meet(station: Station, processes: Sequence[str], *, group: int) -> tuple[str, HeldPort]:
-    """Tell the others where this process is, and learn where they are.
+def exchange_addresses(
+    station: Station, processes: Sequence[str], *, group: int
+) -> tuple[str, HeldPort]:
+    """Publish where this process is, and learn where the others are.
 
     Args:
         station: Of this process.

@@ -1,4 +1,4 @@
-"""How tickets get to TensorFlow's workers, and their results back.
+"""Dispatch tickets to TensorFlow's workers, and collect their results.
 
 The function that a worker runs gathers its samples from arrays that it has read once, from where
 they lie on its own machine.
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from phalanx.data.pipeline import Dataset
-from phalanx.peer.tensorflow.feed import make_transform, read_stored
+from phalanx.peer.tensorflow.cluster_worker import DATA_LINK, RANK_FILE
+from phalanx.peer.tensorflow.input_pipeline import make_transform, read_stored
 from phalanx.peer.tensorflow.network import Network
-from phalanx.peer.tensorflow.servant import DATA_LINK, RANK_FILE
 from phalanx.peer.tensorflow.step import Numbers, StepMaker
 from phalanx.spec.job import JobSpec
 
@@ -40,7 +40,7 @@ class DoneTicket:
     stamps: tuple[float, float, float, float, float]
 
 
-class Returned:
+class PendingTicket:
     """A ticket that is on its way."""
 
     def __init__(self, remote: tf.distribute.coordinator.RemoteValue) -> None:
@@ -66,8 +66,8 @@ class Returned:
         )
 
 
-class Orders:
-    """Gives tickets to whoever is free.
+class TicketDispatcher:
+    """Give tickets to workers that are free.
 
     Args:
         job: Says how samples are changed.
@@ -95,14 +95,14 @@ class Orders:
         self._iterator = iter(stored)
         self._work = tf.function(self._distributed, reduce_retracing=True)
 
-    def give(
+    def dispatch(
         self,
         rows: npt.NDArray[np.int64],
         changes: npt.NDArray[np.int32],
         *,
         lr: float,
         number: int,
-    ) -> Returned:
+    ) -> PendingTicket:
         """Have a worker train on these samples.
 
         Args:
@@ -118,7 +118,7 @@ class Orders:
             tf.constant(lr, tf.float32),
             tf.constant(number),
         )
-        return Returned(self._coordinator.schedule(self._work, args=arguments))
+        return PendingTicket(self._coordinator.schedule(self._work, args=arguments))
 
     def _stored(self) -> tf.data.Dataset:
         """Executed on a worker: its rank and all stored samples, again and again, uncopied."""

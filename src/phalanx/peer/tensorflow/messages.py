@@ -1,4 +1,4 @@
-"""What chief, workers and evaluator of a parameter server tell each other, by the controller.
+"""What chief, workers and evaluator of a parameter server send each other, by the controller.
 
 Work and parameters travel over TensorFlow's own channels; these are the facts about it. A worker of
 TensorFlow's does not see its own steps, so the chief tells it, and every process keeps its own
@@ -11,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from phalanx.records.measures import Measures
 from phalanx.wire.peers import Relay, Relayed
 from phalanx.worker.station import Station
 
 
-class _Word(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
@@ -44,13 +45,13 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
 
 
-class Steps(_Word, frozen=True):
+class StepsDone(_PeerMessage, frozen=True):
     """To a worker: what it has done."""
 
     rows: tuple[StepRow, ...]
 
 
-class Moment(_Word, frozen=True):
+class TrainingMark(_PeerMessage, frozen=True):
     """To a worker: training begins with the next step, or has ended with the last, for now."""
 
     what: Literal["begin", "end"]
@@ -59,36 +60,33 @@ class Moment(_Word, frozen=True):
     resumed: bool
 
 
-class Ask(_Word, frozen=True):
+class EvaluatePart(_PeerMessage, frozen=True):
     """To the evaluator: measure a part of the data with the state in a file."""
 
-    look: int
+    number: int
     part: str
 
 
-class Answer(_Word, frozen=True):
+class PartEvaluated(_PeerMessage, frozen=True):
     """From the evaluator: what it has measured."""
 
-    look: int
-    loss: float
-    accuracy: float
-    num_samples: int
-    duration_s: float
+    number: int
+    measures: Measures
 
 
-class Present(_Word, frozen=True):
+class EvaluatorPresent(_PeerMessage, frozen=True):
     """From the evaluator: it is there, maybe after a restart, and has been asked nothing yet."""
 
 
-Word = Steps | Moment | Ask | Answer | Present
+PeerMessage = StepsDone | TrainingMark | EvaluatePart | PartEvaluated | EvaluatorPresent
 
 
-def tell(station: Station, process: str, word: Word) -> None:
-    """Say something to another process."""
-    station.control.send(Relay(process, msgspec.msgpack.encode(word)))
+def send_message(station: Station, process: str, message: PeerMessage) -> None:
+    """Send a message to another process, by the controller."""
+    station.control.send(Relay(process, msgspec.msgpack.encode(message)))
 
 
-def understand(relayed: Relayed) -> Word:
-    """What another process has said."""
-    word: Word = msgspec.msgpack.decode(relayed.body, type=Word)
-    return word
+def decode_message(relayed: Relayed) -> PeerMessage:
+    """Decode what another process has sent; a malformed message is refused as a whole."""
+    message: PeerMessage = msgspec.msgpack.decode(relayed.body, type=PeerMessage)
+    return message

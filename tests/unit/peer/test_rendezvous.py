@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from phalanx.errors import LaunchError
-from phalanx.peer.tensorflow.meeting import HeldPort
+from phalanx.peer.tensorflow.rendezvous import HeldPort
 
 LOOPBACK = "127.0.0.1"
 

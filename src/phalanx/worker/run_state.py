@@ -1,0 +1,170 @@
+"""Keep where a run stands, and report what its epochs and the whole of it come to.
+
+The same for every backend and every loop: imports no framework. Every worker of a group keeps one
+and comes to the same decisions; only the chief's writes them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from phalanx.data.pipeline import Dataset
+from phalanx.records import events
+from phalanx.records.improvement import is_validation_due, note_validation
+from phalanx.records.measures import Measures, ModelFigures
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.wire.control import ControlClient
+from phalanx.wire.messages import EpochDone, Outcome
+from phalanx.wire.phases import Limit
+
+RecordEvent = Callable[[events.Event], None]
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A checkpoint that was taken up."""
+
+    position: Position
+    path: str
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """What is to be done with the state at the end of an epoch."""
+
+    save: bool
+    is_best: bool
+
+
+class RunState:
+    """Count steps and epochs, and decide what is due.
+
+    Args:
+        job: What is to be done.
+        position: Where the run stands; moved on here.
+        dataset: Says how long an epoch is, and what there is to measure.
+        control: Where finished epochs are announced.
+        record: Where facts about the whole run go; None: another process writes and announces.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        position: Position,
+        *,
+        dataset: Dataset,
+        control: ControlClient,
+        record: RecordEvent | None,
+    ) -> None:
+        self._job = job
+        self._dataset = dataset
+        self._control = control
+        self._record = record
+        self._val_metrics: Mapping[str, float] = {}
+        self.position = position
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is done."""
+        return self.position.epoch >= self._job.epochs or self.position.stopped_early
+
+    def is_at(self, limit: Limit | None) -> bool:
+        """Whether the limit is reached; in an epoch by whole steps."""
+        if limit is None:
+            return False
+        step = -(-self.position.epoch_samples // self._job.global_batch)
+        return (self.position.epoch, step) >= (limit.epoch, limit.step)
+
+    @property
+    def is_at_end_of_epoch(self) -> bool:
+        """Whether all samples of the epoch have been seen."""
+        return self.position.epoch_samples >= self._dataset.epoch_samples
+
+    @property
+    def progress(self) -> float:
+        """The share of all samples of the job that have been seen."""
+        return self.position.samples / (self._dataset.epoch_samples * self._job.epochs)
+
+    @property
+    def is_validation_due(self) -> bool:
+        """Whether the validation part is measured at the end of the present epoch."""
+        wanted = is_validation_due(self._job, self.position.epoch + 1)
+        return wanted and self._dataset.validation.num_samples > 0
+
+    @property
+    def is_test_due(self) -> bool:
+        """Whether the test part is measured at the end of the job."""
+        return self._job.evaluate != "never" and self._dataset.test.num_samples > 0
+
+    @property
+    def is_mid_epoch_checkpoint_due(self) -> bool:
+        """Whether the state is written down before the next step of the epoch."""
+        every = self._job.checkpoint.every_steps
+        if every is None or self.is_at_end_of_epoch:
+            return False
+        return self.position.updates % every == 0
+
+    def resume(self, point: ResumePoint | None) -> None:
+        """Go on from a checkpoint; None: there was none to take up."""
+        if point is None:
+            self.record(events.Warned(message="no checkpoint yet: starting from the beginning"))
+            return
+        point.position.num_workers = self.position.num_workers
+        self.position = point.position
+        self.record(
+            events.Resumed(
+                path=point.path, epoch=self.position.epoch, samples=self.position.samples
+            )
+        )
+
+    def count_step(self, num_samples: int) -> None:
+        """Count an update that all workers have made together from so many samples."""
+        self.position.samples += num_samples
+        self.position.epoch_samples += num_samples
+        self.position.updates += 1
+
+    def note_evaluation(self, part: str, measures: Measures) -> None:
+        """Count and record that a part has been measured."""
+        self.position.evaluate_s += measures.duration_s
+        self.record(events.Evaluation.of(measures, part=part, epoch=self.position.epoch))
+
+    def end_epoch(
+        self, train: Measures, validation: Measures | None, *, regularisation: float, lr: float
+    ) -> EpochEnd:
+        """Report an epoch and count it; may stop the run early."""
+        position, job = self.position, self._job
+        position.train_loss, position.train_accuracy = train.loss, train.accuracy
+        if validation is not None:
+            self.note_evaluation("validation", validation)
+            position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
+            self._val_metrics = validation.metrics
+        figures = position.epoch_figures(position.epoch, lr=lr, regularisation=regularisation)
+        self.record(events.Epoch.of(figures))
+        if self._record is not None:
+            self._control.send(EpochDone(figures))
+        # Early stopping is decided by the number of finished epochs: count first.
+        position.begin_next_epoch()
+        improved = note_validation(job, position)
+        every = job.checkpoint.every_epochs
+        last = position.epoch == job.epochs
+        due = every is not None and (position.epoch % every == 0 or last)
+        return EpochEnd(save=due or improved or position.stopped_early, is_best=improved)
+
+    def outcome(
+        self, model: ModelFigures, test: Measures | None, *, precision: str, startup_s: float
+    ) -> Outcome:
+        """Put together what the run came to."""
+        return self.position.outcome(
+            model,
+            test=test,
+            val_metrics=self._val_metrics,
+            precision=precision,
+            startup_s=startup_s,
+        )
+
+    def record(self, event: events.Event) -> None:
+        """Write down a fact about the whole run, if this process is the one that does."""
+        if self._record is not None:
+            self._record(event)

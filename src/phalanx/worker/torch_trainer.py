@@ -1,0 +1,171 @@
+"""Train with torch tensors under the training loop: the engine's replicas, and those of `peer.ddp`.
+
+What a checkpoint holds, and how the chief writes it in the background, is decided here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import msgspec
+import torch
+from typing_extensions import override
+
+from phalanx.comm.base import Collective, Reduction
+from phalanx.data.pipeline import Batch, Dataset, train_batches
+from phalanx.engine.spans import spanned
+from phalanx.records.measures import Measures, ModelFigures
+from phalanx.records.position import Position
+from phalanx.strategy.facts import StepFacts
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.checkpoint.state import collect_state, restore_state
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
+from phalanx.worker.evaluate import Share, evaluate, judge_of
+from phalanx.worker.learner import Learner, Stepper
+from phalanx.worker.run_state import ResumePoint
+from phalanx.worker.station import Station
+from phalanx.worker.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """What is trained, and with whom."""
+
+    dataset: Dataset
+    replica: Learner
+    strategy: Stepper
+    collective: Collective
+    share: Share | None = None
+    """Whose samples this worker takes; None: its own."""
+
+
+class TorchTrainer(Trainer[Batch]):
+    """Train a replica under a strategy that is attached already.
+
+    Args:
+        station: This process's place in the run.
+        trainee: Data, replica, strategy and group.
+        checkpointer: Writes the chief's checkpoints.
+    """
+
+    def __init__(self, station: Station, trainee: Trainee, checkpointer: AsyncCheckpointer) -> None:
+        collective = trainee.collective
+        super().__init__(
+            trainee.dataset,
+            profiler=station.profiler,
+            rank=collective.rank,
+            num_workers=collective.size,
+        )
+        self._job = station.job
+        self._tally = station.tally
+        self._replica = trainee.replica
+        self._strategy = trainee.strategy
+        self._collective = collective
+        self._share = trainee.share or Share(collective.rank, collective.size)
+        self._checkpointer = checkpointer
+
+    @property
+    @override
+    def sent_bytes(self) -> int:
+        return self._collective.sent_bytes
+
+    @override
+    @contextmanager
+    def batches(self, epoch: int, *, start_sample: int) -> Iterator[Iterable[Batch]]:
+        with train_batches(
+            self.dataset,
+            spec=self._job.data,
+            seed=self._job.seed,
+            epoch=epoch,
+            global_batch=self._job.global_batch,
+            rank=self._share.rank,
+            num_workers=self._share.num_workers,
+            shares=self._job.batch.shares,
+            start_sample=start_sample,
+        ) as batches:
+            yield spanned("input", batches)
+
+    @override
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        return self._strategy.step(batch, lr=lr, step_index=step_index)
+
+    @override
+    def synchronize(self) -> None:
+        self._strategy.settle()
+
+    @override
+    def total(self, values: Sequence[float]) -> Sequence[float]:
+        return self._reduce(values, "sum")
+
+    @override
+    def minimum(self, values: Sequence[float]) -> Sequence[float]:
+        return self._reduce(values, "min")
+
+    @override
+    def measure(self, part: str) -> Measures:
+        data = self.dataset.test if part == "test" else self.dataset.validation
+        return evaluate(
+            self._replica, self._collective, data, self._share, judge=judge_of(self.dataset)
+        )
+
+    @override
+    def regularisation(self) -> float:
+        return self._replica.regularisation()
+
+    @override
+    def model_figures(self) -> ModelFigures:
+        parameters = self._replica.parameters
+        return ModelFigures(
+            num_parameters=parameters.numel(),
+            digest=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+            regularisation=self._replica.regularisation(),
+        )
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Collect what a checkpoint would hold now, live; all workers call it together."""
+        return collect_state(self._replica, self._strategy, self._collective, self._tally)
+
+    @override
+    def save(self, position: Position, *, best: bool = False) -> None:
+        begin = perf_counter()
+        if position.epoch_samples > 0:
+            self._strategy.settle()
+        state = self.state()
+        # The one before may still be on its way.
+        wait_for_chief(self._collective, self._checkpointer.wait)
+        if self.rank == 0:
+            self._checkpointer.save(position, state, best=best, begun=begin)
+
+    @override
+    def restore(self, name: str) -> ResumePoint | None:
+        found = broadcast_from_chief(self._collective, lambda: self._read(name))
+        if found is None:
+            return None
+        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._tally)
+        position = msgspec.json.decode(found.metadata["position"], type=Position)
+        return ResumePoint(position, found.metadata["path"])
+
+    @override
+    def finish(self) -> None:
+        self._checkpointer.wait()
+
+    def _read(self, name: str) -> ChiefData | None:
+        # The newest may still be on its way.
+        self._checkpointer.wait()
+        checkpoints = self._checkpointer.checkpoints
+        found = checkpoints.load(name)
+        if found is None:
+            return None
+        position = msgspec.json.encode(found.position).decode()
+        metadata = {"path": checkpoints.where(found.name), "position": position}
+        return ChiefData(metadata, found.tensors)
+
+    def _reduce(self, values: Sequence[float], reduction: Reduction) -> list[float]:
+        shared = torch.tensor(values, dtype=torch.float64)
+        self._collective.all_reduce(shared, reduction)
+        reduced: list[float] = shared.tolist()
+        return reduced
