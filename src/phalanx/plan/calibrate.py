@@ -40,11 +40,9 @@ from phalanx.plan.result import Pace
 from phalanx.protocol.shards import plan_shards
 from phalanx.records.rundir import list_runs
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import SwitchSpec
 
 # The newest runs that are read: enough to be sure, few enough to be quick.
 _MOST_RUNS = 40
@@ -170,7 +168,7 @@ def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
 
 
 def _is_served(job: JobSpec) -> bool:
-    return isinstance(job.strategy, ParameterServerSpec)
+    return job.strategy.updates_on_servers
 
 
 def _by_setting(
@@ -214,11 +212,12 @@ def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
     found = []
     for run in runs:
         strategy = run.job.strategy
-        if run.server_push_s is None or not isinstance(strategy, ParameterServerSpec):
+        if run.server_push_s is None or not strategy.updates_on_servers:
             continue
+        assert isinstance(strategy, ParameterServerSpec)
         layout = plan_shards(
             model.num_parameters,
-            num_servers=_num_servers(run.job),
+            num_servers=strategy.num_servers(run.job.workers),
             min_shard_bytes=strategy.min_shard_bytes,
             max_shards=strategy.max_shards,
         )
@@ -233,9 +232,7 @@ def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
     alone = [
         run
         for run in runs
-        if isinstance(run.job.strategy, AllreduceSpec)
-        and len(run.hosts) > 1
-        and len(set(run.hosts)) == 1
+        if run.job.strategy.name == "allreduce" and len(run.hosts) > 1 and len(set(run.hosts)) == 1
     ]
     if not alone:
         return LOOPBACK
@@ -280,9 +277,7 @@ def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
     """Whether all that a run's pace depends on is known: its links, and where servers were."""
     hosts = set(run.hosts)
     known = all(two in network.pairs.get(one, {}) for one in hosts for two in hosts - {one})
-    strategy = run.job.strategy
-    apart = isinstance(strategy, ParameterServerSpec) and strategy.servers != "colocated"
-    return known and (len(hosts) == 1 or not apart)
+    return known and (len(hosts) == 1 or run.job.processes.servers == 0)
 
 
 def correction_of(shares: Floats) -> Correction:
@@ -305,9 +300,9 @@ def predicted_pace(run: RunMeasures, world: World) -> Pace:
     """What the models say about a run that has been."""
     crew = make_crew(past_candidate(run), world)
     assert not isinstance(crew, str)
-    strategy = run.job.strategy
-    assert not isinstance(strategy, SwitchSpec | SplitSpec | InProcessSpec)
-    return pace_of(strategy, crew, world)
+    pace = pace_of(run.job.strategy, crew, world)
+    assert not isinstance(pace, str), "runs that cannot be predicted are no measurements"
+    return pace
 
 
 def past_candidate(run: RunMeasures) -> Candidate:
@@ -317,18 +312,11 @@ def past_candidate(run: RunMeasures) -> Candidate:
     if job.batch.shares is not None:
         total = sum(job.batch.shares)
         batches = tuple(max(1, round(job.global_batch * s / total)) for s in job.batch.shares)
-    servers = _num_servers(job)
-    strategy = job.strategy
-    colocated = isinstance(strategy, ParameterServerSpec) and strategy.servers == "colocated"
+    servers = job.processes.servers
+    colocated = job.strategy.updates_on_servers and servers == 0
     seats = []
     for number, host in enumerate(dict.fromkeys(run.hosts)):
         own = tuple(b for b, where in zip(batches, run.hosts, strict=True) if where == host)
         here = len(own) if colocated else servers if number == 0 else 0
         seats.append(Seat(machine=host, batches=own, threads=run.threads, servers=here))
     return Candidate(seats=tuple(seats), strategy=job.strategy, precision=run.precision)
-
-
-def _num_servers(job: JobSpec) -> int:
-    if not isinstance(job.strategy, ParameterServerSpec):
-        return 0
-    return job.workers if job.strategy.servers == "colocated" else job.strategy.servers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from phalanx.plan.facts import World
-from phalanx.plan.label import machines_label, strategy_label
+from phalanx.plan.label import machines_label
 from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.search import Findings, Option
 from phalanx.plan.variants import EFFECTS
@@ -24,7 +24,7 @@ def choice_sentence(findings: Findings) -> str:
     chosen, prediction = findings.chosen, _prediction(findings.chosen)
     workers = chosen.candidate.num_workers
     many = f" ({workers} workers)" if workers != len(chosen.machines) else ""
-    how = strategy_label(chosen.candidate.strategy)
+    how = chosen.candidate.strategy.label()
     with_how = "alone" if how == "single" else f"with {how}"
     text = f"Use {machines_label(chosen.machines)}{many} {with_how}: "
     text += _span(prediction.total_s)
@@ -70,7 +70,7 @@ def _why(findings: Findings) -> str:
         share = format_percent(_exchange_share(_prediction(other)))
         return (
             f"one machine is fastest: {machines_label(other.machines)} with "
-            f"{strategy_label(other.candidate.strategy)} would take {ratio:.2f} times as long, "
+            f"{other.candidate.strategy.label()} would take {ratio:.2f} times as long, "
             f"{share} of each step for exchange and waiting"
         )
     if ratio >= 1:
@@ -97,7 +97,7 @@ def _why_workers(findings: Findings) -> str:
     noun = "worker" if count == 1 else "workers"
     if ratio >= 1:
         return (
-            f"{count} {noun} with {strategy_label(other.candidate.strategy)} would take "
+            f"{count} {noun} with {other.candidate.strategy.label()} would take "
             f"{ratio:.2f} times as long"
         )
     return f"{count} {noun} would gain less than can be told apart"
@@ -194,7 +194,7 @@ def _looser(findings: Findings) -> str:
     if gain < _NOTEWORTHY:
         return ""
     return (
-        f"{strategy_label(best.candidate.strategy)} on {machines_label(best.machines)} would be "
+        f"{best.candidate.strategy.label()} on {machines_label(best.machines)} would be "
         f"{format_percent(gain)} faster, but changes what is learnt: --accept {best.effect}"
     )
 
@@ -243,4 +243,4 @@ def best_options(findings: Findings, most: int) -> list[Option]:
 
 def _kind(option: Option) -> tuple[object, ...]:
     candidate = option.candidate
-    return option.machines, candidate.num_workers, strategy_label(candidate.strategy)
+    return option.machines, candidate.num_workers, candidate.strategy.label()

@@ -17,9 +17,10 @@ from phalanx.plan.jitter import expected_max
 from phalanx.plan.result import Pace, StepParts
 from phalanx.plan.ring import exposed_s, ring_link, ring_s
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
+from phalanx.spec.strategy import StrategySpec
 
 
-def single_pace(crew: Crew) -> Pace:
+def single_pace(crew: Crew, spec: StrategySpec, world: World) -> Pace:
     """One worker."""
     (hand,) = crew.hands
     parts = StepParts(

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from phalanx.plan.facts import World
 from phalanx.plan.placement import Candidate, Seat
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import SwitchSpec
 
 # What the system and other programs keep for themselves.
 _RESERVE = 0.05
@@ -40,13 +37,12 @@ def memory_fault(needs: dict[str, int], world: World) -> str | None:
 
 def _seat_bytes(seat: Seat, candidate: Candidate, world: World, *, server_bytes: float) -> int:
     model = world.model
-    served = _is_served(candidate)
+    strategies = candidate.strategy.strategies()
     # Parameters, gradients, what travels; moments where the worker updates by itself.
-    tensors = 3 + (0 if served and not isinstance(candidate.strategy, SwitchSpec) else 1) * (
-        model.num_moments
-    )
+    updates = any(not one.updates_on_servers for one in strategies)
+    tensors = 3 + (model.num_moments if updates else 0)
     # A split is checked part by part where it is placed; on the whole each has its share.
-    share = candidate.num_workers if isinstance(candidate.strategy, SplitSpec) else 1
+    share = candidate.num_workers if candidate.strategy.splits_model else 1
     need = sum(
         int(model.process_bytes + tensors * model.size_bytes / share) + batch * model.sample_bytes
         for batch in seat.batches
@@ -58,7 +54,3 @@ def _seat_bytes(seat: Seat, candidate: Candidate, world: World, *, server_bytes:
     if seat.evaluator:
         need += model.process_bytes + model.size_bytes
     return int(need)
-
-
-def _is_served(candidate: Candidate) -> bool:
-    return isinstance(candidate.strategy, ParameterServerSpec | SwitchSpec)

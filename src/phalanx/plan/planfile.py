@@ -16,7 +16,7 @@ from phalanx._version import __version__
 from phalanx.errors import SpecError
 from phalanx.plan.explain import best_options, choice_sentence, reasons
 from phalanx.plan.facts import World
-from phalanx.plan.label import servers_label, strategy_label
+from phalanx.plan.label import servers_label
 from phalanx.plan.placement import Seat
 from phalanx.plan.result import Prediction
 from phalanx.plan.search import Findings, Option
@@ -91,7 +91,7 @@ def record_plan(job: JobSpec, findings: Findings, world: World) -> Plan:
         budget=wish.budget,
         accept=wish.accept,
         seats=chosen.candidate.seats,
-        strategy=strategy_label(chosen.candidate.strategy),
+        strategy=chosen.candidate.strategy.label(),
         prediction=chosen.prediction,
         sentence=choice_sentence(findings),
         reasons=tuple(reasons(findings, world)),
@@ -178,7 +178,7 @@ def _row(option: Option) -> Row:
     candidate = option.candidate
     return Row(
         machines=option.machines,
-        strategy=strategy_label(candidate.strategy),
+        strategy=candidate.strategy.label(),
         servers=servers_label(candidate),
         workers=candidate.num_workers,
         batches=tuple(size for seat in candidate.seats for size in seat.batches),

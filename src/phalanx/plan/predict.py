@@ -9,22 +9,24 @@ of the slowest worker, which are independent. Reference for the mix: Li et al. 2
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.facts import World
-from phalanx.plan.lockstep import allreduce_pace, local_sgd_pace, single_pace
 from phalanx.plan.memory import memory_fault, memory_needs
 from phalanx.plan.placement import Candidate
 from phalanx.plan.price import cost_of, energy_of
 from phalanx.plan.result import Pace, Prediction, StepParts, around
-from phalanx.plan.serving import serving_pace
-from phalanx.plan.splitting import split_pace
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import PhaseStrategy, SwitchSpec
+from phalanx.spec.kinds import kind_of
+from phalanx.spec.lockstep import SingleSpec
+from phalanx.spec.registry import load
+from phalanx.spec.strategy import StrategySpec
+
+Predictor = Callable[[Crew, Any, World], Pace | str]
+"""What `StrategyKind.predictor` names; the strategy is of the kind's own class."""
 
 # When a switch comes that chooses its moment by itself: at the first decay of common schedules.
 _AUTO_SHARE = 0.5
@@ -41,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
 class Phase(msgspec.Struct, frozen=True):
     """One strategy of a run, and its share of all samples."""
 
-    strategy: PhaseStrategy | SplitSpec
+    strategy: StrategySpec
     share: float
 
 
@@ -62,28 +64,21 @@ def predict(candidate: Candidate, world: World) -> Prediction | Refused:
     phases = phases_of(candidate, world)
     paces: list[tuple[Pace, Crew]] = []
     for phase in phases:
-        strategy = phase.strategy
-        if isinstance(strategy, SplitSpec):
-            pace = split_pace(crew, strategy, world)
-        else:
-            pace = pace_of(strategy, crew, world)
+        pace = pace_of(phase.strategy, crew, world)
         if isinstance(pace, str):
             return Refused(pace)
         paces.append((corrected(pace, world), crew))
     return _total(candidate, world, needs, phases, paces)
 
 
-def pace_of(strategy: PhaseStrategy, crew: Crew, world: World) -> Pace:
-    """How fast a strategy goes, before earlier runs correct it."""
-    if isinstance(strategy, SingleSpec) or (
-        len(crew.hands) == 1 and not isinstance(strategy, ParameterServerSpec)
-    ):
-        return single_pace(crew)
-    if isinstance(strategy, AllreduceSpec):
-        return allreduce_pace(crew, strategy, world)
-    if isinstance(strategy, LocalSgdSpec):
-        return local_sgd_pace(crew, strategy, world)
-    return serving_pace(crew, strategy, world)
+def pace_of(strategy: StrategySpec, crew: Crew, world: World) -> Pace | str:
+    """How fast a strategy goes, before earlier runs correct it; or why there is no telling."""
+    # One worker has nobody to exchange with, unless parameters live elsewhere.
+    alone = len(crew.hands) == 1 and not strategy.updates_on_servers and not strategy.splits_model
+    path = kind_of(SingleSpec() if alone else strategy).predictor
+    if not path:
+        return f"strategy '{strategy.label()}' brings no predictor, so its speed is not known"
+    return cast(Predictor, load(path))(crew, strategy, world)
 
 
 def corrected(pace: Pace, world: World) -> Pace:
@@ -102,10 +97,10 @@ def corrected(pace: Pace, world: World) -> Pace:
 def phases_of(candidate: Candidate, world: World) -> list[Phase]:
     """The strategies of a run, and how much each does."""
     strategy = candidate.strategy
-    assert not isinstance(strategy, InProcessSpec), "plans are made for the native backend"
-    if not isinstance(strategy, SwitchSpec):
-        return [Phase(strategy, 1.0)]
+    assert not strategy.in_process, "plans are made for the native backend"
     resolved = strategy.resolved
+    if not resolved:
+        return [Phase(strategy, 1.0)]
     begins = [0.0]
     for phase in resolved[1:]:
         if isinstance(phase.at, float):

@@ -22,9 +22,10 @@ from phalanx.plan.predict import Refused, predict
 from phalanx.plan.result import Prediction
 from phalanx.plan.settings import job_of
 from phalanx.plan.subsets import ALL_SETS_UP_TO, Names, machine_sets, neighbours
-from phalanx.plan.variants import EFFECTS, Effect, Variant, variants
+from phalanx.plan.variants import EFFECTS, Variant, variants
 from phalanx.report.format import format_duration
 from phalanx.spec.job import JobSpec
+from phalanx.spec.strategy import Effect
 
 Goal = Literal["time", "cost", "energy", "balanced"]
 GOALS: tuple[Goal, ...] = ("time", "cost", "energy", "balanced")

@@ -60,7 +60,7 @@ def simulate(
 
 
 def _simulated(strategy: PhaseStrategy | SplitSpec) -> PhaseStrategy:
-    if isinstance(strategy, SplitSpec):
+    if strategy.splits_model:
         raise PlanError("a split network is not simulated here; its forecast plays the step")
     return strategy
 
@@ -74,7 +74,8 @@ def _simulate_phase(
     disturbances: Sequence[Disturbance],
     seed: int,
 ) -> SimulatedRun:
-    if isinstance(strategy, ParameterServerSpec):
+    if strategy.updates_on_servers:
+        assert isinstance(strategy, ParameterServerSpec)
         return ServingSimulation(
             crew, strategy, world, num_rounds=num_rounds, disturbances=disturbances, seed=seed
         ).run()

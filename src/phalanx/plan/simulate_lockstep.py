@@ -14,12 +14,12 @@ from phalanx.plan.disturbance import Crash, Disturbance
 from phalanx.plan.facts import World
 from phalanx.plan.predict import pace_of
 from phalanx.plan.simulated import Computation, SimulatedRun
-from phalanx.spec.lockstep import LocalSgdSpec, LockstepSpec
+from phalanx.spec.strategy import StrategySpec
 
 
 def simulate_lockstep(
     crew: Crew,
-    strategy: LockstepSpec,
+    strategy: StrategySpec,
     world: World,
     *,
     num_steps: int,
@@ -40,7 +40,8 @@ def simulate_lockstep(
     """
     computation = Computation(crew, disturbances, seed)
     pace = pace_of(strategy, crew, world)
-    together = strategy.every if isinstance(strategy, LocalSgdSpec) else 1
+    assert not isinstance(pace, str), pace
+    together = strategy.exchange_every
     besides_s = (pace.parts.communication_s + pace.parts.apply_s) * together
     crashes = sorted(
         (one for one in disturbances if isinstance(one, Crash)), key=lambda one: one.at_s

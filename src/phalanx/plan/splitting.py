@@ -51,7 +51,7 @@ def _parts_of(run: RunDir, job: JobSpec) -> PartsFacts | None:
         # Written by another version of Phalanx, or half copied.
         return None
     if (
-        not isinstance(other.strategy, SplitSpec)
+        not other.strategy.splits_model
         or other.model != job.model
         or other.data.name != job.data.name
     ):

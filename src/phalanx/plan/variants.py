@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal
 
 import msgspec
 
@@ -19,10 +18,9 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.split import SplitSpec
-from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.strategy import Effect, StrategySpec
 from phalanx.spec.switch import SwitchSpec
 
-Effect = Literal["exact", "rounded", "stale"]
 EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "stale")
 
 
@@ -92,33 +90,17 @@ def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySp
     ]
     if world.parts is not None:
         found.append(SplitSpec())
-    if not isinstance(own, SingleSpec) and own not in found:
+    if not own.is_single and own not in found:
         found.insert(0, own)
     return found
 
 
 def _effect(strategy: StrategySpec, precision: str, job: JobSpec) -> Effect:
-    if _same_kind(strategy, job.strategy):
-        worst: Effect = "exact"
-    elif isinstance(strategy, SingleSpec | AllreduceSpec):
-        worst = "rounded" if getattr(strategy, "compression", "none") != "none" else "exact"
-    elif isinstance(strategy, SplitSpec):
-        worst = "exact" if strategy.wire == "fp32" else "rounded"
-    elif isinstance(strategy, ParameterServerSpec) and strategy.synchronous:
-        worst = "rounded" if strategy.compression != "none" else "exact"
-    else:
-        worst = "stale"
+    own = strategy.equals_but_for_placement(job.strategy)
+    worst: Effect = "exact" if own else strategy.effect
     if precision == "bf16" and job.precision == "fp32" and worst == "exact":
         return "rounded"
     return worst
-
-
-def _same_kind(strategy: StrategySpec, own: StrategySpec) -> bool:
-    """Whether a strategy is the job's, wherever its servers are and however work is handed out."""
-    if isinstance(strategy, ParameterServerSpec) and isinstance(own, ParameterServerSpec):
-        place = {"servers": own.servers, "dispatch": own.dispatch}
-        return strategy.model_copy(update=place) == own
-    return strategy == own
 
 
 def _seats(
@@ -129,22 +111,19 @@ def _seats(
     world: World,
 ) -> tuple[Seat, ...] | None:
     batches = _batches(machines, counts, strategy, precision, world)
-    served = strategy if isinstance(strategy, ParameterServerSpec) else None
-    # A switch has its servers inside the workers, and no evaluator of its own before.
-    colocated = isinstance(strategy, SwitchSpec) or (
-        served is not None and served.servers == "colocated"
-    )
+    needed = strategy.processes(sum(counts))
+    colocated = strategy.uses_servers and needed.servers == 0
     seats = []
     rest = iter(batches)
     for number, (machine, count) in enumerate(zip(machines, counts, strict=True)):
-        beside = served.servers if served is not None and number == 0 else 0
+        beside = needed.servers if number == 0 else 0
         seats.append(
             Seat(
                 machine=machine.name,
                 batches=tuple(islice(rest, count)),
                 threads=machine.threads(count),
-                servers=count if colocated else int(beside) if beside != "colocated" else 0,
-                evaluator=number == 0 and (served is not None or isinstance(strategy, SwitchSpec)),
+                servers=count if colocated else beside,
+                evaluator=number == 0 and needed.evaluators > 0,
             )
         )
     return tuple(seats)
@@ -165,9 +144,9 @@ def _batches(
     ]
     known = [fit for fit in fits if fit is not None]
     # Where batches are handed out one by one, whoever is fast takes more of them.
-    handed_out = isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
+    handed_out = strategy.hands_out_batches
     # Every worker of a split sees the whole batch, so its cut does not matter.
-    if handed_out or isinstance(strategy, SplitSpec) or len(known) < len(fits):
+    if handed_out or strategy.splits_model or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
     return split_batch(global_batch, each)
