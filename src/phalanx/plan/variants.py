@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from phalanx.plan.facts import MachineFacts, World
+from phalanx.plan.facts import ClusterModel, MachineFacts
 from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
@@ -32,28 +32,32 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variants(
-    names: Sequence[str], job: JobSpec, world: World, *, effects: Sequence[Effect] = EFFECTS
+    names: Sequence[str],
+    job: JobSpec,
+    cluster: ClusterModel,
+    *,
+    effects: Sequence[Effect] = EFFECTS,
 ) -> Iterator[Variant]:
     """All variants on a set of machines, in a fixed order.
 
     Args:
         names: The machines; the first one holds a lone server and the evaluator.
         job: Whose strategy and precision are wished for.
-        world: What is known of the machines.
+        cluster: What is known of the machines.
         effects: Only variants that do no more to the result than these.
     """
-    machines = [world.machines[name] for name in names]
+    machines = [cluster.machines[name] for name in names]
     for counts in _worker_counts(machines):
         for precision in _precisions(job):
-            for strategy in _strategies(sum(counts), job, world):
+            for strategy in _strategies(sum(counts), job, cluster):
                 effect = _effect(strategy, precision, job)
                 if effect not in effects:
                     continue
-                seats = _seats(machines, counts, strategy, precision, world)
+                seats = _seats(machines, counts, strategy, precision, cluster)
                 if seats is not None:
                     candidate = Candidate(seats=seats, strategy=strategy, precision=precision)
                     yield Variant(candidate=candidate, effect=effect)
-    yield from _dedicated(machines, job, world, effects)
+    yield from _dedicated(machines, job, cluster, effects)
 
 
 def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
@@ -69,7 +73,7 @@ def _precisions(job: JobSpec) -> tuple[str, ...]:
     return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
 
 
-def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySpec]:
+def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[StrategySpec]:
     own = job.strategy
     if num_workers == 1:
         return [SingleSpec()]
@@ -88,7 +92,7 @@ def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySp
         LocalSgdSpec(),
         SwitchSpec(),
     ]
-    if world.parts is not None:
+    if cluster.parts is not None:
         found.append(SplitSpec())
     if not own.is_single and own not in found:
         found.insert(0, own)
@@ -108,9 +112,9 @@ def _seats(
     counts: Sequence[int],
     strategy: StrategySpec,
     precision: str,
-    world: World,
+    cluster: ClusterModel,
 ) -> tuple[Seat, ...] | None:
-    batches = _batches(machines, counts, strategy, precision, world)
+    batches = _batches(machines, counts, strategy, precision, cluster)
     needed = strategy.processes(sum(counts))
     colocated = strategy.uses_servers and needed.servers == 0
     seats = []
@@ -134,10 +138,10 @@ def _batches(
     counts: Sequence[int],
     strategy: StrategySpec,
     precision: str,
-    world: World,
+    cluster: ClusterModel,
 ) -> tuple[int, ...]:
     num_workers = sum(counts)
-    global_batch = world.job.batch(num_workers)
+    global_batch = cluster.job.batch(num_workers)
     fits = [
         machine.compute(workers=count, threads=machine.threads(count), precision=precision)
         for machine, count in zip(machines, counts, strict=True)
@@ -153,7 +157,7 @@ def _batches(
 
 
 def _dedicated(
-    machines: Sequence[MachineFacts], job: JobSpec, world: World, effects: Sequence[Effect]
+    machines: Sequence[MachineFacts], job: JobSpec, cluster: ClusterModel, effects: Sequence[Effect]
 ) -> Iterator[Variant]:
     """The last machine only serves; it is the slowest, as machines are given fastest first."""
     if len(machines) < 3:
@@ -168,7 +172,7 @@ def _dedicated(
             effect = _effect(strategy, precision, job)
             if effect not in effects:
                 continue
-            batches = _batches(working, counts, strategy, precision, world)
+            batches = _batches(working, counts, strategy, precision, cluster)
             seats = [
                 Seat(machine=one.name, batches=(batch,), threads=one.threads(1))
                 for one, batch in zip(working, batches, strict=True)

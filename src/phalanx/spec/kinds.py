@@ -85,19 +85,19 @@ STRATEGIES = Registry(
                 name="single",
                 spec=SingleSpec,
                 step="phalanx.strategy.single:Single",
-                predictor="phalanx.plan.lockstep:single_pace",
+                predictor="phalanx.plan.synchronous:predict_single",
             ),
             StrategyKind(
                 name="allreduce",
                 spec=AllreduceSpec,
                 step="phalanx.strategy.allreduce:Allreduce",
-                predictor="phalanx.plan.lockstep:allreduce_pace",
+                predictor="phalanx.plan.synchronous:predict_allreduce",
             ),
             StrategyKind(
                 name="local_sgd",
                 spec=LocalSgdSpec,
                 step="phalanx.strategy.local_sgd:LocalSgd",
-                predictor="phalanx.plan.lockstep:local_sgd_pace",
+                predictor="phalanx.plan.synchronous:predict_local_sgd",
             ),
             StrategyKind(
                 name="parameter_server",
@@ -106,7 +106,7 @@ STRATEGIES = Registry(
                 server=_SERVER,
                 evaluator=_EVALUATOR,
                 coordinator="phalanx.control.serving:ServingCoordinator",
-                predictor="phalanx.plan.serving:serving_pace",
+                predictor="phalanx.plan.parameter_server:predict_parameter_server",
             ),
             StrategyKind(
                 name="switch",
@@ -120,7 +120,7 @@ STRATEGIES = Registry(
                 name="split",
                 spec=SplitSpec,
                 worker="phalanx.worker.split:run_split_worker",
-                predictor="phalanx.plan.splitting:split_pace",
+                predictor="phalanx.plan.split:predict_split",
             ),
             # Only `backend: tensorflow` runs these two; it has roles of its own.
             StrategyKind(name="mirrored", spec=MirroredSpec),

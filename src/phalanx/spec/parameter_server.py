@@ -177,9 +177,11 @@ class ParameterServerSpec(StrategySpec):
 
     @override
     def equals_but_for_placement(self, other: StrategySpec) -> bool:
-        # Compared by what both have in common: `other` may be of any kind.
-        place = ("servers", "dispatch")
-        return self.model_dump(exclude=set(place)) == other.model_dump(exclude=set(place))
+        return type(other) is type(self) and all(
+            getattr(self, key) == getattr(other, key)
+            for key in ParameterServerSpec.model_fields
+            if key not in ("servers", "dispatch")
+        )
 
     @override
     def check(self, job: JobSpec) -> None:

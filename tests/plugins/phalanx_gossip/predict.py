@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from phalanx.plan.crew import Crew
-from phalanx.plan.facts import World
-from phalanx.plan.result import Pace, StepParts
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.result import StepParts, Throughput
+from phalanx.plan.workers import WorkerModels
 from phalanx_gossip.settings import GossipSpec
 
 
-def predict_gossip(crew: Crew, spec: GossipSpec, world: World) -> Pace:
+def predict_gossip(group: WorkerModels, spec: GossipSpec, cluster: ClusterModel) -> Throughput:
     """Predict the throughput of gossip averaging."""
-    mean_s = sum(crew.means_s) / len(crew.hands)
-    slowest_s = max(crew.means_s)
-    link = world.network.within
-    exchange_s = (link.latency_s + world.model.size_bytes / link.bandwidth_bytes_per_s) / spec.every
-    apply_s = max(hand.fit.apply_s for hand in crew.hands)
+    mean_s = sum(group.means_s) / len(group.workers)
+    slowest_s = max(group.means_s)
+    link = cluster.network.within
+    exchange_s = (
+        link.latency_s + cluster.model.size_bytes / link.bandwidth_bytes_per_s
+    ) / spec.every
+    apply_s = max(worker.fit.apply_s for worker in group.workers)
     step_s = slowest_s + exchange_s + apply_s
-    return Pace(
+    return Throughput(
         family="gossip",
-        samples_per_s=crew.batch / step_s,
+        samples_per_s=group.batch / step_s,
         parts=StepParts(
             compute_s=mean_s,
             communication_s=exchange_s,
             wait_s=slowest_s - mean_s,
             apply_s=apply_s,
         ),
-        busy=tuple((hand.compute_s + apply_s) / step_s for hand in crew.hands),
-        sent_bytes=world.model.size_bytes / spec.every,
+        busy=tuple((worker.compute_s + apply_s) / step_s for worker in group.workers),
+        sent_bytes=cluster.model.size_bytes / spec.every,
     )
