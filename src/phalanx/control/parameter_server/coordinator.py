@@ -30,6 +30,7 @@ from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTime
 from phalanx.wire.phases import HandedOver
 from phalanx.wire.serving import (
     Copy,
+    Finish,
     Flushed,
     Looked,
     Measured,
@@ -136,6 +137,9 @@ class ParameterServerCoordinator(Coordinator):
     def take(self, process: str, message: FromWorker) -> None:
         run, cycle, rank = self._run, self._cycle, _rank(process)
         match message:
+            case ServerUp() | Ready() if self.end is not None:
+                # It was replaced shortly before the phase was left: there is nothing to join.
+                run.api.send(process, Finish())
             case ServerUp():
                 run.membership.server_up(process, message.address, restoring=message.restoring)
                 cycle.dismiss_if_finishing(process)
