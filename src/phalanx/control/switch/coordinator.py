@@ -13,7 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
-from phalanx.control.failure_policy import ProcessFacts, Verdict, find_losses
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
 from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.control.state_machine import StateMachine
 from phalanx.control.switch.attendance import Attendance
@@ -122,7 +122,7 @@ class SwitchCoordinator(Coordinator):
         self._advance()
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         phase = self._phase
         judge: Coordinator = self._between
         if phase is not None and phase.replaces_losses:
@@ -139,7 +139,7 @@ class SwitchCoordinator(Coordinator):
         if verdict.failure is not None:
             return verdict
         if verdict.finished:
-            return Verdict(finished=all(facts.exit_code is not None for facts in others))
+            return RunVerdict(finished=all(facts.exit_code is not None for facts in others))
         # The others have nothing to do in this phase, but will be needed.
         idle = [facts for facts in others if not facts.done]
         losses = find_losses(idle, self._job.deadlines, retry_start=True)
@@ -147,7 +147,7 @@ class SwitchCoordinator(Coordinator):
         spare = losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
         if spare.failure is not None:
             return spare
-        return Verdict(replace=(*verdict.replace, *spare.replace))
+        return RunVerdict(replace=(*verdict.replace, *spare.replace))
 
     @override
     def left(self, process: str) -> None:
