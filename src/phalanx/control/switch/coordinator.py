@@ -23,7 +23,6 @@ from phalanx.control.switch.record import SwitchRecord
 from phalanx.control.switch.sequence import (
     PhaseSequence,
     PhaseStart,
-    served_strategies,
 )
 from phalanx.control.switch.states import (
     TRANSITIONS,
@@ -143,7 +142,7 @@ class SwitchCoordinator(Coordinator):
         # Servers and the evaluator have nothing to do in a lockstep phase, but will be needed.
         needed = [facts for facts in others if not facts.done]
         losses = find_losses(needed, self._job.deadlines, retry_start=True)
-        allowed = max((one.max_failures for one in served_strategies(self._switch)), default=0)
+        allowed = self._switch.tolerated_failures
         return losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
 
     @override
