@@ -19,11 +19,9 @@ from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec, Si
 from phalanx.spec.model import (
     CnnSpec,
     DensenetSpec,
-    LandCoverSpec,
     MlpSpec,
     MnistCnnSpec,
     ModelSpec,
-    RedshiftSpec,
     ResnetSpec,
     UserModelSpec,
 )
@@ -40,6 +38,7 @@ from phalanx.spec.optimize import (
     OptimizerSpec,
     ScheduleSpec,
     SgdSpec,
+    UserOptimizerSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -65,7 +64,6 @@ __all__ = [
     "EarlyStopSpec",
     "InjectSpec",
     "JobSpec",
-    "LandCoverSpec",
     "LocalSgdSpec",
     "LossSpec",
     "MilestonesSpec",
@@ -76,7 +74,6 @@ __all__ = [
     "OuterStepSpec",
     "ParameterServerSpec",
     "PhaseSpec",
-    "RedshiftSpec",
     "ResnetSpec",
     "ScheduleSpec",
     "SgdSpec",
@@ -85,6 +82,7 @@ __all__ = [
     "StrategySpec",
     "SwitchSpec",
     "UserModelSpec",
+    "UserOptimizerSpec",
     "job_from_mapping",
     "load_job",
 ]

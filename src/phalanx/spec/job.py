@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
@@ -25,6 +26,7 @@ from phalanx.spec.optimize import (
     SgdSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.registry import add_import_path
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
@@ -113,6 +115,17 @@ class JobSpec(Spec):
     """How long anything may take."""
     inject: ListOf[InjectSpec] = ()
     """Workers that are slowed down on purpose, for studies and tests."""
+    python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
+    """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
+    called; seen from the job file. Their code is sent to other machines."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _make_importable(cls, data: object) -> object:
+        # Before any part is validated: its kind may have to be imported for that.
+        if isinstance(data, dict):
+            add_import_path(data.get("python_path"))
+        return data
 
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:

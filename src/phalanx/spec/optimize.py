@@ -1,17 +1,106 @@
-"""How parameters move: optimiser, learning-rate schedule, loss, early stopping."""
+"""Describe how parameters move: optimiser, learning-rate schedule, loss, early stopping.
+
+`OPTIMIZERS` and `LOSSES` are open tables: a kind says where its implementation for each backend is.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    model_validator,
+)
 
-from phalanx.spec.base import ListOf, Spec, fault, name_only
+from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.registry import Registry, read_args
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """Describe an update rule that works entry by entry.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    update: str
+    """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
+    moves them once and its state: slots as long as the parameters, and counters without axes. The
+    state exists before the first step."""
+    slots: tuple[str, ...] = ()
+    """State that is as long as the parameters, by name."""
+    momentum: str | None = None
+    """The slot that remembers the direction of movement; a change of strategy may scale it."""
+    torch: str | None = None
+    """Takes the spec and an iterable of parameters; returns a `torch.optim.Optimizer`."""
+    tensorflow: str | None = None
+    """Takes the spec; returns (variable, gradient, lr, number, *slots), which moves a variable."""
+    settings: type[Spec] | None = None
+    """What `optimizer.args` may hold, for rules of other packages."""
+
+
+OPTIMIZERS: Registry[OptimizerKind] = Registry(
+    "optimizer",
+    OptimizerKind,
+    group="phalanx.optimizers",
+    built_in={
+        kind.name: kind
+        for kind in (
+            OptimizerKind(
+                "sgd",
+                update="phalanx.engine.update:sgd_update",
+                slots=("momentum_buffer",),
+                momentum="momentum_buffer",
+                torch="phalanx.peer.ddp.optimizer:make_sgd",
+                tensorflow="phalanx.peer.tensorflow.rules:sgd_rule",
+            ),
+            OptimizerKind(
+                "adagrad",
+                update="phalanx.engine.update:adagrad_update",
+                slots=("sum",),
+                torch="phalanx.peer.ddp.optimizer:make_adagrad",
+                tensorflow="phalanx.peer.tensorflow.rules:adagrad_rule",
+            ),
+            OptimizerKind(
+                "adadelta",
+                update="phalanx.engine.update:adadelta_update",
+                slots=("square_avg", "acc_delta"),
+                torch="phalanx.peer.ddp.optimizer:make_adadelta",
+                tensorflow="phalanx.peer.tensorflow.rules:adadelta_rule",
+            ),
+            OptimizerKind(
+                "adam",
+                update="phalanx.engine.update:adam_update",
+                slots=("exp_avg", "exp_avg_sq"),
+                momentum="exp_avg",
+                torch="phalanx.peer.ddp.optimizer:make_adam",
+                tensorflow="phalanx.peer.tensorflow.rules:adam_rule",
+            ),
+            OptimizerKind(
+                "adamw",
+                update="phalanx.engine.update:adamw_update",
+                slots=("exp_avg", "exp_avg_sq"),
+                momentum="exp_avg",
+                torch="phalanx.peer.ddp.optimizer:make_adamw",
+                tensorflow="phalanx.peer.tensorflow.rules:adamw_rule",
+            ),
+        )
+    },
+)
 
 
 class _Optimizer(Spec):
@@ -22,6 +111,17 @@ class _Optimizer(Spec):
     the loss."""
     clip_norm: PositiveFloat | None = None
     """Scale the whole gradient down to this norm if it is longer."""
+
+    @property
+    def kind(self) -> OptimizerKind:
+        """Its entry in the table."""
+        name: str = getattr(self, "name")  # noqa: B009 - each kind declares its own literal
+        return OPTIMIZERS.find(name)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """State that is as long as the parameters, by name."""
+        return self.kind.slots
 
 
 class SgdSpec(_Optimizer):
@@ -42,6 +142,11 @@ class SgdSpec(_Optimizer):
                 "optimizer.nesterov needs a momentum above 0", ", such as 0.9", at=("nesterov",)
             )
         return self
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """State that is as long as the parameters, by name."""
+        return self.kind.slots if self.momentum > 0 else ()
 
 
 class AdagradSpec(_Optimizer):
@@ -99,12 +204,51 @@ class AdamwSpec(_AdamFamily):
     """Decoupled weight decay."""
 
 
+class UserOptimizerSpec(_Optimizer):
+    """An update rule of another package."""
+
+    name: Annotated[str, AfterValidator(OPTIMIZERS.checked_name), Words("package.module:name")]
+    """`package.module:name` of an `OptimizerKind`, or the name of an installed one."""
+    lr: PositiveFloat = 0.001
+    """Peak learning rate."""
+    args: dict[str, JsonValue] = {}
+    """Settings of the rule itself."""
+
+    @model_validator(mode="after")
+    def _known_settings(self) -> UserOptimizerSpec:
+        kind = OPTIMIZERS.required(self.name)
+        if kind.settings is not None:
+            read_args(kind.settings, self.args, section="optimizer")
+        elif self.args:
+            raise fault(f"optimizer '{self.name}' takes no args", at=("args",))
+        return self
+
+    @property
+    def settings(self) -> Spec:
+        """The rule's own settings, validated, with defaults filled in."""
+        assert self.kind.settings is not None, f"{self.name} has no settings"
+        return read_args(self.kind.settings, self.args, section="optimizer")
+
+
+def _optimizer_tag(value: object) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return name if name in OPTIMIZERS.built_in else "user"
+
+
 OptimizerSpec = Annotated[
-    Annotated[
-        SgdSpec | AdagradSpec | AdadeltaSpec | AdamSpec | AdamwSpec, Field(discriminator="name")
-    ],
+    Annotated[SgdSpec, Tag("sgd")]
+    | Annotated[AdagradSpec, Tag("adagrad")]
+    | Annotated[AdadeltaSpec, Tag("adadelta")]
+    | Annotated[AdamSpec, Tag("adam")]
+    | Annotated[AdamwSpec, Tag("adamw")]
+    | Annotated[UserOptimizerSpec, Tag("user")],
+    Discriminator(_optimizer_tag),
     BeforeValidator(name_only),
 ]
+
+
+# Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
+_ROUNDING = 1e-6
 
 
 class _Schedule(Spec):
@@ -113,6 +257,18 @@ class _Schedule(Spec):
     peak."""
     warmup_from: Share = 0.1
     """Where the climb starts, as a share of the peak rate."""
+
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return the factor on the rate after so many samples, without the climb of the warm-up."""
+        return 1.0
+
+    def drops(self, epochs: int) -> tuple[float, ...]:
+        """Return the shares of a job at which the rate drops at once; none for smooth curves."""
+        return ()
+
+    def share_at_factor(self, factor: float) -> float | None:
+        """Return the share of a job after which the rate is at most so low; None: never known."""
+        return None
 
 
 class ConstantSpec(_Schedule):
@@ -144,6 +300,16 @@ class MilestonesSpec(_Schedule):
             raise fault(f"schedule.{key} must rise, not {list(moments)}", at=(key,))
         return self
 
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return `factor` to the power of the moments passed."""
+        moments = [share * total_samples for share in self.at]
+        moments += [epoch * samples_per_epoch for epoch in self.at_epochs]
+        return self.factor ** sum(samples_seen >= moment - _ROUNDING for moment in moments)
+
+    def drops(self, epochs: int) -> tuple[float, ...]:
+        """Return the moments as shares of a job of so many epochs."""
+        return self.at or tuple(epoch / epochs for epoch in self.at_epochs)
+
 
 class CosineSpec(_Schedule):
     """Half a cosine from the peak to `floor` times the peak."""
@@ -152,6 +318,22 @@ class CosineSpec(_Schedule):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Where the curve ends, as a share of the peak rate."""
 
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return the height of the wave, which begins after the warm-up."""
+        warmup = self.warmup * total_samples
+        span = max(total_samples - warmup, 1)
+        progress = min(max((samples_seen - warmup) / span, 0.0), 1.0)
+        wave = (1 + math.cos(math.pi * progress)) / 2
+        return self.floor + (1 - self.floor) * wave
+
+    def share_at_factor(self, factor: float) -> float | None:
+        """Return where the wave has come down to `factor`."""
+        if self.floor >= factor:
+            return None
+        wave = (factor - self.floor) / (1 - self.floor)
+        progress = math.acos(2 * wave - 1) / math.pi
+        return self.warmup + (1 - self.warmup) * progress
+
 
 ScheduleSpec = Annotated[
     Annotated[ConstantSpec | MilestonesSpec | CosineSpec, Field(discriminator="name")],
@@ -159,13 +341,68 @@ ScheduleSpec = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class LossKind:
+    """Describe what can be minimised.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    function: str
+    """Takes outputs and targets, and `loss.args` by name; returns one loss per sample. The built-in
+    ones take the spec instead of the arguments."""
+    tensorflow: str | None = None
+    """The same on TensorFlow's tensors."""
+
+
+def _as_loss(path: str, found: object) -> LossKind | None:
+    return LossKind(path, function=path) if callable(found) else None
+
+
+LOSSES: Registry[LossKind] = Registry(
+    "loss",
+    LossKind,
+    group="phalanx.losses",
+    built_in={
+        "cross-entropy": LossKind(
+            "cross-entropy",
+            function="phalanx.engine.loss:cross_entropy",
+            tensorflow="phalanx.peer.tensorflow.loss:cross_entropy",
+        ),
+        "mse": LossKind(
+            "mse",
+            function="phalanx.engine.loss:squared_error",
+            tensorflow="phalanx.peer.tensorflow.loss:squared_error",
+        ),
+    },
+    adapt=_as_loss,
+)
+
+
 class LossSpec(Spec):
     """What is minimised, as a mean over samples."""
 
-    name: Literal["cross-entropy", "mse"] = "cross-entropy"
-    """cross-entropy for classes, mse (mean squared error) for numbers."""
+    name: (
+        Literal["cross-entropy", "mse"]
+        | Annotated[str, AfterValidator(LOSSES.checked_name), Words("package.module:function")]
+    ) = "cross-entropy"
+    """cross-entropy for classes, mse (mean squared error) for numbers, or a function of outputs and
+    targets that returns one loss per sample."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of probability spread evenly over all classes."""
+    """Share of probability spread evenly over all classes; cross-entropy only."""
+    args: dict[str, JsonValue] = {}
+    """Keyword arguments for a function of your own."""
+
+    @property
+    def kind(self) -> LossKind:
+        """Its entry in the table; imports a loss of another package."""
+        return LOSSES.find(self.name)
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """What the function is called with besides outputs and targets."""
+        return {"spec": self} if self.name in LOSSES.built_in else self.args
 
 
 LossField = Annotated[LossSpec, BeforeValidator(name_only)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.control.dispatch import Dispatcher
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 from phalanx.wire.tickets import TicketPlan, Unit
 
 
@@ -139,7 +139,7 @@ def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
 
 
 def test_parts_that_run_out_get_no_more_tickets() -> None:
-    portions = Portions(totals=(5, 2), rows=(2, 2), num_steps=3)
+    portions = EpochQuota(totals=(5, 2), rows=(2, 2), num_steps=3)
     plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)
     dispatcher = Dispatcher(plan, static=True)
     dispatcher.open_gate(plan.first(0), plan.first(1))

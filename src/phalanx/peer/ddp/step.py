@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
-from phalanx.engine.draw import draw_seed
+from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError, PeerError
 from phalanx.peer.ddp.learner import PlainLearner

@@ -15,8 +15,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from phalanx.model.initial import initialise
-from phalanx.model.shape import num_bins
-from phalanx.spec.model import RedshiftSpec
+from phalanx_redshift.layout import num_bins
+from phalanx_redshift.settings import RedshiftSpec
 
 
 class RedshiftNet(nn.Module):

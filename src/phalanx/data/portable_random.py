@@ -1,9 +1,9 @@
-"""Numbers that come out bit by bit the same on every machine: draws, exp, log, normal curve.
+"""Compute numbers that are bit by bit the same on every machine: draws, exp, log, normal curve.
 
 IEEE 754 fixes the results of +, -, *, / and the square root, and numpy promises the raw output of
 its Philox generator. Nothing else is used here: library functions such as exp differ in the last
-bit between processors, and numpy may change how it draws from distributions. The generators of
-data, and whoever deals samples out by chance, build on this module.
+bit between processors, and numpy may change how it draws from distributions. Generators of
+data, and partitions of samples by chance, build on this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding the parts of a network that does not name them: its layers, traced with torch.fx.
+"""Find the parts of a network that does not name them: its layers, traced with torch.fx.
 
 A part is a layer with weights (a child, or a child of an `nn.Sequential`) together with what
 follows it and reads nothing else: activations, pools, dropout, reshaping. Captured networks draw

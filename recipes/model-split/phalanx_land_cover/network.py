@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from phalanx.model.initial import initialise
-from phalanx.model.land_cover_plan import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
 from phalanx.model.parts import Columns, PartedNetwork
 from phalanx.spec.modality import Modality, columns_of
-from phalanx.spec.model import LandCoverSpec
+from phalanx_land_cover.layout import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
+from phalanx_land_cover.settings import LandCoverSpec
 
 
 def build_land_cover(

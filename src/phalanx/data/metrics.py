@@ -1,4 +1,4 @@
-"""How good predictions are: measures by name, each a function of true and predicted classes. Pure.
+"""Measure how good predictions are: functions of true and predicted classes. Pure.
 
 Notation: K classes, n_ij samples of class i that were called j, n their number. Where classes are
 ranges of a number, z is the middle of a sample's true class, z' that of the class it was given, and
@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Scale
-from phalanx.spec.data import MetricName
+from phalanx.spec.data import METRICS, MetricName
+from phalanx.spec.registry import load
 
 Counts = npt.NDArray[np.int64]
 
-NEED_SCALE: frozenset[MetricName] = frozenset({"nmad", "outliers", "catastrophic"})
-"""Measures of classes that are ranges of a number."""
 OUTLIER, CATASTROPHE = 0.001, 0.15
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class Predictions:
     """What a model said about samples whose class is known."""
 
     actual: Counts
@@ -56,53 +56,54 @@ def per_class_accuracy(confusion: Counts) -> list[float | None]:
     ]
 
 
-def measure_quality(names: Sequence[MetricName], verdicts: Verdicts) -> dict[str, float]:
-    """The measures that were asked for; empty if there is no sample."""
-    if len(verdicts.actual) == 0:
+def compute_metrics(names: Sequence[MetricName], predictions: Predictions) -> dict[str, float]:
+    """Compute the metrics that were asked for, by what records call them; empty without samples."""
+    if len(predictions.actual) == 0:
         return {}
-    return {name: float(MEASURES[name](verdicts)) for name in names}
+    found: dict[str, float] = {}
+    for kind in map(METRICS.find, names):
+        function = cast("Callable[[Predictions], float]", load(kind.function))
+        found[kind.name] = float(function(predictions))
+    return found
 
 
-def _accuracy(verdicts: Verdicts) -> float:
-    return float(np.mean(verdicts.actual == verdicts.predicted))
+def accuracy(predictions: Predictions) -> float:
+    """Compute the share of samples that were called right."""
+    return float(np.mean(predictions.actual == predictions.predicted))
 
 
-def _mean_class_accuracy(verdicts: Verdicts) -> float:
-    known = [one for one in per_class_accuracy(verdicts.confusion()) if one is not None]
+def mean_class_accuracy(predictions: Predictions) -> float:
+    """Compute the mean over classes of the share that was called right."""
+    known = [one for one in per_class_accuracy(predictions.confusion()) if one is not None]
     return sum(known) / len(known)
 
 
-def _kappa(verdicts: Verdicts) -> float:
-    """Cohen's kappa: agreement beyond what the two distributions of classes give by chance."""
-    confusion = verdicts.confusion()
+def kappa(predictions: Predictions) -> float:
+    """Compute Cohen's kappa: agreement beyond what the two distributions of classes give by chance."""
+    confusion = predictions.confusion()
     total = int(confusion.sum())
     agreed = int(np.diagonal(confusion).sum()) / total
-    of_true, of_found = confusion.sum(axis=1), confusion.sum(axis=0)[: verdicts.num_classes]
+    of_true, of_found = confusion.sum(axis=1), confusion.sum(axis=0)[: predictions.num_classes]
     chance = float((of_true / total) @ (of_found / total))
     return 1.0 if chance == 1 else (agreed - chance) / (1 - chance)
 
 
-def _within_one(verdicts: Verdicts) -> float:
-    return float(np.mean(np.abs(verdicts.actual - verdicts.predicted) <= 1))
+def within_one(predictions: Predictions) -> float:
+    """Compute the share of samples whose class is off by at most one."""
+    return float(np.mean(np.abs(predictions.actual - predictions.predicted) <= 1))
 
 
-def _nmad(verdicts: Verdicts) -> float:
-    """Normalised median absolute deviation: 1.4826 median |d - median d|."""
-    errors = verdicts.errors()
+def nmad(predictions: Predictions) -> float:
+    """Compute the normalised median absolute deviation: 1.4826 median |d - median d|."""
+    errors = predictions.errors()
     return 1.4826 * float(np.median(np.abs(errors - np.median(errors))))
 
 
-def _share_beyond(limit: float) -> Callable[[Verdicts], float]:
-    return lambda verdicts: float(np.mean(np.abs(verdicts.errors()) > limit))
+def outliers(predictions: Predictions) -> float:
+    """Compute the share of samples with |d| above 0.001."""
+    return float(np.mean(np.abs(predictions.errors()) > OUTLIER))
 
 
-MEASURES: dict[MetricName, Callable[[Verdicts], float]] = {
-    "accuracy": _accuracy,
-    "mean_class_accuracy": _mean_class_accuracy,
-    "kappa": _kappa,
-    "within_one": _within_one,
-    "nmad": _nmad,
-    "outliers": _share_beyond(OUTLIER),
-    "catastrophic": _share_beyond(CATASTROPHE),
-}
-"""Every measure: its name in a job file, and what computes it."""
+def catastrophic(predictions: Predictions) -> float:
+    """Compute the share of samples with |d| above 0.15."""
+    return float(np.mean(np.abs(predictions.errors()) > CATASTROPHE))

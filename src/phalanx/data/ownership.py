@@ -1,9 +1,9 @@
-"""Who owns which samples, and how an epoch is cut where workers have samples of their own. Pure.
+"""Hold which worker owns which samples, and cut epochs accordingly. Pure.
 
-Notation as in `spec.portions`. Where the T_r / s_r differ, some workers run out before others:
+Notation as in `spec.epoch_quota`. Where the T_r / s_r differ, some workers run out before others:
 `join` lets them take part without samples, `drop` ends the epoch with the first to run out, `wrap`
 lets all begin again until the last is through. In no case does anyone wait for samples that never
-come. `distribution` makes allotments, `pipeline` asks for their batches.
+come. `distribution` makes ownerships, `pipeline` asks for their batches.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing_extensions import override
 from phalanx.data.order import EpochOrder, Indices, random_order
 from phalanx.data.shards import Cut, Shards, ceil_div
 from phalanx.errors import SpecError
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 
 
 @dataclass(frozen=True)
-class Allotment:
+class SampleOwnership:
     """The samples of each worker for a whole run."""
 
     owned: tuple[Indices, ...]
     """Positions in the training part, by worker."""
-    portions: Portions
+    quota: EpochQuota
     hidden: tuple[tuple[slice, ...], ...] = ()
     """Columns that each worker does not have; empty: all have all."""
 
@@ -38,7 +38,7 @@ class Allotment:
 
 def divide(
     sizes: Sequence[int], rows: Sequence[int], at_end: Literal["join", "drop", "wrap"]
-) -> Portions:
+) -> EpochQuota:
     """The division of an epoch.
 
     Args:
@@ -55,7 +55,7 @@ def divide(
         totals = tuple(min(size, num_steps * one) for size, one in zip(sizes, taken, strict=True))
     else:
         totals = tuple(num_steps * one for one in taken)
-    return Portions(totals=totals, rows=taken, num_steps=num_steps)
+    return EpochQuota(totals=totals, rows=taken, num_steps=num_steps)
 
 
 class OwnedShards(Shards):
@@ -63,24 +63,24 @@ class OwnedShards(Shards):
 
     Args:
         order: Says seed and whether to shuffle.
-        allotment: Who owns what.
-        num_workers: How many ask; must be those that the samples were dealt to.
+        ownership: Who owns what.
+        num_workers: How many ask; must be those that own the samples.
     """
 
-    def __init__(self, order: EpochOrder, *, allotment: Allotment, num_workers: int) -> None:
-        rows = allotment.portions.rows
+    def __init__(self, order: EpochOrder, *, ownership: SampleOwnership, num_workers: int) -> None:
+        rows = ownership.quota.rows
         super().__init__(order, global_batch=sum(rows), num_workers=len(rows))
         if num_workers != len(rows):
             raise SpecError(
-                f"the samples are dealt to {len(rows)} workers, not to {num_workers}; go on with "
+                f"the samples are divided over {len(rows)} workers, not over {num_workers}; go on with "
                 "the workers that the run began with, or without 'data.distribution'"
             )
-        self._allotment = allotment
-        self._portions = allotment.portions
+        self._ownership = ownership
+        self._quota = ownership.quota
 
     @override
     def steps(self, start_sample: int = 0) -> range:
-        first = self._portions.step_at(start_sample)
+        first = self._quota.step_at(start_sample)
         if first is None:
             raise SpecError(
                 f"an epoch of samples that are owned cannot continue at sample {start_sample}: no "
@@ -88,15 +88,15 @@ class OwnedShards(Shards):
                 "batch and the 'data.distribution' it began with",
                 start_sample=start_sample,
             )
-        return range(first, self._portions.num_steps)
+        return range(first, self._quota.num_steps)
 
     @override
     def offset_of(self, step: int) -> int:
-        return self._portions.offset_of(step)
+        return self._quota.offset_of(step)
 
     @override
     def max_rows(self, rank: int) -> int:
-        return self._portions.rows[rank]
+        return self._quota.rows[rank]
 
     @override
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
@@ -113,19 +113,19 @@ class OwnedShards(Shards):
             yield self._cut(orders[worker], epoch, step, worker)
 
     def _cut(self, order: Indices, epoch: int, step: int, worker: int) -> Cut:
-        rows, offset = self._portions.rows[worker], self._portions.offset_of(step)
+        rows, offset = self._quota.rows[worker], self._quota.offset_of(step)
         return Cut(
             epoch=epoch,
             step=step,
             indices=order[step * rows : (step + 1) * rows],
-            global_count=self._portions.offset_of(step + 1) - offset,
+            global_count=self._quota.offset_of(step + 1) - offset,
             global_offset=offset,
             worker=worker,
         )
 
     def _order_of(self, epoch: int, worker: int) -> Indices:
         """What a worker sees in an epoch, one lap over its samples after the other."""
-        owned, total = self._allotment.owned[worker], self._portions.totals[worker]
+        owned, total = self._ownership.owned[worker], self._quota.totals[worker]
         laps = [
             owned[random_order(len(owned), (self._order.seed, epoch, 1 + worker, lap))]
             if self._order.shuffle

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from phalanx.errors import SpecError
 from phalanx.spec.modality import Modality
-from phalanx.spec.model import LandCoverSpec
+from phalanx_land_cover.settings import LandCoverSpec
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ def check_rows(
         raise SpecError(
             f"model 'land-cover' reads {', '.join(spec.modalities)} from packed rows, but the data "
             f"has samples of shape {input_shape} with {', '.join(sorted(known)) or 'no modalities'}"
-            "; choose data such as 'land-cover', or set 'model.modalities'",
+            "; choose data such as phalanx_land_cover:SCENES, or set 'model.args.modalities'",
             model="land-cover",
         )
     if num_classes > spec.outputs:
         raise SpecError(
             f"model 'land-cover' has {spec.outputs} outputs, but the data has {num_classes} "
-            f"classes; set 'model.outputs: {num_classes}'",
+            f"classes; set 'model.args.outputs: {num_classes}'",
             model="land-cover",
         )
     shapes = {one.name: one.shape[1:] for one in modalities if one.name in spec.modalities}

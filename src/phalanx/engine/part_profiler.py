@@ -1,4 +1,4 @@
-"""Looking at a network's parts before they are placed: what comes out of each, and its time.
+"""Profile a network's parts before they are placed: what comes out of each, and its time.
 
 Every worker runs the whole network on a few made-up samples to learn the form of what will travel;
 those that measure do so on samples of the true number. The network is left as it was found.
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from phalanx.engine.precision import Precision, autocast
 from phalanx.errors import EngineError, SpecError
-from phalanx.model.draw import drawing
 from phalanx.model.parts import INPUT, PartedNetwork
+from phalanx.model.rng import drawing
 from phalanx.protocol.splitting.graph import Graph, Part
 
 # Too few for batch norm would be one.

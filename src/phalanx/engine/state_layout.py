@@ -1,8 +1,8 @@
-"""Where every number of a whole network lies in its checkpoint, and which of them a unit holds.
+"""Map every number of a whole network to its place in a checkpoint, and to the unit that holds it.
 
-A split run has nobody who holds the whole network, but writes the same checkpoints as any other: in
-the order of the whole network's parameters and statistics. The outline remembers that order when
-the network is cut up.
+In a split run no process holds the whole network, but its checkpoints are those of any other run:
+in the order of the whole network's parameters and statistics. The layout keeps that order when the
+network is cut up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Names = Sequence[str]
 
 
 @dataclass(frozen=True)
-class Outline:
+class StateLayout:
     """The shape of a whole network's state; holds no numbers."""
 
     parameters: Mapping[str, Range]
@@ -42,8 +42,8 @@ class Outline:
         return sum(len(part) for part in self.buffers.values())
 
 
-def outline_of(module: nn.Module) -> Outline:
-    """The outline of a network that has not been cut or moved yet."""
+def state_layout_of(module: nn.Module) -> StateLayout:
+    """The layout of a network that has not been cut or moved yet."""
     parameters: dict[str, Range] = {}
     buffers: dict[str, Range] = {}
     others: dict[str, Tensor] = {}
@@ -63,7 +63,7 @@ def outline_of(module: nn.Module) -> Outline:
             _append(buffers, name, buffer.numel())
         else:
             others[f"buffer/{name}"] = torch.empty_like(buffer, device="meta")
-    return Outline(parameters=parameters, buffers=buffers, others=others, name_of=name_of)
+    return StateLayout(parameters=parameters, buffers=buffers, others=others, name_of=name_of)
 
 
 def _append(table: dict[str, Range], name: str, size: int) -> None:

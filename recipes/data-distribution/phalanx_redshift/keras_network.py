@@ -1,12 +1,12 @@
-"""The twin of `phalanx.model.redshift`."""
+"""Build the Keras twin of `network`."""
 
 from __future__ import annotations
 
 import keras
 
-from phalanx.model.shape import num_bins
 from phalanx.peer.tensorflow.layers import LayerKit
-from phalanx.spec.model import RedshiftSpec
+from phalanx_redshift.layout import num_bins
+from phalanx_redshift.settings import RedshiftSpec
 
 
 def build_redshift(

@@ -1,4 +1,4 @@
-"""How an epoch is divided where every worker has samples of its own. Plain numbers.
+"""Divide an epoch where every worker owns samples. Plain numbers.
 
 Notation: T_r samples that worker r sees in an epoch, s_r samples it takes per step. Before step t
 worker r has seen min(T_r, t s_r); it has none left after ceil(T_r / s_r) steps, which may be fewer
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Portions:
+class EpochQuota:
     """The division of an epoch over workers.
 
     Attributes:

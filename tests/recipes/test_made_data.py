@@ -8,13 +8,14 @@ import pytest
 
 from phalanx.data.base import PartName, Samples, Source
 from phalanx.data.dataset import open_dataset
-from phalanx.data.land_cover import LandCoverSource
-from phalanx.data.redshift import H_ALPHA_A, START_A, RedshiftSource
-from phalanx.data.scene import CLASSES, make_scene, reflectance
 from phalanx.errors import DataError
 from phalanx.spec.data import DataSpec
-from phalanx.spec.generate import ScenesSpec, SpectraSpec
 from phalanx.spec.modality import columns_of
+from phalanx_land_cover.patches import LandCoverSource
+from phalanx_land_cover.scene import CLASSES, make_scene, reflectance
+from phalanx_land_cover.settings import ScenesSpec
+from phalanx_redshift.settings import SpectraSpec
+from phalanx_redshift.spectra import H_ALPHA_A, START_A, RedshiftSource
 
 SPECTRA = SpectraSpec(samples=60, test=20, bins=900, bin_width=10.0, classes=80)
 SCENES = ScenesSpec(per_class=6, size=96, bands=8, patch=5, visible=16, test_stride=8)
@@ -167,7 +168,7 @@ def test_a_packed_row_holds_each_sensors_window_around_the_pixel() -> None:
 
 
 def test_opening_a_made_data_set_caches_it_with_its_features(tmp_path: Path) -> None:
-    spec = DataSpec(name="land-cover", scenes=SCENES)
+    spec = DataSpec(name="phalanx_land_cover:SCENES", args=SCENES.model_dump(mode="json"))
     first = open_dataset(spec, data_root=tmp_path, cache_root=tmp_path)
     again = open_dataset(spec, data_root=tmp_path, cache_root=tmp_path)
     assert first.fingerprint == again.fingerprint

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.engine.probe import forms_of, graph_of, made_up
+from phalanx.engine.part_profiler import forms_of, graph_of, made_up
 from phalanx.errors import SpecError
-from phalanx.model.capture import parts_of
 from phalanx.model.catalogue import build_model
+from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import Columns, PartedNetwork
 from phalanx.spec.model import (
     CnnSpec,
@@ -17,8 +17,8 @@ from phalanx.spec.model import (
     MlpSpec,
     MnistCnnSpec,
     ModelSpec,
-    RedshiftSpec,
     ResnetSpec,
+    UserModelSpec,
 )
 
 BUILT_IN = [
@@ -27,7 +27,7 @@ BUILT_IN = [
     (MnistCnnSpec(), (12, 12, 1)),
     (ResnetSpec(n=1), (8, 8, 3)),
     (DensenetSpec(depth=10), (8, 8, 3)),
-    (RedshiftSpec(dense=16), (200,)),
+    (UserModelSpec(name="phalanx_redshift:NETWORK", args={"dense": 16}), (200,)),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The twin of `phalanx.model.land_cover`, built from the same plan."""
+"""Build the Keras twin of `network` from the same plan."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import keras
 
-from phalanx.model.land_cover_plan import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
 from phalanx.peer.tensorflow.layers import LayerKit, Tensor
 from phalanx.spec.modality import Modality, columns_of
-from phalanx.spec.model import LandCoverSpec
+from phalanx_land_cover.layout import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
+from phalanx_land_cover.settings import LandCoverSpec
 
 
 def build_land_cover(

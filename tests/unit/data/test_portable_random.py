@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from phalanx.data.exact import (
+from phalanx.data.portable_random import (
     Draws,
     dirichlet,
     exp,

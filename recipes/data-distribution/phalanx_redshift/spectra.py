@@ -6,7 +6,7 @@ emission lines as Gaussians integrated over the bins, and white noise, divided b
 square. Laws of fluxes, ratios and widths follow published emission-line galaxies; below z = 1.197
 only the complex around H-alpha is in the band, as in the real problem.
 
-Class = place of z among equal ranges. Bit-identical from the seed on every machine: see `exact`.
+Class = place of z among equal ranges. Bit-identical from the seed on every machine: see `portable_random`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from phalanx.data.base import Array, PartName, Samples, Scale, Source
-from phalanx.data.exact import (
+from phalanx.data.portable_random import (
     Draws,
     Floats,
     exp,
@@ -32,8 +32,9 @@ from phalanx.data.exact import (
     power_of_ten,
     sum_rows,
 )
-from phalanx.data.templates import Templates, read_templates
-from phalanx.spec.generate import SpectraSpec
+from phalanx.spec.data import DataSpec
+from phalanx_redshift.settings import SpectraSpec
+from phalanx_redshift.templates import Templates, read_templates
 
 START_A = 11_000.0
 Z_LOW, Z_HIGH = 1.0, 1.8
@@ -209,6 +210,13 @@ class RedshiftSource(Source):
             # Clipped bins repeat within a row, and only a loop over columns adds each of them.
             for column in range(bins.shape[1]):
                 spectra[rows[:, 0], bins[:, column]] += light[:, column]
+
+
+def open_source(spec: DataSpec, *, root: Path) -> RedshiftSource:
+    """Make the source that a job asks for."""
+    settings = spec.settings
+    assert isinstance(settings, SpectraSpec)
+    return RedshiftSource(settings, root=root)
 
 
 def _features(**columns: Array) -> dict[str, npt.NDArray[np.float32]]:

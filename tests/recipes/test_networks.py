@@ -8,7 +8,7 @@ from phalanx.model.catalogue import build_model
 from phalanx.model.count import count_parameters
 from phalanx.model.parts import PartedNetwork
 from phalanx.spec.modality import Modality, columns_of
-from phalanx.spec.model import LandCoverSpec, RedshiftSpec
+from phalanx.spec.model import UserModelSpec
 
 REFERENCE = (
     Modality("hyperspectral", (48, 11, 11)),
@@ -24,10 +24,14 @@ SMALL = (
 )
 
 
+def redshift(**settings: object) -> UserModelSpec:
+    return UserModelSpec.model_validate({"name": "phalanx_redshift:NETWORK", "args": settings})
+
+
 def land_cover(data: tuple[Modality, ...] = SMALL, **settings: object) -> PartedNetwork:
     size = sum(one.size for one in data)
     model = build_model(
-        LandCoverSpec.model_validate(settings),
+        UserModelSpec.model_validate({"name": "phalanx_land_cover:NETWORK", "args": settings}),
         input_shape=(size,),
         num_classes=12,
         seed=1,
@@ -38,20 +42,20 @@ def land_cover(data: tuple[Modality, ...] = SMALL, **settings: object) -> Parted
 
 
 def test_the_redshift_network_has_the_published_size() -> None:
-    model = build_model(RedshiftSpec(), input_shape=(1780,), num_classes=800, seed=1)
+    model = build_model(redshift(), input_shape=(1780,), num_classes=800, seed=1)
     count = count_parameters(model)
     assert (count.trainable, count.total) == (2_242_096, 2_242_192)
     assert model(torch.zeros(2, 1780)).shape == (2, 800)
 
 
 def test_the_small_redshift_network_has_the_noted_size() -> None:
-    spec = RedshiftSpec(batch_norm=False, dense=128, dropout=0.2)
+    spec = redshift(batch_norm=False, dense=128, dropout=0.2)
     model = build_model(spec, input_shape=(900,), num_classes=80, seed=1)
     assert count_parameters(model).total == 246_144
 
 
 def test_pools_halve_even_and_odd_lengths_as_same_padding_does() -> None:
-    model = build_model(RedshiftSpec(batch_norm=False), input_shape=(1780,), num_classes=2, seed=1)
+    model = build_model(redshift(batch_norm=False), input_shape=(1780,), num_classes=2, seed=1)
     lengths = []
     hidden = torch.zeros(1, 1, 1780)
     for layer in model.get_submodule("features").children():
@@ -76,7 +80,7 @@ def test_the_land_cover_network_has_the_reference_size_part_by_part() -> None:
 
 
 def test_every_edge_of_the_reference_network_has_the_noted_width() -> None:
-    """Dealt round robin, all of them cross: 107.9 MB forward and back at a batch of 32."""
+    """Placed round robin, all of them cross: 107.9 MB forward and back at a batch of 32."""
     model = land_cover(REFERENCE).eval()
     widths: list[int] = []
     for name in model.reads:
@@ -120,7 +124,7 @@ def test_the_width_scales_every_layer_but_the_last() -> None:
     ("modalities", "settings", "message"),
     [
         (SMALL[:2], {}, "reads hyperspectral, lidar, sar, visible"),
-        (SMALL, {"outputs": 5}, "set 'model.outputs: 12'"),
+        (SMALL, {"outputs": 5}, "set 'model.args.outputs: 12'"),
         ((SMALL[0], SMALL[1], Modality("sar", (2, 7, 7)), SMALL[3]), {}, "one height and width"),
     ],
 )
@@ -133,4 +137,4 @@ def test_what_does_not_fit_is_refused(
 
 def test_spectra_must_be_flat() -> None:
     with pytest.raises(SpecError, match=r"spectra of shape \(bins,\)"):
-        build_model(RedshiftSpec(), input_shape=(8, 8, 1), num_classes=3, seed=1)
+        build_model(redshift(), input_shape=(8, 8, 1), num_classes=3, seed=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,9 @@ from typing_extensions import override
 
 from phalanx.data.base import Array, PartName, Samples, Source
 from phalanx.data.order import random_order, share_sizes
-from phalanx.data.scene import (
+from phalanx.spec.data import DataSpec
+from phalanx.spec.modality import Modality
+from phalanx_land_cover.scene import (
     CLASSES,
     FINE_HEIGHT,
     FINE_VISIBLE,
@@ -26,8 +29,7 @@ from phalanx.data.scene import (
     Scene,
     make_scene,
 )
-from phalanx.spec.generate import ScenesSpec
-from phalanx.spec.modality import Modality
+from phalanx_land_cover.settings import ScenesSpec
 
 _VERSION = 1  # of the recipe: a change of any number is another data set
 _REGION = 32  # pixels along each side of the regions that samples are said to come from
@@ -137,6 +139,13 @@ class LandCoverSource(Source):
                 "region": region.astype(np.float32),
             },
         )
+
+
+def open_source(spec: DataSpec, *, root: Path) -> LandCoverSource:
+    """Make the source that a job asks for; it reads no files."""
+    settings = spec.settings
+    assert isinstance(settings, ScenesSpec)
+    return LandCoverSource(settings)
 
 
 def _fill(packed: Bytes, image: Bytes, size: int, top: Labels, left: Labels) -> int:

@@ -5,7 +5,7 @@ hyperspectral sensor, on a grid twice as fine by LiDAR and radar, and on one fou
 camera. No sensor is enough alone: grass, trees and crop look alike in spectrum and differ in
 height; turf, stressed grass, road and concrete are equally flat and differ in spectrum. Values
 leave as bytes, which are finer than the noise that is put on. Bit-identical on every machine: see
-`exact`. `land_cover` cuts samples out of it.
+`portable_random`. `patches` cuts samples out of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array
-from phalanx.data.exact import Draws, Floats, exp, log
+from phalanx.data.portable_random import Draws, Floats, exp, log
 
 Labels = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

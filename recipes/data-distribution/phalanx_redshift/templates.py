@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.base import Array
-from phalanx.data.exact import Floats, interpolate
+from phalanx.data.portable_random import Floats, interpolate
 from phalanx.errors import DataError
 
 NEEDED_A = (3930.0, 10_000.0)
@@ -41,7 +41,7 @@ def read_templates(path: Path, *, root: Path) -> Templates:
     """
     found = next((one for one in (path.expanduser(), root / path) if one.is_file()), None)
     if found is None:
-        raise DataError(f"data.spectra.templates: there is no file {path}", path=path)
+        raise DataError(f"data.args.templates: there is no file {path}", path=path)
     wavelength, flux = _read(found)
     problem = _problem(wavelength, flux)
     if problem:
