@@ -250,7 +250,7 @@ def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     from phalanx.cli.plan_table import show_versus
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run
-    from phalanx.plan.versus import compare_with_run
+    from phalanx.plan.predicted_vs_measured import compare_with_run
 
     plan = plan_of_run(run)
     if plan is not None:

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from phalanx.control.policy import ProcessFacts, Verdict
 from phalanx.records.events import Event, Placed, Switched
+from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
+from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import (
     EpochReport,
     FromController,
@@ -90,6 +92,17 @@ class Coordinator(ABC):
     switches: Sequence[Switched] = ()
     splitting: Splitting | None = None
     successor: Coordinator | None = None
+
+    @classmethod
+    @abstractmethod
+    def begin(cls, job: JobSpec, desk: Desk, found: Position | None) -> Coordinator:
+        """Make the coordinator of a run.
+
+        Args:
+            job: What is to be done.
+            desk: Who acts.
+            found: Where the resumed checkpoint is; None: the run begins.
+        """
 
     @property
     def can_shrink(self) -> bool:

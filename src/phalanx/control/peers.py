@@ -23,7 +23,7 @@ from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import PhaseSpec, SwitchSpec
+from phalanx.spec.switch import PhaseSpec
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, PhaseOver, WorkTimes
 from phalanx.wire.peers import Note, Relay, Relayed
@@ -49,6 +49,11 @@ class PeerCoordinator(Coordinator):
         before: The coordinator of the phase before, in a run that switches.
     """
 
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, desk: Desk, found: Position | None) -> PeerCoordinator:
+        return cls(job, desk, found or Position())
+
     def __init__(
         self,
         job: JobSpec,
@@ -60,9 +65,9 @@ class PeerCoordinator(Coordinator):
         self._job = job
         self._desk = desk
         self._position = position
-        switch = job.strategy if isinstance(job.strategy, SwitchSpec) else None
-        self._phases: Sequence[PhaseSpec] = switch.resolved if switch else ()
-        self._strategy = self._phases[position.phase].strategy if switch else job.strategy
+        phases = job.strategy.resolved
+        self._phases: Sequence[PhaseSpec] = phases
+        self._strategy = phases[position.phase].strategy if phases else job.strategy
         self._before = before
         self._ended = 0.0
         self._outcome: Outcome | None = None
@@ -77,7 +82,7 @@ class PeerCoordinator(Coordinator):
 
     @property
     def _is_serving(self) -> bool:
-        return isinstance(self._strategy, ParameterServerSpec)
+        return self._strategy.updates_on_servers
 
     @property
     def _chief(self) -> str:
@@ -91,10 +96,10 @@ class PeerCoordinator(Coordinator):
     @override
     def processes(self) -> Sequence[Process]:
         workers = [Process("worker", rank) for rank in range(self._job.worker_processes)]
-        if not isinstance(self._strategy, ParameterServerSpec):
+        if not self._is_serving:
             return workers
-        assert isinstance(self._strategy.servers, int), "refused by the job's validator"
-        servers = [Process("server", rank) for rank in range(self._strategy.servers)]
+        counts = self._strategy.processes(self._job.workers)
+        servers = [Process("server", rank) for rank in range(counts.servers)]
         return [*servers, *workers, Process("chief", 0), Process("evaluator", 0)]
 
     @override
@@ -251,8 +256,9 @@ class PeerCoordinator(Coordinator):
 
     def _sum_up(self, end: Position, facts: ServerFacts | None) -> None:
         """The chief has ended the phase: let the others go."""
-        if not isinstance(self._strategy, ParameterServerSpec):
+        if not self._is_serving:
             return
+        assert isinstance(self._strategy, ParameterServerSpec)
         self.serving = summarise_servers(
             self._strategy,
             {self._chief: facts} if facts is not None else {},

@@ -67,6 +67,11 @@ class ServingCoordinator(Coordinator):
         incarnations: Of processes that were replaced before this strategy began.
     """
 
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, desk: Desk, found: Position | None) -> ServingCoordinator:
+        return cls(job, desk, found or Position())
+
     def __init__(
         self,
         job: JobSpec,
@@ -170,7 +175,7 @@ class ServingCoordinator(Coordinator):
 
     @property
     def _num_servers(self) -> int:
-        return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
+        return self._spec.num_servers(self._job.workers)
 
     @property
     @override
@@ -180,9 +185,8 @@ class ServingCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        servers = 0 if self._spec.servers == "colocated" else self._spec.servers
         return [
-            *(Process("server", rank) for rank in range(servers)),
+            *(Process("server", rank) for rank in range(self._job.processes.servers)),
             *(Process("worker", rank) for rank in range(self._job.workers)),
             Process("evaluator", 0),
         ]

@@ -25,7 +25,6 @@ from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
@@ -54,6 +53,11 @@ class SwitchCoordinator(Coordinator):
         resumed: Whether that is taken from a checkpoint.
         group: Number of the first group of workers.
     """
+
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, desk: Desk, found: Position | None) -> SwitchCoordinator:
+        return cls(job, desk, found or Position(), resumed=found is not None)
 
     def __init__(
         self,
@@ -102,12 +106,11 @@ class SwitchCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        serving = self._serving_strategies
-        servers = max((one.servers for one in serving if one.servers != "colocated"), default=0)
+        counts = self._job.processes
         return [
-            *(Process("server", rank) for rank in range(servers)),
-            *(Process("worker", rank) for rank in range(self._job.workers)),
-            *([Process("evaluator", 0)] if serving else []),
+            *(Process("server", rank) for rank in range(counts.servers)),
+            *(Process("worker", rank) for rank in range(counts.workers)),
+            *(Process("evaluator", rank) for rank in range(counts.evaluators)),
         ]
 
     @override
@@ -168,14 +171,7 @@ class SwitchCoordinator(Coordinator):
 
     @property
     def _max_failures(self) -> int:
-        return max((one.max_failures for one in self._serving_strategies), default=0)
-
-    @property
-    def _serving_strategies(self) -> list[ParameterServerSpec]:
-        strategies = [phase.strategy for phase in self._switch.resolved]
-        if self._switch.straggler is not None:
-            strategies.append(self._switch.straggler.loosen_to)
-        return [one for one in strategies if isinstance(one, ParameterServerSpec)]
+        return self._switch.tolerated_failures
 
     @override
     def left(self, process: str) -> None:
@@ -313,7 +309,7 @@ class SwitchCoordinator(Coordinator):
         if self._move is not None and not self._is_at_boundary():
             return True
         following = self._switch.resolved[self._home + 1 : self._home + 2]
-        serves = bool(following) and isinstance(following[0].strategy, ParameterServerSpec)
+        serves = bool(following) and following[0].strategy.updates_on_servers
         return self._switch.handover == "live" and not serves
 
     def _make(self, move: Move | None) -> None:
@@ -407,7 +403,7 @@ class SwitchCoordinator(Coordinator):
             for process in self.processes()
         }
         job = phase_job(self._job, phase, self._shares)
-        if isinstance(job.strategy, ParameterServerSpec):
+        if job.strategy.updates_on_servers:
             self._inner = ServingCoordinator(
                 job,
                 self._desk,
@@ -437,7 +433,7 @@ class SwitchCoordinator(Coordinator):
     def _send_begin(self, process: str, *, newcomer: bool = False) -> None:
         strategy = strategy_of(self._job, self._phase)
         checkpoint = self._checkpoint
-        serving = isinstance(strategy, ParameterServerSpec)
+        serving = strategy.updates_on_servers
         from_file = newcomer or process.startswith("server-") or self._follows_servers
         if serving and not checkpoint and from_file:
             checkpoint = self._snapshot

@@ -128,8 +128,8 @@ def _one_holder_each(given: PartitionInput) -> list[list[int]]:
     present = sum(size > 0 for size in sizes)
     if present < given.num_workers:
         raise SpecError(
-            f"data.distribution: by_class divides {present} classes over {given.num_workers} workers, "
-            "so some would have none; set 'classes: 1' to let workers share a class, or use fewer "
+            f"data.distribution: by_class divides {present} classes over {given.num_workers} "
+            "workers, so some would have none; set 'classes: 1' to let workers share a class, or use fewer "
             "workers"
         )
     chance = random_order(given.num_classes, (given.seed, _STREAM, 2)).tolist()

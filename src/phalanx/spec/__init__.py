@@ -38,7 +38,6 @@ from phalanx.spec.optimize import (
     OptimizerSpec,
     ScheduleSpec,
     SgdSpec,
-    UserOptimizerSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -82,7 +81,6 @@ __all__ = [
     "StrategySpec",
     "SwitchSpec",
     "UserModelSpec",
-    "UserOptimizerSpec",
     "job_from_mapping",
     "load_job",
 ]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 from pydantic import AfterValidator
 
 from phalanx.spec.base import Words, fault
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.registry import Registry, load
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def check_backend(job: JobSpec) -> None:
 
 def check_native(job: JobSpec) -> None:
     """Refuse the strategies that only TensorFlow has."""
-    if isinstance(job.strategy, InProcessSpec):
+    if job.strategy.in_process:
         raise fault(
             f"strategy '{job.strategy.name}' is TensorFlow's own",
             "; set 'backend: tensorflow', or a strategy such as allreduce",
@@ -101,10 +100,8 @@ def check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
-    if not isinstance(job.strategy, AllreduceSpec):
-        return
     for key, default in (("compression", "none"), ("bucket_bytes", "auto")):
-        value = getattr(job.strategy, key)
+        value = getattr(job.strategy, key, default)
         if value != default:
             raise fault(
                 f"backend ddp has no strategy.{key}, but it is {value}",

@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     JsonValue,
-    Tag,
     model_validator,
 )
 
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
-from phalanx.spec.registry import Registry, read_args
+from phalanx.spec.choice import ByName
+from phalanx.spec.registry import Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -29,81 +28,14 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True)
-class OptimizerKind:
-    """Describe an update rule that works entry by entry.
-
-    Import paths are `package.module:function`, loaded where they are used.
-    """
+class OptimizerSpec(Spec):
+    """Settings of an update rule. Subclass it for a new one."""
 
     name: str
-    update: str
-    """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
-    moves them once and its state: slots as long as the parameters, and counters without axes. The
-    state exists before the first step."""
-    slots: tuple[str, ...] = ()
-    """State that is as long as the parameters, by name."""
-    momentum: str | None = None
-    """The slot that remembers the direction of movement; a change of strategy may scale it."""
-    torch: str | None = None
-    """Takes the spec and an iterable of parameters; returns a `torch.optim.Optimizer`."""
-    tensorflow: str | None = None
-    """Takes the spec; returns (variable, gradient, lr, number, *slots), which moves a variable."""
-    settings: type[Spec] | None = None
-    """What `optimizer.args` may hold, for rules of other packages."""
-
-
-OPTIMIZERS: Registry[OptimizerKind] = Registry(
-    "optimizer",
-    OptimizerKind,
-    group="phalanx.optimizers",
-    built_in={
-        kind.name: kind
-        for kind in (
-            OptimizerKind(
-                "sgd",
-                update="phalanx.engine.update:sgd_update",
-                slots=("momentum_buffer",),
-                momentum="momentum_buffer",
-                torch="phalanx.peer.ddp.optimizer:make_sgd",
-                tensorflow="phalanx.peer.tensorflow.rules:sgd_rule",
-            ),
-            OptimizerKind(
-                "adagrad",
-                update="phalanx.engine.update:adagrad_update",
-                slots=("sum",),
-                torch="phalanx.peer.ddp.optimizer:make_adagrad",
-                tensorflow="phalanx.peer.tensorflow.rules:adagrad_rule",
-            ),
-            OptimizerKind(
-                "adadelta",
-                update="phalanx.engine.update:adadelta_update",
-                slots=("square_avg", "acc_delta"),
-                torch="phalanx.peer.ddp.optimizer:make_adadelta",
-                tensorflow="phalanx.peer.tensorflow.rules:adadelta_rule",
-            ),
-            OptimizerKind(
-                "adam",
-                update="phalanx.engine.update:adam_update",
-                slots=("exp_avg", "exp_avg_sq"),
-                momentum="exp_avg",
-                torch="phalanx.peer.ddp.optimizer:make_adam",
-                tensorflow="phalanx.peer.tensorflow.rules:adam_rule",
-            ),
-            OptimizerKind(
-                "adamw",
-                update="phalanx.engine.update:adamw_update",
-                slots=("exp_avg", "exp_avg_sq"),
-                momentum="exp_avg",
-                torch="phalanx.peer.ddp.optimizer:make_adamw",
-                tensorflow="phalanx.peer.tensorflow.rules:adamw_rule",
-            ),
-        )
-    },
-)
-
-
-class _Optimizer(Spec):
+    """Which kind: its name in the table, or `package.module:NAME`."""
+    if TYPE_CHECKING:
+        # Every rule declares its own default; here it would change the order of the settings.
+        lr: PositiveFloat
     weight_decay: NonNegative = 0.0
     """Pull towards zero in the update rule: added to the gradient; adamw decouples it."""
     l2: NonNegative = 0.0
@@ -115,8 +47,7 @@ class _Optimizer(Spec):
     @property
     def kind(self) -> OptimizerKind:
         """Its entry in the table."""
-        name: str = getattr(self, "name")  # noqa: B009 - each kind declares its own literal
-        return OPTIMIZERS.find(name)
+        return OPTIMIZERS.find(self.name)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -124,7 +55,7 @@ class _Optimizer(Spec):
         return self.kind.slots
 
 
-class SgdSpec(_Optimizer):
+class SgdSpec(OptimizerSpec):
     """Stochastic gradient descent."""
 
     name: Literal["sgd"] = "sgd"
@@ -149,7 +80,7 @@ class SgdSpec(_Optimizer):
         return self.kind.slots if self.momentum > 0 else ()
 
 
-class AdagradSpec(_Optimizer):
+class AdagradSpec(OptimizerSpec):
     """Per-parameter rates from the sum of squared gradients."""
 
     name: Literal["adagrad"] = "adagrad"
@@ -159,7 +90,7 @@ class AdagradSpec(_Optimizer):
     """Keeps the division finite."""
 
 
-class AdadeltaSpec(_Optimizer):
+class AdadeltaSpec(OptimizerSpec):
     """Per-parameter rates from running averages."""
 
     name: Literal["adadelta"] = "adadelta"
@@ -171,7 +102,7 @@ class AdadeltaSpec(_Optimizer):
     """Keeps the division finite."""
 
 
-class _AdamFamily(_Optimizer):
+class _AdamFamily(OptimizerSpec):
     lr: PositiveFloat = 0.001
     """Peak learning rate."""
     betas: ListOf[Decay] = (0.9, 0.999)
@@ -204,47 +135,67 @@ class AdamwSpec(_AdamFamily):
     """Decoupled weight decay."""
 
 
-class UserOptimizerSpec(_Optimizer):
-    """An update rule of another package."""
+@dataclass(frozen=True, kw_only=True)
+class OptimizerKind:
+    """Describe an update rule that works entry by entry.
 
-    name: Annotated[str, AfterValidator(OPTIMIZERS.checked_name), Words("package.module:name")]
-    """`package.module:name` of an `OptimizerKind`, or the name of an installed one."""
-    lr: PositiveFloat = 0.001
-    """Peak learning rate."""
-    args: dict[str, JsonValue] = {}
-    """Settings of the rule itself."""
+    Import paths are `package.module:function`, loaded where they are used.
+    """
 
-    @model_validator(mode="after")
-    def _known_settings(self) -> UserOptimizerSpec:
-        kind = OPTIMIZERS.required(self.name)
-        if kind.settings is not None:
-            read_args(kind.settings, self.args, section="optimizer")
-        elif self.args:
-            raise fault(f"optimizer '{self.name}' takes no args", at=("args",))
-        return self
-
-    @property
-    def settings(self) -> Spec:
-        """The rule's own settings, validated, with defaults filled in."""
-        assert self.kind.settings is not None, f"{self.name} has no settings"
-        return read_args(self.kind.settings, self.args, section="optimizer")
+    name: str
+    spec: type[OptimizerSpec]
+    update: str
+    """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
+    moves them once and its state: slots as long as the parameters, and counters without axes. The
+    state exists before the first step."""
+    slots: tuple[str, ...] = ()
+    """State that is as long as the parameters, by name."""
+    momentum: str | None = None
+    """The slot that remembers the direction of movement; a change of strategy may scale it."""
+    torch: str | None = None
+    """Takes the spec and an iterable of parameters; returns a `torch.optim.Optimizer`."""
+    tensorflow: str | None = None
+    """Takes the spec; returns (variable, gradient, lr, number, *slots), which moves a variable."""
 
 
-def _optimizer_tag(value: object) -> str:
-    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
-    return name if name in OPTIMIZERS.built_in else "user"
+def _built_in(
+    name: str, spec: type[OptimizerSpec], slots: tuple[str, ...], momentum: str | None = None
+) -> OptimizerKind:
+    return OptimizerKind(
+        name=name,
+        spec=spec,
+        update=f"phalanx.engine.update:{name}_update",
+        slots=slots,
+        momentum=momentum,
+        torch=f"phalanx.peer.ddp.optimizer:make_{name}",
+        tensorflow=f"phalanx.peer.tensorflow.rules:{name}_rule",
+    )
 
 
-OptimizerSpec = Annotated[
-    Annotated[SgdSpec, Tag("sgd")]
-    | Annotated[AdagradSpec, Tag("adagrad")]
-    | Annotated[AdadeltaSpec, Tag("adadelta")]
-    | Annotated[AdamSpec, Tag("adam")]
-    | Annotated[AdamwSpec, Tag("adamw")]
-    | Annotated[UserOptimizerSpec, Tag("user")],
-    Discriminator(_optimizer_tag),
+OPTIMIZERS = Registry(
+    "optimizer",
+    OptimizerKind,
+    group="phalanx.optimizers",
+    built_in={
+        kind.name: kind
+        for kind in (
+            _built_in("sgd", SgdSpec, ("momentum_buffer",), "momentum_buffer"),
+            _built_in("adagrad", AdagradSpec, ("sum",)),
+            _built_in("adadelta", AdadeltaSpec, ("square_avg", "acc_delta")),
+            _built_in("adam", AdamSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
+            _built_in("adamw", AdamwSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
+        )
+    },
+)
+
+OptimizerField = Annotated[
+    OptimizerSpec,
+    ByName(
+        tuple(OPTIMIZERS.find(name).spec for name in OPTIMIZERS.built_in), table=lambda: OPTIMIZERS
+    ),
     BeforeValidator(name_only),
 ]
+"""The type of a job's `optimizer`."""
 
 
 # Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.

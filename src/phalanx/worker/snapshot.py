@@ -11,16 +11,17 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.records.position import Position
-from phalanx.worker.learner import Learner, Stepper
+from phalanx.strategy.base import Strategy
+from phalanx.worker.learner import Learner
 from phalanx.worker.tally import Tally
 
 _REPLICA, _STRATEGY, _SUMS = "replica.", "strategy.", "worker.epoch_sums"
 
 
 def collect(
-    replica: Learner, strategy: Stepper, collective: Collective, tally: Tally
+    replica: Learner, strategy: Strategy, collective: Collective, tally: Tally
 ) -> dict[str, torch.Tensor]:
-    """All tensors of the state; every worker calls it together, after `settle`."""
+    """All tensors of the state; every worker calls it together, after `synchronize`."""
     sums = torch.tensor(
         [tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples], dtype=torch.float64
     )
@@ -50,7 +51,7 @@ def served_state(
 def take_up(
     state: dict[str, torch.Tensor],
     replica: Learner,
-    strategy: Stepper,
+    strategy: Strategy,
     collective: Collective,
     tally: Tally,
 ) -> None:

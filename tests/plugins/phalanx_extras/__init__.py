@@ -5,21 +5,23 @@ This module holds kinds, which are plain facts; what needs torch is imported whe
 
 from __future__ import annotations
 
-from phalanx.spec.base import ListOf, Spec
-from phalanx.spec.optimize import OptimizerKind
+from phalanx.spec.base import ListOf
+from phalanx.spec.optimize import OptimizerKind, OptimizerSpec
 
 
-class LionSettings(Spec):
-    """Settings of Lion, besides `lr` and `weight_decay`."""
+class LionSpec(OptimizerSpec):
+    """Settings of Lion."""
 
+    lr: float = 0.0001
+    """Peak learning rate."""
     betas: ListOf[float] = (0.9, 0.99)
-    """How much of the momentum is kept in a step, and for the next one."""
+    """Shares of the momentum that are kept in a step, and for the next one."""
 
 
 LION = OptimizerKind(
-    "lion",
+    name="lion",
+    spec=LionSpec,
     update="phalanx_extras.lion:make_update",
     slots=("exp_avg",),
     momentum="exp_avg",
-    settings=LionSettings,
 )

@@ -7,17 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from phalanx.spec.optimize import UserOptimizerSpec
-from phalanx_extras import LionSettings
+from phalanx_extras import LionSpec
 
 
 def make_update(
-    spec: UserOptimizerSpec, flat: Tensor
+    spec: LionSpec, flat: Tensor
 ) -> tuple[Callable[[Tensor, float], None], dict[str, Tensor]]:
     """Bind the rule to one flat tensor of parameters; return it and its state."""
-    settings = spec.settings
-    assert isinstance(settings, LionSettings)
-    now, later = settings.betas
+    now, later = spec.betas
     state = {"exp_avg": torch.zeros_like(flat)}
 
     def update(gradient: Tensor, lr: float) -> None:

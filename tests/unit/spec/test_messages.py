@@ -16,8 +16,8 @@ STRATEGIES = (
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: backend, batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, infer, "
-    "inject, loss, model, name, observe, optimizer, pin, precision, profile, python_path, schedule, "
-    "seed, strategy, threads, workers)"
+    "inject, loss, model, name, observe, optimizer, pin, precision, profile, python_path, "
+    "schedule, seed, strategy, threads, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
@@ -82,8 +82,7 @@ UNKNOWN_NAMES = [
     (
         "optimizer: SGD",
         2,
-        "unknown optimizer 'SGD'; did you mean 'sgd'? "
-        "(built in: sgd, adagrad, adadelta, adam, adamw; or package.module:name)",
+        "unknown optimizer 'SGD'; did you mean 'sgd'? (valid: sgd, adagrad, adadelta, adam, adamw)",
     ),
     (
         "loss: crossentropy",
@@ -148,7 +147,8 @@ WRONG_TYPES = [
     ("batch: 128", "batch must be a mapping with global, per_worker or shares, not 128"),
     ("optimizer: 3",
      "optimizer must be a name such as sgd, or a mapping such as {name: sgd}, not 3"),
-    ("model: [mlp]", "model must be a name such as mlp, or a mapping such as {name: mlp}, not [mlp]"),
+    ("model: [mlp]",
+     "model must be a name such as mlp, or a mapping such as {name: mlp}, not [mlp]"),
     ("early_stop: true",
      "early_stop must be a mapping with monitor, patience, min_delta or bar, or null, not true"),
     ("name: 5", f"name must be {NAME}, not 5; put it in quotes"),

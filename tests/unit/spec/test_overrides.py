@@ -110,7 +110,7 @@ def test_null_is_the_empty_value() -> None:
          "--set data.augment.0=flip: data.augment is empty; set the whole list, "
          "such as data.augment=[...]"),
         (["optimizer.name=adm"], "--set optimizer.name=adm: unknown optimizer 'adm'; did you mean "
-         "'adam'? (built in: sgd, adagrad, adadelta, adam, adamw; or package.module:name)"),
+         "'adam'? (valid: sgd, adagrad, adadelta, adam, adamw)"),
         (["optimizer.momentum=0.9", "optimizer.name=adam"],
          "--set optimizer.momentum=0.9: unknown key 'momentum' in optimizer; it belongs to 'sgd' "
          "(valid: betas, clip_norm, eps, l2, lr, name, weight_decay)"),
