@@ -6,7 +6,8 @@ emission lines as Gaussians integrated over the bins, and white noise, divided b
 square. Laws of fluxes, ratios and widths follow published emission-line galaxies; below z = 1.197
 only the complex around H-alpha is in the band, as in the real problem.
 
-Class = place of z among equal ranges. Bit-identical from the seed on every machine: see `portable_random`.
+Class = place of z among equal ranges. Bit-identical from the seed on every machine: see
+`phalanx.data.portable_random`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Apply a job's distribution to an opened data set, and describe it for the record.
 
-`partition` decides, this module joins it with the data: which facts there are to go by, which columns
-belong to which sensor, what an epoch comes to. Called once per process, and by `phalanx data`.
+`partition` decides, this module joins it with the data: which facts there are to go by, which
+columns belong to which sensor, what an epoch comes to. Called once per process, and by
+`phalanx data`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def mean_class_accuracy(predictions: Predictions) -> float:
 
 
 def kappa(predictions: Predictions) -> float:
-    """Compute Cohen's kappa: agreement beyond what the two distributions of classes give by chance."""
+    """Compute Cohen's kappa: agreement beyond what both distributions of classes give by chance."""
     confusion = predictions.confusion()
     total = int(confusion.sum())
     agreed = int(np.diagonal(confusion).sum()) / total

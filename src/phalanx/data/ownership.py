@@ -72,8 +72,8 @@ class OwnedShards(Shards):
         super().__init__(order, global_batch=sum(rows), num_workers=len(rows))
         if num_workers != len(rows):
             raise SpecError(
-                f"the samples are divided over {len(rows)} workers, not over {num_workers}; go on with "
-                "the workers that the run began with, or without 'data.distribution'"
+                f"the samples are divided over {len(rows)} workers, not over {num_workers}; go on "
+                "with the workers that the run began with, or without 'data.distribution'"
             )
         self._ownership = ownership
         self._quota = ownership.quota

@@ -1,9 +1,9 @@
 """Partition the training samples over workers: one function per scheme. Pure.
 
-Every worker computes the whole partition by itself, so each must come to the same bits: chance comes
-from `portable_random`, and sizes from whole numbers and fractions. Except for `replicated` every sample goes
-to exactly one worker; under `by_modality` to one worker for each part of its values.
-`distribution` applies the result to a job.
+Every worker computes the whole partition by itself, so each must come to the same bits: chance
+comes from `portable_random`, and sizes from whole numbers and fractions. Except for `replicated`
+every sample goes to exactly one worker; under `by_modality` to one worker for each part of its
+values. `distribution` applies the result to a job.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def partition(spec: DistributionSpec, given: PartitionInput) -> tuple[Indices, .
     """
     if given.num_samples < given.num_workers:
         raise SpecError(
-            f"data.distribution: {given.num_samples} samples cannot be divided over {given.num_workers} "
-            "workers; use fewer workers or more samples"
+            f"data.distribution: {given.num_samples} samples cannot be divided over "
+            f"{given.num_workers} workers; use fewer workers or more samples"
         )
     owned = _SCHEMES[spec.name](spec, given)
     return tuple(np.sort(own).astype(np.int64) for own in owned)
@@ -129,8 +129,8 @@ def _one_holder_each(given: PartitionInput) -> list[list[int]]:
     if present < given.num_workers:
         raise SpecError(
             f"data.distribution: by_class divides {present} classes over {given.num_workers} "
-            "workers, so some would have none; set 'classes: 1' to let workers share a class, or use fewer "
-            "workers"
+            "workers, so some would have none; set 'classes: 1' to let workers share a class, or "
+            "use fewer workers"
         )
     chance = random_order(given.num_classes, (given.seed, _STREAM, 2)).tolist()
     loads = [0] * given.num_workers
