@@ -72,7 +72,8 @@ def _print_table(console: Console, dealt: Distribution) -> None:
     console.print(
         f"{dealt.data}: {dealt.num_samples:,} training samples divided {dealt.scheme}"
         f"{f' ({named})' if named else ''} from seed {dealt.seed} over "
-        f"{len(dealt.workers)} workers; an epoch has {dealt.num_steps:,} steps and {dealt.samples_per_epoch:,} samples",
+        f"{len(dealt.workers)} workers; an epoch has {dealt.num_steps:,} steps and "
+        f"{dealt.samples_per_epoch:,} samples",
         soft_wrap=True,
         markup=False,
     )
