@@ -137,8 +137,11 @@ def train(
     from phalanx.cli.settings import cache_root, data_root, runs_root
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
-    overrides = [*(settings or ())]
+    # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
+    parts = tuple(f"{key}." for key, value in short.items() if value is not None)
+    overrides = [one for one in settings or () if not one.startswith(parts)]
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
+    overrides += [one for one in settings or () if one.startswith(parts)]
     crew = Crew(
         pool=pool,
         select=select,
@@ -199,17 +202,21 @@ def _carry_out_or_ask(
     quiet: bool,
 ) -> Summary:
     """Carry out a run; machines that cannot take part are left out if the user says so."""
-    from phalanx.launch.candidates import MachinesUnfit
+    from phalanx.launch.fork_server import warm_workers
 
-    while True:
-        try:
-            return _carry_out(request, plain_stderr=plain, quiet=quiet)
-        except MachinesUnfit as error:
-            names = list(error.facts["faults"])
-            if plain or quiet or not _asks_without(error, names):
-                raise
-            crew = replace(crew, without=(*crew.without, *names), shrink=True)
-            request = request_with(crew)
+    with warm_workers(useful=request.can_fork):
+        # Only now, and what this imports: the fork server's own imports go on beside it.
+        from phalanx.launch.candidates import MachinesUnfit
+
+        while True:
+            try:
+                return _carry_out(request, plain_stderr=plain, quiet=quiet)
+            except MachinesUnfit as error:
+                names = list(error.facts["faults"])
+                if plain or quiet or not _asks_without(error, names):
+                    raise
+                crew = replace(crew, without=(*crew.without, *names), shrink=True)
+                request = request_with(crew)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Whose engine runs a job, and what that engine can express; a job is checked against it.
+"""List the backends that can run a job, and check a job against what its backend can express.
 
 A setting that a backend cannot express is refused in one sentence, so that a comparison between
 backends never differs in more than the backend. Called by the job's own validator; imports no
@@ -34,6 +34,8 @@ class BackendKind:
     """Takes the process's station and does its part of the run, in every process of a job."""
     module: str = "phalanx.peer"
     """What a launcher starts as `python -m`."""
+    can_fork: bool = False
+    """Whether its framework starts no thread while it is imported; TensorFlow does."""
 
 
 BACKENDS: Registry[BackendKind] = Registry(
@@ -46,6 +48,7 @@ BACKENDS: Registry[BackendKind] = Registry(
             check="phalanx.spec.backend:check_native",
             role="phalanx.worker.roles:run_role",
             module="phalanx.worker",
+            can_fork=True,
         ),
         "tensorflow": BackendKind(
             "tensorflow",
@@ -56,6 +59,7 @@ BACKENDS: Registry[BackendKind] = Registry(
             "ddp",
             check="phalanx.spec.backend:check_ddp",
             role="phalanx.peer.ddp.roles:run_ddp_role",
+            can_fork=True,
         ),
     },
 )

@@ -105,7 +105,7 @@ STRATEGIES = Registry(
                 worker="phalanx.worker.served:run_served_worker",
                 server=_SERVER,
                 evaluator=_EVALUATOR,
-                coordinator="phalanx.control.serving:ServingCoordinator",
+                coordinator="phalanx.control.parameter_server.coordinator:ParameterServerCoordinator",
                 predictor="phalanx.plan.parameter_server:predict_parameter_server",
             ),
             StrategyKind(
@@ -114,7 +114,7 @@ STRATEGIES = Registry(
                 worker="phalanx.worker.phases:run_switching_worker",
                 server=_PHASES,
                 evaluator=_PHASES,
-                coordinator="phalanx.control.switching:SwitchCoordinator",
+                coordinator="phalanx.control.switch.coordinator:SwitchCoordinator",
             ),
             StrategyKind(
                 name="split",

@@ -21,6 +21,8 @@ class GossipSpec(StrategySpec):
     name: str = "gossip"
     every: Annotated[int, Field(gt=0)] = 1
     """Steps between two averagings."""
+    seed: int = 0
+    """Decides the pairs, together with the number of the step."""
     applies_before_exchange: ClassVar[bool] = True
 
     @property

@@ -1,7 +1,7 @@
 """One step of gossip averaging: step alone, then average parameters with one partner.
 
 Notation: x_i parameters of worker i after its own step, p(i) its partner in this step: x_i' = (x_i
-+ x_p(i)) / 2. All workers draw the same pairing from the number of the step, so nobody negotiates.
++ x_p(i)) / 2. All workers draw the same pairing from the seed and the step, so nobody negotiates.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from phalanx_gossip.settings import GossipSpec
 _TAG = 77
 
 
-def partner_of(rank: int, size: int, step_index: int) -> int:
-    """Draw the pairing of a step; the same on every worker."""
+def partner_of(rank: int, size: int, draw: int) -> int:
+    """Draw a pairing; the same on every worker."""
     order = list(range(size))
-    random.Random(step_index).shuffle(order)
+    random.Random(draw).shuffle(order)
     return order[order.index(rank) ^ 1]
 
 
@@ -34,6 +34,7 @@ class Gossip(Strategy):
 
     def __init__(self, spec: GossipSpec) -> None:
         self._every = spec.every
+        self._seed = spec.seed
 
     @override
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
@@ -68,7 +69,7 @@ class Gossip(Strategy):
         group, parameters = self._collective, self._replica.parameters
         if group.size == 1:
             return
-        partner = partner_of(group.rank, group.size, step_index)
+        partner = partner_of(group.rank, group.size, self._seed + step_index)
         # The receive is posted first: two sends that wait for each other would never end.
         coming = group.start_receive(self._theirs, source=partner, tag=_TAG)
         going = group.start_send(parameters, target=partner, tag=_TAG)

@@ -70,7 +70,7 @@ def test_it_may_be_a_phase_of_a_switch() -> None:
         (
             "strategy:\n  name: gossip\n  evry: 2",
             3,
-            "unknown key 'evry' in strategy; did you mean 'every'? (valid: every, name)",
+            "unknown key 'evry' in strategy; did you mean 'every'? (valid: every, name, seed)",
         ),
         (
             f"strategy:\n  name: {OUTSIDE}\n  every: 0",

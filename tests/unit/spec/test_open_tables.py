@@ -27,6 +27,11 @@ RINGS = {"name": "phalanx_extras.rings:Rings", "args": {"rings": 4, "samples": 3
 FOCAL = "phalanx_extras.losses:focal"
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(PLUGINS), *sys.path])
+
+
 def test_a_job_of_outside_parts_goes_through_json_unchanged() -> None:
     job = load_job(PLUGINS / "job.yaml")
     assert job.python_path == (str(PLUGINS),)
@@ -35,10 +40,7 @@ def test_a_job_of_outside_parts_goes_through_json_unchanged() -> None:
     assert JobSpec.model_validate_json(job.model_dump_json(by_alias=True)) == job
 
 
-def test_folders_of_a_job_file_are_seen_from_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_folders_of_a_job_file_are_seen_from_the_file(tmp_path: Path) -> None:
     (tmp_path / "own_part.py").write_text("def loss(outputs, targets):\n    return outputs[:, 0]\n")
     (tmp_path / "job.yaml").write_text("python_path: [.]\nloss: own_part:loss\n")
     job = load_job(tmp_path / "job.yaml")
