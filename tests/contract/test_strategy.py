@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
-from phalanx.model.draw import drawing
+from phalanx.model.rng import drawing
 from phalanx.peer.ddp.learner import PlainLearner
 from phalanx.peer.ddp.step import DdpSteps
 from phalanx.spec.job import JobSpec

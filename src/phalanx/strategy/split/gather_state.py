@@ -9,8 +9,8 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.engine.outline import Outline
 from phalanx.engine.stage import Contents, Unit, put_unit
+from phalanx.engine.state_layout import StateLayout
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import OptimizerSpec
 
@@ -30,7 +30,7 @@ class StateGatherer:
 
     def __init__(
         self,
-        outline: Outline,
+        outline: StateLayout,
         contents: Sequence[Contents],
         *,
         holders: Sequence[int],

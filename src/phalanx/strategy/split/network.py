@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective
-from phalanx.engine.batch import Batch, Evaluation
-from phalanx.engine.outline import Outline
+from phalanx.data.stream import Batch
 from phalanx.engine.replica import as_tensors
+from phalanx.engine.result import Evaluation
 from phalanx.engine.stage import Contents, Stage
+from phalanx.engine.state_layout import StateLayout
 from phalanx.model.parts import INPUT, Columns
 from phalanx.protocol.splitting.graph import Places
 from phalanx.spec.optimize import OptimizerSpec
@@ -33,7 +34,7 @@ class ModelPartition:
 
     stage: Stage
     layout: PipelineLayout
-    outline: Outline
+    outline: StateLayout
     contents: Sequence[Contents]
     inputs: Mapping[str, Columns]
     """The columns that own parts read, counted within the samples that this worker loads."""

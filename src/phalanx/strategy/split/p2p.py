@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective, Pending
-from phalanx.engine.probe import Form
+from phalanx.engine.part_profiler import Form
 
 _AHEAD = 8
 # With more messages on their way, a worker waits for the oldest before it begins a new batch. Never
