@@ -21,6 +21,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
+from phalanx.spec.kinds import built_in_modules
 from phalanx.wire.forking import (
     THREAD_VARIABLES,
     ForkRequest,

@@ -1,4 +1,4 @@
-"""Putting the state of a split network together at the chief, in the form of any checkpoint."""
+"""Gather the state of a split network at the chief, in the form of any checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_TAG = 1 << 24
 
 
 class StateGatherer:
-    """Knows which worker sends what.
+    """Gather the units of all workers; knows which worker sends what.
 
     Args:
         outline: Of the whole network.

@@ -1,4 +1,4 @@
-"""One worker's side of a split network: what can be measured, saved and taken up of it.
+"""Present one worker's side of a split network: what can be measured, saved and loaded of it.
 
 The training loop treats it like a replica. All workers call each method together, because nobody
 has the whole network: states are put together at the chief, measures known where the loss is.

@@ -1,4 +1,4 @@
-"""What goes between two workers of a split run: posted ahead, awaited with a deadline, counted.
+"""Send and receive tensors between workers of a split run: posted ahead, with deadlines, counted.
 
 Receives are posted a few messages before they are needed, so that data arrives while the worker
 computes. How long a worker was blocked is measured; the part of it that the message needed on the

@@ -1,4 +1,4 @@
-"""Cutting a network up: which parts stay here, and what all workers agree on about it."""
+"""Partition a network: which parts stay here, and what all workers agree on about it."""
 
 from __future__ import annotations
 

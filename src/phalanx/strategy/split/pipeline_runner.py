@@ -1,4 +1,4 @@
-"""Runs this worker's parts of a split network: activations forward, gradients back.
+"""Run this worker's parts of a split network: activations forward, gradients back.
 
 Autograd stops between parts: each part's output is cut off and its backward pass runs once, when
 the gradients of all its readers are there. So a part neither knows nor minds where its readers are,
