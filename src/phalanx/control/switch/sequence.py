@@ -163,14 +163,10 @@ class PhaseSequence:
         return None if limit is not None and here >= (limit.epoch, limit.step) else transition
 
 
-def served_by(strategy: PhaseStrategy) -> ParameterServerSpec | None:
-    """Give the settings of a strategy with servers; None: it has none."""
-    return strategy if isinstance(strategy, ParameterServerSpec) else None
-
-
-def served_strategies(switch: SwitchSpec) -> list[ParameterServerSpec]:
-    """List all strategies with servers that a run may come to."""
+def allowed_failures(switch: SwitchSpec) -> int:
+    """Give the most losses that any strategy of a run allows."""
     strategies = [phase.strategy for phase in switch.resolved]
     if switch.straggler is not None:
         strategies.append(switch.straggler.loosen_to)
-    return [one for one in map(served_by, strategies) if one is not None]
+    served = [one for one in strategies if isinstance(one, ParameterServerSpec)]
+    return max((one.max_failures for one in served), default=0)
