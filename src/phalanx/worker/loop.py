@@ -98,13 +98,13 @@ class TrainLoop(Generic[BatchT]):
             if self._hooks.has_phase_ended:
                 return
 
-    def leave(self, *, settle: bool) -> None:
+    def leave(self, *, synchronize: bool) -> None:
         """End the phase here, all workers together.
 
         Args:
-            settle: Whether all replicas must be one; otherwise each goes on from its own.
+            synchronize: Whether all replicas must be one; otherwise each goes on from its own.
         """
-        if settle:
+        if synchronize:
             self._synchronize()
         self._hooks.training_ends()
         self._split_exchange_time()

@@ -23,13 +23,12 @@ from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
-from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import phase_job, strategy_of
+from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.allreduce import Allreduce
-from phalanx.strategy.base import Strategy
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.phases import Begin, Begun, Idle
@@ -164,7 +163,7 @@ class SwitchingWorker:
         self._collective: Collective | None = None
         self._group = -1
         self._strategy: Strategy | None = None
-        self._strategy_spec: LockstepSpec | None = None
+        self._strategy_spec: StrategySpec | None = None
         self._council: Council | None = None
         self._served: _Served | None = None
         self._stopped = time.monotonic()
@@ -187,7 +186,7 @@ class SwitchingWorker:
                 return Done(times=self._station.tally.times(sent_bytes=0))
             if not isinstance(order, Begin):
                 continue  # of the phase before, and too late
-            serving = isinstance(strategy_of(self._station.job, order.phase), ParameterServerSpec)
+            serving = strategy_of(self._station.job, order.phase).updates_on_servers
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
@@ -251,7 +250,7 @@ class SwitchingWorker:
     def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
         stays = self._next_is_same(loop, order)
-        loop.leave(settle=not stays)
+        loop.leave(synchronize=not stays)
         state = trainer.state()
         tally, position = self._station.tally, loop.position
         snapshot = ""
@@ -274,13 +273,7 @@ class SwitchingWorker:
         Servers of their own read it, and where there is one worker nobody else holds a copy.
         """
         job, switch = self._station.job, self._switch
-        strategies = [phase.strategy for phase in switch.resolved]
-        if switch.straggler is not None:
-            strategies.append(switch.straggler.loosen_to)
-        apart = any(
-            isinstance(one, ParameterServerSpec) and one.servers != "colocated"
-            for one in strategies
-        )
+        apart = job.processes.servers > 0
         return switch.handover == "restart" or apart or job.workers == 1
 
     def _next_is_same(self, loop: TrainLoop[Batch], order: Begin) -> bool:
@@ -336,7 +329,9 @@ class SwitchingWorker:
         factor = handover.momentum_factor(self._station.job, asynchronous=False)
         if factor != 1.0:
             assert replica.optimizer is not None
-            changed = handover.treat_momentum(replica.optimizer.state(), factor)
+            changed = handover.treat_momentum(
+                replica.optimizer.state(), factor, self._station.job.optimizer
+            )
             replica.optimizer.load_state(changed)
 
     def _join(self, group: int) -> Collective:
@@ -364,7 +359,6 @@ class SwitchingWorker:
     def _attach(self, phase: Station, collective: Collective, *, equal: bool) -> Strategy:
         """The phase's strategy; the one before goes on if nothing about it changes."""
         spec = phase.job.strategy
-        assert isinstance(spec, LockstepSpec)
         if self._strategy is None or self._strategy_spec != spec:
             self._strategy, self._strategy_spec = build_strategy(spec), spec
             self._strategy.attach(self._basis.replica, collective, equal=equal)
@@ -379,7 +373,7 @@ class SwitchingWorker:
             self._station.control,
             collective,
             every=self._switch.auto.every,
-            gauge=strategy.gauge if isinstance(strategy, Allreduce) else None,
+            gauge=strategy.noise,
         )
 
     def _take_sums(self, position: Position) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.observe.sampler import Sampler
 from phalanx.records.position import Position
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.profile_window import WindowProfiler
 

@@ -20,12 +20,12 @@ from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.spans import spanned
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts, Strategy
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
 from phalanx.worker.evaluate import Share, evaluate, judge_of
-from phalanx.worker.learner import Learner, Stepper
+from phalanx.worker.learner import Learner
 from phalanx.worker.run_state import ResumePoint
 from phalanx.worker.station import Station
 from phalanx.worker.trainer import Trainer
@@ -37,7 +37,7 @@ class Trainee:
 
     dataset: Dataset
     replica: Learner
-    strategy: Stepper
+    strategy: Strategy
     collective: Collective
     share: Share | None = None
     """Whose samples this worker takes; None: its own."""
@@ -95,7 +95,7 @@ class TorchTrainer(Trainer[Batch]):
 
     @override
     def synchronize(self) -> None:
-        self._strategy.settle()
+        self._strategy.synchronize()
 
     @override
     def total(self, values: Sequence[float]) -> Sequence[float]:
@@ -133,7 +133,7 @@ class TorchTrainer(Trainer[Batch]):
     def save(self, position: Position, *, best: bool = False) -> None:
         begin = perf_counter()
         if position.epoch_samples > 0:
-            self._strategy.settle()
+            self._strategy.synchronize()
         state = self.state()
         # The one before may still be on its way.
         wait_for_chief(self._collective, self._checkpointer.wait)

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from phalanx.data.pipeline import Dataset
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.worker.profile_window import WindowProfiler
 from phalanx.worker.run_state import ResumePoint
 

@@ -26,7 +26,7 @@ from phalanx.peer.tensorflow.messages import (
 )
 from phalanx.peer.tensorflow.rendezvous import exchange_addresses
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.phases import Begin

@@ -34,7 +34,7 @@ from phalanx.peer.tensorflow.profile import GraphProfiler
 from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.worker.run_state import ResumePoint
 from phalanx.worker.station import Station
 from phalanx.worker.trainer import Trainer
