@@ -23,7 +23,6 @@ from phalanx.control.switch.record import SwitchRecord
 from phalanx.control.switch.sequence import (
     PhaseSequence,
     PhaseStart,
-    allowed_failures,
 )
 from phalanx.control.switch.states import (
     TRANSITIONS,
@@ -146,7 +145,7 @@ class SwitchCoordinator(Coordinator):
         # The others have nothing to do in this phase, but will be needed.
         idle = [facts for facts in others if not facts.done]
         losses = find_losses(idle, self._job.deadlines, retry_start=True)
-        allowed = allowed_failures(self._switch)
+        allowed = self._switch.tolerated_failures
         spare = losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
         if spare.failure is not None:
             return spare

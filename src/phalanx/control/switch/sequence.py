@@ -12,7 +12,6 @@ from phalanx.control.switch.transition import PhaseTransition
 from phalanx.records.events import Switched
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, strategy_of
 from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
 from phalanx.wire.phases import CARRIED, Limit
@@ -161,12 +160,3 @@ class PhaseSequence:
         step = -(-end.position.epoch_samples // self._job.global_batch)
         here = (end.position.epoch, step)
         return None if limit is not None and here >= (limit.epoch, limit.step) else transition
-
-
-def allowed_failures(switch: SwitchSpec) -> int:
-    """Give the most losses that any strategy of a run allows."""
-    strategies = [phase.strategy for phase in switch.resolved]
-    if switch.straggler is not None:
-        strategies.append(switch.straggler.loosen_to)
-    served = [one for one in strategies if isinstance(one, ParameterServerSpec)]
-    return max((one.max_failures for one in served), default=0)

@@ -25,7 +25,7 @@ _STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
 def collect_state(
     replica: Learner, strategy: Strategy, collective: Collective, tally: Tally
 ) -> dict[str, torch.Tensor]:
-    """Collect all tensors of the state, live; every worker calls it together, after `synchronize`."""
+    """Collect all tensors of the state, live; all workers call it, after `synchronize`."""
     sums = torch.tensor(
         [tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples], dtype=torch.float64
     )
