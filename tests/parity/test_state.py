@@ -13,8 +13,8 @@ from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import Strategy
 from phalanx.strategy.catalogue import build_strategy
+from phalanx.worker.metrics import WorkerMetrics
 from phalanx.worker.snapshot import collect, take_up
-from phalanx.worker.tally import Tally
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
@@ -36,7 +36,7 @@ class Rank:
     def __init__(self, job: JobSpec, dataset: Dataset, group: Collective) -> None:
         self.replica: Replica = toy_replica(job, dataset, rank=group.rank)
         self.strategy: Strategy = build_strategy(job.strategy)
-        self.tally = Tally()
+        self.tally = WorkerMetrics()
         self.strategy.attach(self.replica, group)
         self._job, self._dataset, self.group = job, dataset, group
 

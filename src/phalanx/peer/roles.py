@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from phalanx.errors import SpecError
 from phalanx.wire.messages import Done
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
-def run_role(station: Station) -> Done:
+def run_role(station: WorkerContext) -> Done:
     """Do this process's part of the run, to its end."""
     match station.job.backend:
         case "tensorflow":

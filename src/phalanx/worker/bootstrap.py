@@ -30,10 +30,10 @@ from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 
 if TYPE_CHECKING:
-    from phalanx.worker.station import Station
+    from phalanx.worker.context import WorkerContext
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +65,12 @@ def main(roles: str) -> None:
 
 
 def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> int:
-    tally = Tally()
+    metrics = WorkerMetrics()
     control = ControlClient(
         spec.control_address,
         server_key=spec.controller_key,
         keys=KeyPair(public=spec.public_key, secret=spec.secret_key),
-        progress=tally.progress,
+        progress=metrics.progress,
         on_stop=lambda reason: _log.info("asked to stop: %s", reason),
         on_clock=lambda reading: _note_clock(reading, spec, log),
     )
@@ -87,14 +87,14 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
             with log:
                 with sampler:
                     if spec.baseline_s > 0:
-                        tally.activity = "watching the idle machine"
+                        metrics.activity = "watching the idle machine"
                         sampler.watch_idle(spec.baseline_s)
                         started += spec.baseline_s
                     # numpy, the framework and all that needs them, only now.
-                    from phalanx.worker.station import Station
+                    from phalanx.worker.context import WorkerContext
 
-                    run_role: Callable[[Station], Done] = import_module(roles).run_role
-                    done = run_role(Station(spec, control, log, tally, started, sampler))
+                    run_role: Callable[[WorkerContext], Done] = import_module(roles).run_role
+                    done = run_role(WorkerContext(spec, control, log, metrics, started, sampler))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)

@@ -12,13 +12,13 @@ import torch
 from phalanx.comm.base import Collective
 from phalanx.records.position import Position
 from phalanx.worker.learner import Learner, Stepper
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 
 _REPLICA, _STRATEGY, _SUMS = "replica.", "strategy.", "worker.epoch_sums"
 
 
 def collect(
-    replica: Learner, strategy: Stepper, collective: Collective, tally: Tally
+    replica: Learner, strategy: Stepper, collective: Collective, tally: WorkerMetrics
 ) -> dict[str, torch.Tensor]:
     """All tensors of the state; every worker calls it together, after `settle`."""
     sums = torch.tensor(
@@ -52,7 +52,7 @@ def take_up(
     replica: Learner,
     strategy: Stepper,
     collective: Collective,
-    tally: Tally,
+    tally: WorkerMetrics,
 ) -> None:
     """Bring a worker to a collected state, maybe in a group of another size."""
     replica.load_state(_named(_REPLICA, state))

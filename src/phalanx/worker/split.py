@@ -6,15 +6,11 @@ of them are drawn; the parts of others are dropped before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import msgspec
 import torch
 from torch import nn
 
 from phalanx.comm.base import Collective
-from phalanx.comm.board import BoardStore
-from phalanx.comm.gloo import GlooCollective
 from phalanx.data.columns import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
@@ -34,35 +30,25 @@ from phalanx.strategy.split import Split
 from phalanx.strategy.split_network import SplitNetwork
 from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share
 from phalanx.worker.loop import Trainee
-from phalanx.worker.station import Station
 from phalanx.worker.survey import survey_costs, survey_memory
+from phalanx.worker.synchronous import join_group, train_in_lockstep
 from phalanx.worker.together import Item, read_together
 
-Train = Callable[[Station, Trainee, PrecisionChoice], Done]
-"""Runs the training loop to the end of the job."""
 
-
-def run_split_worker(
-    station: Station, *, join: Callable[[Station], Collective], train: Train
-) -> Done:
-    """Train as one of the workers that a network is split over.
-
-    Args:
-        station: This process's place in the run.
-        join: Forms the group of all workers.
-        train: Runs the loop.
-    """
+def run_split_worker(station: WorkerContext) -> Done:
+    """Train as one of the workers that a network is split over."""
     job = station.job
     torch.set_num_threads(station.spec.threads)
-    station.tally.activity = "reading data"
+    station.metrics.activity = "reading data"
     dataset = station.open_data()
-    station.tally.activity = "joining"
-    collective = join(station)
+    station.metrics.activity = "joining"
+    collective = join_group(station)
     try:
         precision = _precision(job)
-        station.tally.activity = "looking at the parts"
+        station.metrics.activity = "looking at the parts"
         network = whole_network(job, dataset)
         warn_of_pieces(station, network)
         agreed, choice = agree(network, dataset, collective, job=job, precision=precision.name)
@@ -83,13 +69,15 @@ def run_split_worker(
         split = Split(
             own,
             collective,
-            make_group=lambda ranks: _join_some(station, ranks),
+            make_group=lambda ranks: join_group(
+                station, f"holders-{'-'.join(map(str, ranks))}", ranks=ranks
+            ),
             clip=job.optimizer.clip_norm is not None,
         )
         try:
             # Every worker sees every sample, or the parts of it that it reads.
             trainee = Trainee(dataset, own, split, collective, share=Share(0, 1))
-            done = train(station, trainee, precision)
+            done = train_in_lockstep(station, trainee, precision)
         finally:
             split.close()
         facts = facts_of(own, collective, agreed)
@@ -112,7 +100,7 @@ def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
     return parts_of(model)
 
 
-def warn_of_pieces(station: Station, network: PartedNetwork) -> None:
+def warn_of_pieces(station: WorkerContext, network: PartedNetwork) -> None:
     """Say what micro-batches change."""
     spec = station.job.strategy
     assert isinstance(spec, SplitSpec)
@@ -170,7 +158,9 @@ def _decide(spec: SplitSpec, question: Question) -> Item:
     return Item({"choice": msgspec.json.encode(choose(spec, question)).decode()}, {})
 
 
-def announce(station: Station, collective: Collective, agreed: Agreed, choice: Choice) -> None:
+def announce(
+    station: WorkerContext, collective: Collective, agreed: Agreed, choice: Choice
+) -> None:
     """Tell the controller where everything goes, and what is expected of it."""
     if collective.rank != 0:
         return
@@ -230,17 +220,3 @@ def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> S
 def _precision(job: JobSpec) -> PrecisionChoice:
     requested: Precision = "bf16" if job.precision == "bf16" else "fp32"
     return choose_precision(requested, step_factory=lambda _: lambda: None)
-
-
-def _join_some(station: Station, ranks: Sequence[int]) -> Collective:
-    """Form a group of the workers that hold the same part."""
-    job = station.job
-    name = "-".join(map(str, ranks))
-    store = BoardStore(station.control, prefix=f"holders-{name}/", limit_s=job.deadlines.start_s)
-    return GlooCollective(
-        store,
-        rank=list(ranks).index(station.spec.rank),
-        size=len(ranks),
-        host=station.spec.address,
-        deadline_s=job.deadlines.exchange_s,
-    )

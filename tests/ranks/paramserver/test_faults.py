@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from phalanx.paramserver.client import Client
-from phalanx.paramserver.door import Knock, Welcome, digest_of
+from phalanx.paramserver.handshake import ConnectAccepted, ConnectRequest, digest_of
 from phalanx.wire.bulk import Header, Kind, Op
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.tokens import present_token
@@ -143,7 +143,7 @@ def test_a_push_that_a_break_swallowed_is_sent_again_and_counts_once(
         begin(client, gradients, 1.0)
         if step % 2:
             # Cut the connection at a moment when anything between nothing and all has arrived.
-            client._links[0].renew()
+            client._connections[0].renew()
         client.wait(soon("the answers"))
         assert parameters.eq(-step).all()
     assert client.facts().reconnects == 10
@@ -156,7 +156,7 @@ def test_answers_lost_by_a_break_are_given_again(stack: ExitStack) -> None:
     (first, parameters, gradients), (second, _, others) = (site.client(w) for w in range(2))
     begin(first, gradients, 1.0, weight=0.5)
     site.server.facts()
-    first._links[0].renew()
+    first._connections[0].renew()
     begin(second, others, 1.0, weight=0.5)
     # The push itself may have been on its way when the connection broke.
     second.wait(soon("the round"), first.attend)
@@ -296,9 +296,9 @@ def bulk_address(stack: ExitStack, site: Site) -> str:
     door.linger = 0
     secure_client(door, site.keys[0], site.server.address.public_key)
     door.connect(site.server.address.door)
-    door.send(msgspec.msgpack.encode(Knock(generation=0, digest=digest_of(LAYOUT))))
+    door.send(msgspec.msgpack.encode(ConnectRequest(generation=0, digest=digest_of(LAYOUT))))
     assert door.poll(LIMIT_S * 1000)
-    return msgspec.msgpack.decode(door.recv(), type=Welcome).bulk
+    return msgspec.msgpack.decode(door.recv(), type=ConnectAccepted).bulk
 
 
 @pytest.mark.parametrize("encrypt", [False, True])
@@ -324,7 +324,7 @@ def test_a_worker_that_speaks_nonsense_hurts_only_itself(stack: ExitStack, encry
     site = Site(stack, workers=2, encrypt=encrypt, consistency="async")
     worker, parameters, gradients = site.client(0)
     mad, _, _ = site.client(1)
-    link = mad._links[0]
+    link = mad._connections[0]
     segment = LAYOUT.segments[0]
     right = {"incarnation": 1, "clock": 1, "kind": Kind.F32}
     nonsense = [

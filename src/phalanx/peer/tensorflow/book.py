@@ -18,7 +18,7 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome
 from phalanx.wire.phases import Limit
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Book:
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         position: Position,
         *,
         num_samples: int,

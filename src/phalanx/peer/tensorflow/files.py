@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from phalanx.errors import StoreError
 from phalanx.store.atomic import link_atomically, write_atomically
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 
@@ -103,7 +103,7 @@ class FarFiles(ArrayFiles):
         station: Of this process.
     """
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, station: WorkerContext) -> None:
         self._depot = station.depot
 
     @override
@@ -133,7 +133,7 @@ class FarFiles(ArrayFiles):
         self._depot.drop(names)
 
 
-def open_files(station: Station) -> ArrayFiles:
+def open_files(station: WorkerContext) -> ArrayFiles:
     """The files of a process's run."""
     if station.spec.shared_run_dir:
         return LocalFiles(station.run.path)
