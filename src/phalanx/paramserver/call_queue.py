@@ -10,7 +10,6 @@ import queue
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -27,12 +26,7 @@ class CallQueue:
         self.wakeup, self._waker = socket.socketpair()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.wakeup.close()
         self._waker.close()
 

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
 from torch import Tensor
@@ -143,13 +142,8 @@ class Client:
         self._connections.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._connections.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: object) -> None:
+        self._connections.__exit__(*exception)
 
     @property
     def versions(self) -> Mapping[int, int]:

@@ -12,7 +12,6 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import msgspec
 import zmq
@@ -94,16 +93,11 @@ class ServerSockets:
         self.handshake_address = self._bind(self.handshake)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.handshake.close()
         self.bulk.close()
-        self.allow_list.__exit__(kind, error, traceback)
-        self.tokens.__exit__(kind, error, traceback)
+        self.allow_list.__exit__(None, None, None)
+        self.tokens.__exit__(None, None, None)
         self._context.term()
         self._plain_context.term()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from torch import Tensor
 
@@ -70,13 +69,8 @@ class Reader:
         self._connections.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._connections.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: object) -> None:
+        self._connections.__exit__(*exception)
 
     def relocate(self, address: ServerAddress) -> None:
         """Connect to a server's successor."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 import torch
@@ -128,14 +127,9 @@ class Server:
         self._sockets.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._sockets.__exit__(kind, error, traceback)
-        self._calls.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: object) -> None:
+        self._sockets.__exit__(*exception)
+        self._calls.__exit__(*exception)
 
     @property
     def _first(self) -> int:

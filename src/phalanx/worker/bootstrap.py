@@ -1,6 +1,6 @@
-"""From a started process to a worker that trains: the only module that reads the environment.
+"""Turn a started process into a worker that trains; the only module that reads the environment.
 
-Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the
+Reads the WorkerSpec, sets the lifelines, binds cores and threads, joins the controller, runs the
 role and reports how it ended. The framework is imported after the cores are bound, so that its
 thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
 """
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Characters; the control channel refuses messages above 1 MiB.
-_MAX_SAID = 100_000
+_MAX_REPORT = 100_000
 
 
 def main(roles: str) -> None:
     """Run the process described on standard input, then exit with its code.
 
     Args:
-        roles: Module whose `run_role(station)` does the work; imported once cores are bound.
+        roles: Module whose `run_role(context)` does the work; imported once cores are bound.
     """
     started = time.monotonic()
     spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
@@ -103,7 +103,7 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
 
 
 def _note_clock(reading: ClockReading, spec: WorkerSpec, log: EventLog) -> None:
-    # On a full disk whoever trains learns of it; the heartbeat must go on.
+    # A full disk is reported by the training thread; the heartbeat must go on.
     with contextlib.suppress(StoreError):
         log.record(Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt))
 
@@ -112,8 +112,8 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
     """Tell the controller, the event log and the printed log why this process ends."""
     code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
     message = str(error) if isinstance(error, PhalanxError) else f"{type(error).__name__}: {error}"
-    message = message[:_MAX_SAID]
-    detail = _trace(error)[-_MAX_SAID:]
+    message = message[:_MAX_REPORT]
+    detail = _trace(error)[-_MAX_REPORT:]
     _log.error("%s", f"{message}\n{detail}" if detail else message)
     control.send(
         Failed(kind=type(error).__name__, message=message, traceback=detail, exit_code=int(code))
@@ -123,7 +123,7 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
 
 
 def _trace(error: Exception) -> str:
-    """Where an error that nobody foresaw came from; empty for one that explains itself."""
+    """Return where an unforeseen error came from; empty for one that explains itself."""
     if isinstance(error, EngineError) and error.__cause__ is not None:
         # The user's model failed; how its error was caught and passed on is of no interest.
         return "".join(traceback.format_exception(error.__cause__))

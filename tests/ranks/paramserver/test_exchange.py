@@ -287,6 +287,21 @@ def test_a_worker_may_pause_and_come_back() -> None:
             futures[1].result(LIMIT_S)
 
 
+def test_a_worker_that_left_reads_without_being_waited_for() -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(stack, workers=2, servers=2, optimizer=SgdSpec(lr=1.0), consistency="bsp")
+        (first, _, gradients), (second, others, _) = (cluster.client(w) for w in range(2))
+        second.leave(soon("the farewell"))
+        for _ in range(2):
+            gradients.fill_(1.0)
+            exchange(first)
+        second.pull(soon("the last state"))
+        assert others.eq(-2).all()
+        assert [shard.policy.num_workers for shard in cluster.shards] == [1, 1]
+        second.connect(soon("the return"))
+        assert second.versions == {0: 2, 1: 2}
+
+
 def test_a_dismissed_worker_is_told_and_changes_nothing() -> None:
     with ExitStack() as stack:
         cluster = Cluster(stack, workers=2, optimizer=SgdSpec(lr=1.0), consistency="bsp")

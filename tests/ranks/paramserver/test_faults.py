@@ -133,6 +133,51 @@ def test_an_async_worker_keeps_its_place_across_a_restart(stack: ExitStack) -> N
     assert client.facts().reconnects == 1
 
 
+def test_copies_for_two_lost_servers_do_not_displace_each_other(stack: ExitStack) -> None:
+    layout, keys = small_layout(SIZE, servers=2), KeyPair.make()
+    setups = [
+        Setup(
+            size=SIZE,
+            workers=1,
+            servers=2,
+            index=index,
+            consistency={"consistency": "async"},
+            keys=KeyPair.make(),
+            peers=[(keys.public, 0, 1)],
+            optimizer=SGD,
+        )
+        for index in range(2)
+    ]
+
+    def start(setup: Setup) -> ServerProcess:
+        server = ServerProcess(setup)
+        stack.callback(server.stop)
+        return server
+
+    servers = [start(setup) for setup in setups]
+    client, parameters, gradients = client_for(
+        layout, [server.address for server in servers], keys, whole=True
+    )
+    stack.enter_context(client)
+    client.connect(soon("the servers"))
+    gradients.fill_(1.0)
+    exchange(client)
+    for server in servers:
+        server.kill()
+    successors = [
+        start(msgspec.structs.replace(s, keys=KeyPair.make(), restoring=True, incarnation=2))
+        for s in setups
+    ]
+    for index, successor in enumerate(successors):
+        client.relocate(successor.address)
+        # Neither connection is up yet: both copies have to wait.
+        client.donate(index)
+    begin(client, gradients, 1.0)
+    client.wait(soon("the successors"))
+    assert parameters.eq(-2).all()
+    assert client.versions == {0: 2, 1: 2}
+
+
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_a_push_that_a_break_swallowed_is_sent_again_and_counts_once(
     stack: ExitStack, encrypt: bool
