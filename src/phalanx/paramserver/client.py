@@ -24,8 +24,8 @@ from phalanx.paramserver.client_state import (
     ClientState,
     Connecting,
     Detached,
+    Detaching,
     Entering,
-    Leaving,
     Pulling,
     PullingDetached,
     Pushing,
@@ -270,7 +270,7 @@ class Client:
         The push before must have been waited for. A server that cannot be reached is waited for,
         too: one that comes back must not expect this worker.
         """
-        self._advance(ClientEvent.LEAVE, Leaving())
+        self._advance(ClientEvent.LEAVE, Detaching())
         self._leaving = {connection.server for connection in self._connections}
         self._progress_s = 0.0
         self.attend()
@@ -315,7 +315,7 @@ class Client:
                 self._advance(ClientEvent.ANSWERED, Attached())
             case PullingDetached() if not self._pulled.awaited:
                 self._advance(ClientEvent.ANSWERED, Detached())
-            case Leaving() if not self._leaving:
+            case Detaching() if not self._leaving:
                 self._advance(ClientEvent.LEFT, Detached())
         if time.monotonic() - self._progress_s > _ASK_AFTER_S:
             self._ask()
@@ -384,7 +384,7 @@ class Client:
         """Ask again for what has not been answered."""
         self._progress_s = time.monotonic()
         match self.state:
-            case Leaving():
+            case Detaching():
                 for server in self._leaving:
                     self._connections[server].send(self._first_header(Op.LEAVE, server))
             case Pulling() | PullingDetached():

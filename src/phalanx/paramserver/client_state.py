@@ -66,7 +66,7 @@ class PullingDetached:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Detaching:
     """The places are given up; each server has to confirm it."""
 
 
@@ -79,7 +79,7 @@ ClientState = (
     | Awaiting
     | Pulling
     | PullingDetached
-    | Leaving
+    | Detaching
 )
 
 
@@ -107,8 +107,8 @@ CLIENT_TRANSITIONS: Mapping[tuple[type[ClientState], ClientEvent], type[ClientSt
     (Pulling, ClientEvent.ANSWERED): Attached,
     (Detached, ClientEvent.PULL): PullingDetached,
     (PullingDetached, ClientEvent.ANSWERED): Detached,
-    (Attached, ClientEvent.LEAVE): Leaving,
-    (Leaving, ClientEvent.LEFT): Detached,
+    (Attached, ClientEvent.LEAVE): Detaching,
+    (Detaching, ClientEvent.LEFT): Detached,
 }
 
 

@@ -28,7 +28,7 @@ from phalanx.paramserver.handshake import (
     HandshakeReply,
 )
 from phalanx.paramserver.replies import Replies, SegmentCopy
-from phalanx.paramserver.shard import Arrival, Shard, ShardReply
+from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.wire.bulk import Flag, Header, Kind, Op
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
@@ -303,7 +303,7 @@ class Server:
         except ValueError:
             self._refuse(message)
             return
-        arrival = Arrival(
+        arrival = PushedSegment(
             worker=header.worker,
             clock=header.clock,
             readver=header.readver,

@@ -21,7 +21,7 @@ from phalanx.wire.facts import StalenessFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class PushedSegment:
     """Hold one segment of one push."""
 
     worker: int
@@ -220,7 +220,7 @@ class Shard:
         self._follow(self.policy.leave(worker))
         return self._answers(now_s)
 
-    def deliver(self, arrival: Arrival, now_s: float = 0.0) -> list[ShardReply]:
+    def deliver(self, arrival: PushedSegment, now_s: float = 0.0) -> list[ShardReply]:
         """Take one segment of a push; the worker must have entered."""
         state = self._workers[arrival.worker]
         index = arrival.index
@@ -290,7 +290,7 @@ class Shard:
         """Workers that have entered at any time."""
         return sorted(self._workers.keys() | self._held_s.keys())
 
-    def _begin(self, state: _WorkerState, arrival: Arrival, now_s: float) -> None:
+    def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
         repeated = self.ledger.is_complete(arrival.ticket)
         state.clock = arrival.clock
         state.missing = len(self.segments)
@@ -310,7 +310,7 @@ class Shard:
             gathering.pushes.add((arrival.worker, arrival.clock))
         self._follow(outcome)
 
-    def _store(self, number: int, arrival: Arrival) -> None:
+    def _store(self, number: int, arrival: PushedSegment) -> None:
         gradient, weight = arrival.gradient, arrival.weight
         if gradient is not None and not self.ledger.claim(arrival.ticket, arrival.index):
             self.num_repeated += 1

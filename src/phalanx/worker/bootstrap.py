@@ -1,4 +1,4 @@
-"""Turn a started process into a worker that trains; the only module that reads the environment.
+"""From a started process to a worker that trains: the only module that reads the environment.
 
 Reads the WorkerSpec, sets the lifelines, binds cores and threads, joins the controller, runs the
 role and reports how it ended. The framework is imported after the cores are bound, so that its
@@ -8,6 +8,7 @@ thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import socket
@@ -27,6 +28,7 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient
+from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
@@ -39,13 +41,14 @@ _log = logging.getLogger(__name__)
 
 # Characters; the control channel refuses messages above 1 MiB.
 _MAX_REPORT = 100_000
+_OPENBLAS = "openblas"
 
 
 def main(roles: str) -> None:
     """Run the process described on standard input, then exit with its code.
 
     Args:
-        roles: Module whose `run_role(context)` does the work; imported once cores are bound.
+        roles: Module whose `run_role(station)` does the work; imported once cores are bound.
     """
     started = time.monotonic()
     spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
@@ -103,7 +106,7 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
 
 
 def _note_clock(reading: ClockReading, spec: WorkerSpec, log: EventLog) -> None:
-    # A full disk is reported by the training thread; the heartbeat must go on.
+    # On a full disk whoever trains learns of it; the heartbeat must go on.
     with contextlib.suppress(StoreError):
         log.record(Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt))
 
@@ -123,7 +126,7 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
 
 
 def _trace(error: Exception) -> str:
-    """Return where an unforeseen error came from; empty for one that explains itself."""
+    """Where an error that nobody foresaw came from; empty for one that explains itself."""
     if isinstance(error, EngineError) and error.__cause__ is not None:
         # The user's model failed; how its error was caught and passed on is of no interest.
         return "".join(traceback.format_exception(error.__cause__))
@@ -131,6 +134,20 @@ def _trace(error: Exception) -> str:
 
 
 def _limit_threads(threads: int) -> None:
-    """Tell the thread pools of the libraries below torch, which read the environment at import."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
+    """Tell the thread pools of the libraries below torch how many threads they may have."""
+    # Libraries read the environment when they are loaded, so a cold process needs no more.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+        _limit_openblas(threads)
+
+
+def _limit_openblas(threads: int) -> None:
+    """Set the thread count of the OpenBLAS below NumPy, which has no call for it in Python."""
+    for path in {word for word in Path("/proc/self/maps").read_text().split() if _OPENBLAS in word}:
+        library = ctypes.CDLL(path)
+        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("", "")):
+            with contextlib.suppress(AttributeError):
+                if getattr(library, f"{prefix}{_OPENBLAS}_get_num_threads{suffix}")() != threads:
+                    getattr(library, f"{prefix}{_OPENBLAS}_set_num_threads{suffix}")(threads)
+                break

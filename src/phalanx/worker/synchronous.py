@@ -19,6 +19,7 @@ from phalanx.spec.lockstep import LockstepSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share
 from phalanx.worker.infer import measure_inference
@@ -77,10 +78,11 @@ def train_in_lockstep(context: WorkerContext, trainee: Trainee, precision: Preci
     """Run the loop from the beginning, or from a checkpoint, to the end of the job."""
     context.profiler.prepare()
     startup_s = context.record_start(precision.name, precision.reason)
+    checkpoints = Checkpoints(context.store, context.job.checkpoint)
     loop = TrainLoop(
         context.job,
         trainee=trainee,
-        checkpoints=Checkpoints(context.depot, context.job.checkpoint),
+        checkpointer=AsyncCheckpointer(checkpoints, context.log),
         reporting=Reporting(
             log=context.log,
             control=context.control,

@@ -11,7 +11,7 @@ from phalanx.paramserver.client_state import (
     Awaiting,
     ClientEvent,
     Detached,
-    Leaving,
+    Detaching,
     Pushing,
     check_transition,
 )
@@ -41,7 +41,7 @@ def test_nothing_is_pushed_without_a_place(client: Client) -> None:
 @pytest.mark.parametrize("event", [ClientEvent.BEGIN, ClientEvent.PULL, ClientEvent.LEAVE])
 def test_one_push_is_outstanding_at_a_time(state: Pushing | Awaiting, event: ClientEvent) -> None:
     with pytest.raises(ValueError, match="a push is still on its way; wait for it first"):
-        check_transition(state, event, Leaving())
+        check_transition(state, event, Detaching())
 
 
 def test_a_step_that_the_table_does_not_have_is_a_fault_of_the_client() -> None:

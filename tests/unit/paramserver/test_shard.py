@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shard import Arrival, Shard, ShardReply
+from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
 from phalanx.wire.bulk import Kind
 from support.paramserver import consistency_rule, make_shard, small_layout
@@ -41,7 +41,7 @@ def send(
         values = None if gradient is None else gradient[segment.start : segment.stop].clone()
         received = None if values is None else Received(Kind.F32, values, segment.size)
         answers += shard.deliver(
-            Arrival(worker, clock, readver, segment.index, received, weight, 1, ticket)
+            PushedSegment(worker, clock, readver, segment.index, received, weight, 1, ticket)
         )
     return answers
 
@@ -142,7 +142,7 @@ def test_being_held_begins_with_the_whole_push_and_ends_with_the_last_answer() -
     answers: list[ShardReply] = []
     for worker, index, now_s in arrivals:
         received = Received(Kind.F32, torch.ones(SEGMENTS[index].size), SEGMENTS[index].size)
-        answers += shard.deliver(Arrival(worker, 1, 0, index, received, 0.5, 1), now_s)
+        answers += shard.deliver(PushedSegment(worker, 1, 0, index, received, 0.5, 1), now_s)
     assert max(a.held_s for a in answers if a.worker == 0) == 12.0
     assert max(a.held_s for a in answers if a.worker == 1) == 0.0
     assert (shard.held_s(0), shard.held_s(1)) == (12.0, 0.0)

@@ -43,7 +43,7 @@ from phalanx.wire.serving import (
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.handover import (
-    PhaseStart,
+    PhaseEntry,
     give_to_shard,
     scale_momentum,
     take_from_shard,
@@ -56,7 +56,7 @@ _TICK_S = 0.25
 _CALL_LIMIT_S = 30.0
 
 
-def run_server(context: WorkerContext, start: PhaseStart | None = None) -> Done:
+def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     """Serve until the coordinator says that it is over.
 
     Args:
@@ -87,10 +87,10 @@ def run_server(context: WorkerContext, start: PhaseStart | None = None) -> Done:
             host.tick()
 
 
-def first_start(context: WorkerContext) -> PhaseStart:
+def first_start(context: WorkerContext) -> PhaseEntry:
     """Return what a process begins with in a run that has servers from its beginning."""
     spec = context.spec
-    return PhaseStart(
+    return PhaseEntry(
         restoring=spec.incarnation > 1,
         checkpoint=NEWEST if spec.resume is not None else None,
     )
@@ -114,14 +114,14 @@ class HostedServer:
         layout: Layout,
         *,
         samples_per_epoch: int,
-        start: PhaseStart,
+        start: PhaseEntry,
     ) -> None:
         spec, job = context.spec, context.job
         self._context = context
         self._index = spec.rank
         self._bounds = layout.bounds(self._index)
         serving = context.serving
-        self._file = ServerFile(context.depot, self._index, every_s=serving.snapshot_s)
+        self._file = ServerFile(context.store, self._index, every_s=serving.snapshot_s)
         self._shard = make_shard(
             context, replica, layout, samples_per_epoch=samples_per_epoch, start=start
         )
@@ -280,9 +280,9 @@ class HostedServer:
             shard = self._shard
             self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
-    def _take_up_checkpoint(self, start: PhaseStart, name: str, job: JobSpec) -> None:
+    def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
-        found = Checkpoints(self._context.depot, job.checkpoint).take(
+        found = Checkpoints(self._context.store, job.checkpoint).load(
             name, only=["replica.parameters", prefix], part=self._bounds
         )
         if found is None:
@@ -309,7 +309,7 @@ def make_shard(
     layout: Layout,
     *,
     samples_per_epoch: int,
-    start: PhaseStart,
+    start: PhaseEntry,
 ) -> Shard:
     """Make this server's slice with its rules, as the replica has it."""
     job, serving, index = context.job, context.serving, context.spec.rank

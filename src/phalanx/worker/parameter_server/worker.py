@@ -35,10 +35,10 @@ from phalanx.wire.serving import (
 )
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.keeper import rescue_memory
-from phalanx.worker.parameter_server.handover import PhaseStart, read_statistics, set_statistics
+from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
     GATE_OPEN,
@@ -137,7 +137,7 @@ class ParameterServerWorker:
         basis: Basis,
         stack: ExitStack,
         *,
-        start: PhaseStart,
+        start: PhaseEntry,
         slowdown: Slowdown | None = None,
     ) -> None:
         self.state: WorkerState = Joining()
@@ -150,7 +150,7 @@ class ParameterServerWorker:
         self._stack = stack
         self._start = start
         self._slowdown = slowdown or Slowdown(context.job.inject, rank=context.spec.rank)
-        self._checkpoints = Checkpoints(context.depot, context.job.checkpoint)
+        self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._host = self._host_server()
         self._servers = _Servers()
         self._deferred = _Deferred()
@@ -324,7 +324,7 @@ class ParameterServerWorker:
             case Donate():
                 self._servers.donate(order.server)
             case Keep():
-                rescue_memory(
+                rescue_optimizer_state(
                     self._checkpoints,
                     order.snapshot,
                     self._basis.replica,

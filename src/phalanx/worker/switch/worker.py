@@ -34,13 +34,14 @@ from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.phases import Begin, Begun, Idle
 from phalanx.wire.serving import Finish
 from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.keeper import Keeper
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.parameter_server import handover
 from phalanx.worker.parameter_server.evaluator import run_evaluator
-from phalanx.worker.parameter_server.handover import PhaseStart
+from phalanx.worker.parameter_server.handover import PhaseEntry
 from phalanx.worker.parameter_server.server import run_server
 from phalanx.worker.parameter_server.server_file import read_optimizer
 from phalanx.worker.parameter_server.worker import ParameterServerWorker
@@ -48,7 +49,6 @@ from phalanx.worker.rate import ramp_into
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.switch.window_stats import WindowStats
 from phalanx.worker.synchronous import join_group
-from phalanx.worker.together import Item, read_together
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -96,14 +96,14 @@ def phase_context(context: WorkerContext, order: Begin) -> WorkerContext:
     return replace(context, spec=spec)
 
 
-def start_of(context: WorkerContext, order: Begin) -> PhaseStart:
+def start_of(context: WorkerContext, order: Begin) -> PhaseEntry:
     """Return what a process begins a phase with servers with."""
     position = msgspec.json.decode(order.position, type=Position)
     strategy = strategy_of(context.job, order.phase)
     assert isinstance(strategy, ParameterServerSpec)
     ramp = None if strategy.synchronous else ramp_into(context.job, position)
     if order.checkpoint == NEWEST:
-        return PhaseStart(restoring=order.newcomer, checkpoint=NEWEST, ramp=ramp)
+        return PhaseEntry(restoring=order.newcomer, checkpoint=NEWEST, ramp=ramp)
     checkpoint = order.checkpoint or None
     if checkpoint is not None and not _appears(context, checkpoint):
         if not order.newcomer:
@@ -112,7 +112,7 @@ def start_of(context: WorkerContext, order: Begin) -> PhaseStart:
         message = f"{checkpoint} was never written: going on without the momentum in it"
         context.log.record(events.Warned(message=message))
         checkpoint = None
-    return PhaseStart(
+    return PhaseEntry(
         position=position if position.phase_begin > 0 else None,
         restoring=order.newcomer,
         checkpoint=checkpoint,
@@ -132,10 +132,10 @@ def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
 
 def _appears(context: WorkerContext, name: str) -> bool:
     """Whether a checkpoint that may still be on its way is there in time."""
-    checkpoints = Checkpoints(context.depot, context.job.checkpoint)
+    checkpoints = Checkpoints(context.store, context.job.checkpoint)
     deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
     while not checkpoints.has(name) and not deadline.expired:
-        threading.Event().wait(0.25 if checkpoints.is_far else 0.05)
+        threading.Event().wait(0.25 if checkpoints.is_remote else 0.05)
         if checkpoints.is_coming(unpinned(name)):
             # The sender has a deadline, too.
             deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
@@ -215,15 +215,15 @@ class SwitchingWorker:
         self._switch = context.job.strategy
         self._basis = basis
         self._startup_s = startup_s
-        self._checkpoints = Checkpoints(context.depot, context.job.checkpoint)
         self._group = _Group(context)
         self._window: WindowStats | None = None
         self._served: _ServedPhase | None = None
         self._stopped_s = time.monotonic()
         self._slowdown = Slowdown(context.job.inject, rank=context.spec.rank)
         self._has_room = False
-        self._keeper = Keeper(self._checkpoints, context.log)
-        stack.callback(self._keeper.wait)
+        checkpoints = Checkpoints(context.store, context.job.checkpoint)
+        self._checkpointer = AsyncCheckpointer(checkpoints, context.log)
+        stack.callback(self._checkpointer.wait)
 
     def run(self) -> Done:
         """Take up phases until the job is done."""
@@ -252,7 +252,7 @@ class SwitchingWorker:
         handover.set_statistics(replica, order.statistics)
         equal = self._served is not None
         self._take_back(collective)
-        self._keeper.copy(serving=False)
+        self._checkpointer.copy_staged(serving=False)
         assert isinstance(phase.job.strategy, LockstepSpec)
         strategy = self._group.attach(phase.job.strategy, replica, equal=equal)
         self._window = self._make_window(strategy, collective)
@@ -261,7 +261,7 @@ class SwitchingWorker:
         loop = TrainLoop(
             phase.job,
             trainee=Trainee(self._basis.dataset, replica, strategy, collective),
-            checkpoints=self._checkpoints,
+            checkpointer=self._checkpointer,
             reporting=Reporting(
                 log=phase.log,
                 control=phase.control,
@@ -279,11 +279,11 @@ class SwitchingWorker:
         if order.save:
             self._keep(loop)
         phase.control.send(Begun(pause_s=time.monotonic() - self._stopped_s))
-        self._keeper.write()
+        self._checkpointer.write_staged()
         self._make_room()
         loop.advance(order.stop)
         if loop.is_over:
-            self._keeper.wait()
+            self._checkpointer.wait()
             outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped_s = time.monotonic()
@@ -294,7 +294,7 @@ class SwitchingWorker:
         """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
         loop.restore(checkpoint)
         if checkpoint != NEWEST and self._context.spec.rank == 0:
-            self._checkpoints.go_back_to(checkpoint)
+            self._checkpointer.checkpoints.go_back_to(checkpoint)
         loop.position.phase = position.phase
         loop.position.phase_begin = position.phase_begin
 
@@ -302,14 +302,14 @@ class SwitchingWorker:
         """Have the state written down with which the phase begins."""
         state = loop.state()
         if self._context.spec.rank == 0:
-            self._keeper.take(loop.position, state)
-            self._keeper.copy(serving=False)
+            self._checkpointer.stage(loop.position, state)
+            self._checkpointer.copy_staged(serving=False)
 
     def _make_room(self) -> None:
         """The chief will have to copy its state if another phase follows."""
         if self._context.spec.rank == 0 and not self._has_room:
             self._has_room = True
-            self._keeper.prepare(self._basis.replica.state())
+            self._checkpointer.reserve_memory(self._basis.replica.state())
 
     def _end(self, loop: TrainLoop, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
@@ -318,10 +318,10 @@ class SwitchingWorker:
         metrics, position = self._context.metrics, loop.position
         snapshot = ""
         if not stays and self._context.spec.rank == 0:
-            snapshot = self._keeper.take(position, state)
+            snapshot = self._checkpointer.stage(position, state)
             if self._is_written_first:
-                self._keeper.write()
-                self._keeper.wait()
+                self._checkpointer.write_staged()
+                self._checkpointer.wait()
         own = msgspec.structs.replace(
             position,
             epoch_loss_sum=metrics.epoch_loss_sum if position.epoch_samples else 0.0,
@@ -359,22 +359,22 @@ class SwitchingWorker:
         phase = phase_context(self._context, order)
         metrics, start = self._context.metrics, start_of(self._context, order)
         metrics.sent_before = metrics.sent_bytes
-        self._keeper.copy(serving=True)
+        self._checkpointer.copy_staged(serving=True)
 
         def on_start() -> None:
             phase.control.send(Begun(pause_s=time.monotonic() - self._stopped_s))
-            self._keeper.write()
+            self._checkpointer.write_staged()
 
         with ExitStack() as stack:
             worker = ParameterServerWorker(
                 phase, self._basis, stack, start=start, slowdown=self._slowdown
             )
             # What is being written is in memory that the servers' last state is going to replace.
-            worker.run(on_start=on_start, on_end=self._keeper.wait)
+            worker.run(on_start=on_start, on_end=self._checkpointer.wait)
             self._stopped_s = worker.paused_s
             self._group.detach()
             if not worker.has_handed_over:
-                self._keeper.wait()
+                self._checkpointer.wait()
                 return worker.finish()
             colocated = phase.serving.servers == "colocated"
             self._served = _ServedPhase(worker.layout, colocated=colocated)
@@ -390,9 +390,9 @@ class SwitchingWorker:
         if served.colocated:
             handover.gather_slices(replica, served.layout, collective)
         else:
-            depot = self._context.depot
-            found = read_together(
-                collective, lambda: Item({}, read_optimizer(depot, served.layout))
+            store = self._context.store
+            found = broadcast_from_chief(
+                collective, lambda: ChiefData({}, read_optimizer(store, served.layout))
             )
             assert found is not None
             assert replica.optimizer is not None

@@ -24,7 +24,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.allreduce import Allreduce
 from phalanx.wire.phases import CARRIED
 from phalanx.worker.parameter_server import handover
-from phalanx.worker.parameter_server.handover import PhaseStart
+from phalanx.worker.parameter_server.handover import PhaseEntry
 from phalanx.worker.rate import Ramp, Rate, ramp_into
 from phalanx.worker.switch.worker import momentum_factor
 from support.ranks import run_ranks
@@ -203,10 +203,10 @@ def test_only_a_phase_that_follows_another_has_a_climb() -> None:
 
 def test_only_those_who_were_there_bring_the_state_along() -> None:
     position = Position(samples=640, updates=20, phase_begin=640)
-    assert (PhaseStart().carries, PhaseStart().version) == (False, -1)
-    assert (PhaseStart(position=position).carries, PhaseStart(position=position).version) == (
+    assert (PhaseEntry().carries, PhaseEntry().version) == (False, -1)
+    assert (PhaseEntry(position=position).carries, PhaseEntry(position=position).version) == (
         True,
         20,
     )
-    newcomer = PhaseStart(position=position, restoring=True)
+    newcomer = PhaseEntry(position=position, restoring=True)
     assert (newcomer.carries, newcomer.version) == (False, -1)
