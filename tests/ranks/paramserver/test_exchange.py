@@ -13,6 +13,7 @@ import torch
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.errors import PeerError
 from phalanx.paramserver.client import Client
+from phalanx.paramserver.client_state import Detached
 from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.server import Server
@@ -341,8 +342,8 @@ def test_a_worker_that_left_reads_without_being_waited_for() -> None:
         second.pull(soon("the last state"))
         assert others.eq(-2).all()
         assert [shard.policy.num_workers for shard in cluster.shards] == [1, 1]
-        second.connect(soon("the return"))
         assert second.versions == {0: 2, 1: 2}
+        assert second.state == Detached()
 
 
 def test_a_dismissed_worker_is_told_and_changes_nothing() -> None:
