@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from phalanx.control.failure_policy import ProcessFacts, Verdict
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict
 from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
+from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import (
     EpochReport,
     FromController,
@@ -103,6 +104,17 @@ class Coordinator(ABC):
     splitting: Splitting | None = None
     successor: Coordinator | None = None
 
+    @classmethod
+    @abstractmethod
+    def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> Coordinator:
+        """Make the coordinator of a run.
+
+        Args:
+            job: What is to be done.
+            api: Acts.
+            found: Where the resumed checkpoint is; None: the run begins.
+        """
+
     @property
     def serving(self) -> ServingSummary | None:
         """What the servers saw, in a run that has some; asked once it has finished."""
@@ -122,7 +134,7 @@ class Coordinator(ABC):
         """A process has said something; heartbeats and failures do not come here."""
 
     @abstractmethod
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         """What the state of the processes means; called several times a second."""
 
     @abstractmethod

@@ -19,7 +19,7 @@ from phalanx.control.coordinator import ControllerApi, Coordinator, Process
 from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
-    Verdict,
+    RunVerdict,
     find_cause,
     find_losses,
 )
@@ -31,7 +31,7 @@ from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import PhaseSpec, SwitchSpec
+from phalanx.spec.switch import PhaseSpec
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, PhaseOver, WorkTimes
 from phalanx.wire.peers import Note, Relay, Relayed
@@ -68,6 +68,11 @@ class PeerCoordinator(Coordinator):
         earlier: The phase before, in a run that switches.
     """
 
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> PeerCoordinator:
+        return cls(job, api, found or Position())
+
     def __init__(
         self,
         job: JobSpec,
@@ -79,9 +84,9 @@ class PeerCoordinator(Coordinator):
         self._job = job
         self._api = api
         self._position = position
-        switch = job.strategy if isinstance(job.strategy, SwitchSpec) else None
-        self._phases: Sequence[PhaseSpec] = switch.resolved if switch else ()
-        self._strategy = self._phases[position.phase].strategy if switch else job.strategy
+        phases = job.strategy.resolved
+        self._phases: Sequence[PhaseSpec] = phases
+        self._strategy = phases[position.phase].strategy if phases else job.strategy
         self._earlier = earlier
         self._has_begun = False
         self._outcome: Outcome | None = None
@@ -100,14 +105,14 @@ class PeerCoordinator(Coordinator):
     @property
     def _served(self) -> ParameterServerSpec | None:
         """The settings of the present strategy, if it has servers."""
-        return self._strategy if isinstance(self._strategy, ParameterServerSpec) else None
+        if not self._strategy.updates_on_servers:
+            return None
+        assert isinstance(self._strategy, ParameterServerSpec)
+        return self._strategy
 
     @property
     def _num_servers(self) -> int:
-        served = self._served
-        servers = served.servers if served is not None else 0
-        assert isinstance(servers, int), "refused by the job's validator"
-        return servers
+        return self._strategy.processes(self._job.workers).servers
 
     @property
     def _chief(self) -> str:
@@ -148,21 +153,21 @@ class PeerCoordinator(Coordinator):
                 raise AssertionError(f"{process} said {message}, which is not for this coordinator")
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         deadlines, served = self._job.deadlines, self._served
         if served is None:
             failure = self._find_cause(processes)
             is_over = self._suspicion is None and self._all_left(processes)
-            return Verdict(failure=failure, finished=failure is None and is_over)
+            return RunVerdict(failure=failure, finished=failure is None and is_over)
         if self._is_ending:
             # A process that goes now has nothing left to do but to report.
             gone = all(
                 f.exit_code is not None or f.silent_s > deadlines.heartbeat_s for f in processes
             )
-            return Verdict(finished=gone)
+            return RunVerdict(finished=gone)
         failure = self._find_cause([f for f in processes if _role(f) in _KEY_ROLES])
         if failure is not None:
-            return Verdict(failure=failure)
+            return RunVerdict(failure=failure)
         losses = find_losses([f for f in processes if _role(f) not in _KEY_ROLES], deadlines)
         return losses.verdict(num_before=self._num_lost, max_failures=served.max_failures)
 
@@ -178,7 +183,7 @@ class PeerCoordinator(Coordinator):
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
-        if cause is not None and _misses_somebody(cause, needed):
+        if cause is not None and _misses_a_peer(cause, needed):
             # TensorFlow may notice a frozen peer first; who has fallen silent is about to be named.
             return None
         return cause
@@ -287,7 +292,7 @@ class PeerCoordinator(Coordinator):
         self.times |= earlier | add_times(earlier, self._own_times)
 
 
-def _misses_somebody(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
+def _misses_a_peer(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
     """Whether a process complains about a peer while another has fallen silent."""
     said = {one.process: one.error for one in processes if one.error is not None}
     own = said.get(cause.process)

@@ -9,21 +9,30 @@ import msgspec
 from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, Process, Splitting
-from phalanx.control.failure_policy import ProcessFacts, Verdict, find_cause
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_cause
 from phalanx.errors import LaunchError
 from phalanx.records.events import Placed
+from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, WorkTimes
 from phalanx.wire.splitting import Placement, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
-    """For `single`, `allreduce`, `local_sgd` and `split`: the workers organise themselves.
+    """For strategies without servers: the workers organise themselves.
 
     Args:
         job: What is to be done.
         api: Acts.
     """
+
+    @classmethod
+    @override
+    def begin(
+        cls, job: JobSpec, api: ControllerApi, found: Position | None
+    ) -> SynchronousCoordinator:
+        # Workers read the checkpoint themselves.
+        return cls(job, api)
 
     def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job
@@ -56,7 +65,7 @@ class SynchronousCoordinator(Coordinator):
                 self._outcome = message.outcome
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         now = time.monotonic()
         deadlines = self._job.deadlines
         # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
@@ -73,7 +82,7 @@ class SynchronousCoordinator(Coordinator):
             facts.done and (facts.exit_code == 0 or facts.silent_s > deadlines.heartbeat_s)
             for facts in processes
         )
-        return Verdict(finished=finished, failure=cause)
+        return RunVerdict(finished=finished, failure=cause)
 
     @override
     def left(self, process: str) -> None:

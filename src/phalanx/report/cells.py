@@ -23,10 +23,10 @@ from phalanx.report.format import count_noun
 _NOT_SETTINGS = ("name", "seed")
 _TASK_KEYS = (
     *("model.", "loss.", "data.name", "data.limit", "data.validation"),
-    *("data.spectra", "data.scenes"),
+    "data.args.",
 )
 # Which of a network's inputs it reads is what a study of sensors compares.
-_METHOD_KEYS = ("model.modalities",)
+_METHOD_KEYS = ("model.args.modalities",)
 _BATCH_KEYS = ("batch.",)
 
 Settings = dict[str, object]
@@ -215,7 +215,7 @@ def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[st
 
 def strategy_label(strategy: Mapping[str, Any]) -> str:
     """The name; of servers with their rule, of a switch with its phases and moments."""
-    name = str(strategy["name"])
+    name = str(strategy["name"]).rpartition(":")[2]
     if "consistency" in strategy:
         return f"{name} {strategy['consistency']}"
     phases = strategy.get("phases") or []

@@ -46,7 +46,9 @@ def json_schema() -> dict[str, JsonValue]:
         full = properties[key]
         assert isinstance(full, dict)
         if shape.takes_short_form(field):
-            whole: dict[str, JsonValue] = {"anyOf": [_short_form_schema(field.annotation), full]}
+            whole: dict[str, JsonValue] = {
+                "anyOf": [_short_form_schema(shape.annotation_of(field)), full]
+            }
             whole |= {word: full.pop(word) for word in ("description", "default") if word in full}
             properties[key] = whole
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -56,7 +58,7 @@ def _short_form_schema(annotation: shape.Annotation) -> dict[str, JsonValue]:
     specs = shape.spec_classes(annotation)
     names: list[JsonValue] = [name for spec in specs for name in shape.names_of(spec)]
     known: dict[str, JsonValue] = {"type": "string", "enum": names}
-    if all(shape.names_of(spec) for spec in specs):
+    if all(shape.free_name(spec) is None for spec in specs):
         return known
     return {"anyOf": [known, {"type": "string"}]} if names else {"type": "string"}
 

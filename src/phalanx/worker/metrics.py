@@ -13,7 +13,7 @@ from phalanx.records.log import EventLog
 from phalanx.wire.messages import Progress, WorkTimes
 
 if TYPE_CHECKING:
-    from phalanx.strategy.facts import StepFacts
+    from phalanx.strategy.base import StepFacts
 
 
 @dataclass

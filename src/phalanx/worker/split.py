@@ -14,10 +14,10 @@ from phalanx.comm.base import Collective
 from phalanx.data.columns import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
-from phalanx.engine.probe import forms_of, graph_of
-from phalanx.model.capture import parts_of
 from phalanx.model.catalogue import build_model
+from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.sockets import stream_bytes
 from phalanx.protocol.splitting.assign import Question
@@ -25,17 +25,17 @@ from phalanx.protocol.splitting.choose import Choice, choose
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
-from phalanx.strategy.cutting import Agreed, cut_up, loaded_columns
-from phalanx.strategy.split import Split
-from phalanx.strategy.split_network import SplitNetwork
+from phalanx.strategy.split.network import SplitNetwork
+from phalanx.strategy.split.partition_model import Partitioning, loaded_columns, partition_model
+from phalanx.strategy.split.step import SplitStrategy
 from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share
+from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.loop import Trainee
 from phalanx.worker.survey import survey_costs, survey_memory
-from phalanx.worker.synchronous import join_group, train_in_lockstep
 
 
 def run_split_worker(station: WorkerContext) -> Done:
@@ -56,7 +56,7 @@ def run_split_worker(station: WorkerContext) -> Done:
         columns = loaded_columns(network, agreed.places, collective.rank)
         if columns is not None:
             dataset = only_columns(dataset, *columns)
-        cut = cut_up(
+        cut = partition_model(
             network,
             agreed,
             job=job,
@@ -66,7 +66,7 @@ def run_split_worker(station: WorkerContext) -> Done:
         )
         del network
         own = SplitNetwork(cut, collective, optimizer=job.optimizer, seed=job.seed)
-        split = Split(
+        split = SplitStrategy(
             own,
             collective,
             make_group=lambda ranks: join_group(
@@ -121,7 +121,7 @@ def agree(
     *,
     job: JobSpec,
     precision: Precision,
-) -> tuple[Agreed, Choice]:
+) -> tuple[Partitioning, Choice]:
     """Measure together, and let the chief decide for all.
 
     Raises:
@@ -151,7 +151,7 @@ def agree(
     found = broadcast_from_chief(collective, lambda: _decide(spec, question))
     assert found is not None
     choice = msgspec.json.decode(found.metadata["choice"], type=Choice)
-    return Agreed(graph, forms, choice.places, costs), choice
+    return Partitioning(graph, forms, choice.places, costs), choice
 
 
 def _decide(spec: SplitSpec, question: Question) -> ChiefData:
@@ -159,7 +159,7 @@ def _decide(spec: SplitSpec, question: Question) -> ChiefData:
 
 
 def announce(
-    station: WorkerContext, collective: Collective, agreed: Agreed, choice: Choice
+    station: WorkerContext, collective: Collective, agreed: Partitioning, choice: Choice
 ) -> None:
     """Tell the controller where everything goes, and what is expected of it."""
     if collective.rank != 0:
@@ -195,9 +195,9 @@ def announce(
     station.control.send(Placement(msgspec.json.encode(event)))
 
 
-def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> SplitFacts:
+def facts_of(network: SplitNetwork, collective: Collective, agreed: Partitioning) -> SplitFacts:
     """What this worker sent, by kind and receiver, and what the system's own counters say."""
-    posts = network.relay.posts
+    posts = network.runner.p2p
     return SplitFacts(
         rank=collective.rank,
         parts=[
@@ -211,8 +211,8 @@ def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> S
             )
             for (kind, peer), size in sorted(posts.traffic.items())
         ],
-        steps=network.relay.steps,
-        samples=network.relay.samples,
+        steps=network.runner.steps,
+        samples=network.runner.samples,
         socket_bytes=stream_bytes(),
     )
 

@@ -16,9 +16,9 @@ from phalanx.peer.ddp.learner import PlainLearner
 from phalanx.peer.ddp.step import DdpSteps
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
+from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.loop import Trainee
 from phalanx.worker.replica import agree_on_precision, first_batch
-from phalanx.worker.synchronous import join_group, train_in_lockstep
 
 
 def run_ddp_role(station: WorkerContext) -> Done:

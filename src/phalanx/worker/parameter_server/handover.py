@@ -30,11 +30,9 @@ from phalanx.engine.replica import Replica
 from phalanx.paramserver.shard import Shard
 from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
+from phalanx.spec.optimize import OptimizerSpec
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.rate import Ramp
-
-# What the update rules remember of the direction in which parameters were moving.
-_MOMENTUM = frozenset({"momentum_buffer", "exp_avg"})
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,21 @@ class PhaseEntry:
         return self.position.updates if self.position is not None and self.carries else -1
 
 
-def scale_momentum(state: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+def scale_momentum(
+    state: Mapping[str, Tensor], factor: float, spec: OptimizerSpec
+) -> dict[str, Tensor]:
     """Scale the momentum in an optimiser's state."""
     if factor == 1.0:
         return dict(state)
-    return {name: one * factor if name in _MOMENTUM else one for name, one in state.items()}
+    slot = spec.kind.momentum
+    return {name: one * factor if name == slot else one for name, one in state.items()}
 
 
 def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
     """Give a server in this process its slice of the optimiser's state."""
     if replica.optimizer is not None:
         part = slice_state(replica.optimizer.state(), bounds)
-        shard.updater.load_state(scale_momentum(part, factor))
+        shard.updater.load_state(scale_momentum(part, factor, replica.optimizer.spec))
 
 
 def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:

@@ -74,14 +74,14 @@ class TicketTrainer:
         seen = self._client.samples_seen
         self._slept_s = self._slowdown.wait(seen / (total * self._context.job.epochs))
         self._seen_at[ticket] = self._client.samples_seen
-        for pushed in self._push_pull.step(batch, ticket):
+        for pushed in self._push_pull.push(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
         self._context.profiler.step_done()
 
     def settle(self) -> None:
         """Wait for the push that is on its way, if there is one."""
-        for pushed in self._push_pull.settle():
+        for pushed in self._push_pull.drain():
             self._complete(pushed, input_s=0.0)
 
     def record_wait(self, what: str, duration_s: float, *, wait_s: float) -> None:

@@ -213,7 +213,7 @@ class ParameterServerWorker:
         context.control.send(
             Ready(
                 num_samples=dataset.epoch_samples,
-                portions=dataset.portions,
+                portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
             )
@@ -356,7 +356,7 @@ class ParameterServerWorker:
             dataset.epoch_samples,
             global_batch=job.global_batch,
             num_parts=job.workers,
-            portions=dataset.portions,
+            portions=dataset.quota,
         )
         return TicketLoader(self._context, dataset, plan)
 

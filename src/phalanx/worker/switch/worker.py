@@ -22,13 +22,12 @@ from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import phase_job, strategy_of
+from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.allreduce import Allreduce
-from phalanx.strategy.base import Strategy
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.phases import Begin, Begun, Idle
@@ -38,6 +37,7 @@ from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import Slowdown
+from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.parameter_server import handover
 from phalanx.worker.parameter_server.evaluator import run_evaluator
@@ -48,7 +48,6 @@ from phalanx.worker.parameter_server.worker import ParameterServerWorker
 from phalanx.worker.rate import ramp_into
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.switch.window_stats import WindowStats
-from phalanx.worker.synchronous import join_group
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -160,7 +159,7 @@ class _Group:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._number = -1
-        self._spec: LockstepSpec | None = None
+        self._spec: StrategySpec | None = None
         self.collective: Collective | None = None
         self.strategy: Strategy | None = None
 
@@ -174,7 +173,7 @@ class _Group:
             self.collective = join_group(self._context, f"workers/{number}")
         return self.collective
 
-    def attach(self, spec: LockstepSpec, replica: Replica, *, equal: bool) -> Strategy:
+    def attach(self, spec: StrategySpec, replica: Replica, *, equal: bool) -> Strategy:
         """Return the phase's strategy; the one before goes on if nothing about it changes.
 
         Args:
@@ -238,7 +237,7 @@ class SwitchingWorker:
                 return Done(times=self._context.metrics.times(sent_bytes=0))
             if not isinstance(order, Begin):
                 continue  # of the phase before, and too late
-            serving = isinstance(strategy_of(self._context.job, order.phase), ParameterServerSpec)
+            serving = strategy_of(self._context.job, order.phase).updates_on_servers
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
@@ -253,7 +252,6 @@ class SwitchingWorker:
         equal = self._served is not None
         self._take_back(collective)
         self._checkpointer.copy_staged(serving=False)
-        assert isinstance(phase.job.strategy, LockstepSpec)
         strategy = self._group.attach(phase.job.strategy, replica, equal=equal)
         self._window = self._make_window(strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
@@ -336,13 +334,7 @@ class SwitchingWorker:
         Servers in their own processes read it; with one worker there is no other copy.
         """
         job, switch = self._context.job, self._switch
-        strategies = [phase.strategy for phase in switch.resolved]
-        if switch.straggler is not None:
-            strategies.append(switch.straggler.loosen_to)
-        apart = any(
-            isinstance(one, ParameterServerSpec) and one.servers != "colocated"
-            for one in strategies
-        )
+        apart = job.processes.servers > 0
         return switch.handover == "restart" or apart or job.workers == 1
 
     def _next_is_same(self, loop: TrainLoop, order: Begin) -> bool:
@@ -400,7 +392,9 @@ class SwitchingWorker:
         factor = momentum_factor(self._context.job, asynchronous=False)
         if factor != 1.0:
             assert replica.optimizer is not None
-            changed = handover.scale_momentum(replica.optimizer.state(), factor)
+            changed = handover.scale_momentum(
+                replica.optimizer.state(), factor, self._context.job.optimizer
+            )
             replica.optimizer.load_state(changed)
 
     def _make_window(self, strategy: Strategy, collective: Collective) -> WindowStats | None:
@@ -412,7 +406,7 @@ class SwitchingWorker:
             self._context.control,
             collective,
             every=self._switch.auto.every,
-            gauge=strategy.gauge if isinstance(strategy, Allreduce) else None,
+            gauge=strategy.noise,
         )
 
     def _take_sums(self, position: Position) -> None:
