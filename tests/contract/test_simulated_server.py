@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.paramserver import shard as real
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shard import Arrival, Shard
+from phalanx.paramserver.shard import PushedSegment, Shard
 from phalanx.plan import simulated_server
 from phalanx.plan.simulated_server import SimulatedServer
 from phalanx.protocol.rule import Rule
@@ -72,7 +72,7 @@ class Pair:
         size = self.segments[index].size
         gradient = Received(Kind.F32, torch.zeros(size).view(torch.uint8), size)
         answers = self.shard.deliver(
-            Arrival(
+            PushedSegment(
                 worker=worker,
                 clock=self.clock[worker],
                 readver=self.readver[worker],

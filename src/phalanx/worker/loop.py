@@ -15,7 +15,6 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch, Dataset, train_batches
-from phalanx.engine.schedule import learning_rate
 from phalanx.engine.spans import spanned
 from phalanx.observe.sampler import Sampler
 from phalanx.records import events
@@ -32,13 +31,13 @@ from phalanx.worker.checkpoint import NEWEST
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
-from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, Share, evaluate, judge_of, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.learner import Learner
+from phalanx.worker.metrics import WorkerMetrics, record_standstill, record_step
 from phalanx.worker.profile import EpochProfiler
-from phalanx.worker.steps import record_standstill, record_step
-from phalanx.worker.tally import Tally
+from phalanx.worker.rate import Rate
+from phalanx.worker.switch.window_stats import WindowStats
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Reporting:
 
     log: EventLog
     control: ControlClient
-    tally: Tally
+    metrics: WorkerMetrics
     profiler: EpochProfiler
     sampler: Sampler
     run: RunDir
@@ -74,7 +73,7 @@ class TrainLoop:
         checkpointer: Writes the chief's checkpoints.
         reporting: Where facts go.
         position: Where to begin; None: at the beginning of the job.
-        council: Where the workers agree now and then whether to end the phase; None: they do not.
+        window: Where the workers agree now and then whether to end the phase; None: they do not.
         slowdown: What the job injects into this worker, as it stands from earlier phases.
     """
 
@@ -86,7 +85,7 @@ class TrainLoop:
         checkpointer: AsyncCheckpointer,
         reporting: Reporting,
         position: Position | None = None,
-        council: Council | None = None,
+        window: WindowStats | None = None,
         slowdown: Slowdown | None = None,
     ) -> None:
         self._job = job
@@ -98,15 +97,16 @@ class TrainLoop:
         self._checkpointer = checkpointer
         self._log = reporting.log
         self._control = reporting.control
-        self._tally = reporting.tally
+        self._metrics = reporting.metrics
         self._profiler = reporting.profiler
         self._sampler = reporting.sampler
         self._run = reporting.run
         self._val_metrics: dict[str, float] = {}
         self._epoch_size = trainee.dataset.epoch_samples
+        self._rate = Rate(job, samples_per_epoch=self._epoch_size)
         self._position = position or Position()
         self._position.num_workers = trainee.collective.size
-        self._council = council
+        self._window = window
         self._slowdown = slowdown or Slowdown(job.inject, rank=trainee.collective.rank)
 
     @property
@@ -132,10 +132,10 @@ class TrainLoop:
             )
             return
         position = msgspec.json.decode(found.metadata["position"], type=Position)
-        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._tally)
+        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._metrics)
         position.num_workers = self._collective.size
         self._position = position
-        self._tally.step = position.updates
+        self._metrics.step = position.updates
         self._record_as_chief(
             events.Resumed(
                 path=found.metadata["path"], epoch=position.epoch, samples=position.samples
@@ -159,7 +159,7 @@ class TrainLoop:
             if not self._train_epoch(limit):
                 return
             self._end_epoch()
-            if self._council is not None and self._council.has_turned:
+            if self._window is not None and self._window.has_ended:
                 return
 
     def leave(self, *, settle: bool) -> dict[str, torch.Tensor]:
@@ -176,7 +176,7 @@ class TrainLoop:
 
     def state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint would hold now, live; all workers call it together."""
-        return collect_state(self._replica, self._strategy, self._collective, self._tally)
+        return collect_state(self._replica, self._strategy, self._collective, self._metrics)
 
     def conclude(self, *, precision: str, startup_s: float) -> Outcome:
         """Measure the test part; what the run came to, all of it written down."""
@@ -195,11 +195,11 @@ class TrainLoop:
 
     def _train_epoch(self, limit: Limit | None) -> bool:
         """Train to the end of the epoch; False: stopped before it."""
-        position, tally = self._position, self._tally
-        tally.begin_epoch(
+        position, metrics = self._position, self._metrics
+        metrics.begin_epoch(
             position.epoch, total=self._epoch_size, resumed=position.epoch_samples > 0
         )
-        tally.activity = "training"
+        metrics.activity = "training"
         self._sampler.mark("begin")
         begin = time.perf_counter()
         with train_batches(
@@ -233,13 +233,7 @@ class TrainLoop:
         """Train on one batch; True: the workers agreed to end the phase here."""
         position = self._position
         slept_s = self._slowdown.wait(position.samples / (self._epoch_size * self._job.epochs))
-        lr = learning_rate(
-            self._job.schedule,
-            peak=self._job.optimizer.lr,
-            samples_seen=position.samples,
-            total_samples=self._epoch_size * self._job.epochs,
-            samples_per_epoch=self._epoch_size,
-        )
+        lr = self._rate(position.samples)
         facts = self._strategy.step(batch, lr=lr, step_index=position.updates)
         facts = self._slowdown.count(facts, slept_s)
         position.samples += batch.global_count
@@ -247,7 +241,7 @@ class TrainLoop:
         position.updates += 1
         record_step(
             self._log,
-            self._tally,
+            self._metrics,
             facts,
             epoch=position.epoch,
             step=position.updates,
@@ -255,19 +249,19 @@ class TrainLoop:
             input_s=input_s,
             sent_bytes=self._collective.sent_bytes,
         )
-        return self._council is not None and self._council.meet(facts, position, lr=lr)
+        return self._window is not None and self._window.observe(facts, position, lr=lr)
 
     def _end_epoch(self) -> None:
         """Measure, record and save what the epoch came to."""
-        position, tally = self._position, self._tally
+        position, metrics = self._position, self._metrics
         self._settle()
         self._sampler.mark("end")
         self._split_exchange_time()
         train = reduce_measures(
             self._collective,
-            tally.epoch_loss_sum,
-            tally.epoch_correct,
-            tally.epoch_samples,
+            metrics.epoch_loss_sum,
+            metrics.epoch_correct,
+            metrics.epoch_samples,
             duration_s=position.train_s,
         )
         position.train_loss, position.train_accuracy = train.loss, train.accuracy
@@ -297,7 +291,7 @@ class TrainLoop:
         self._position.train_s += duration_s
         record_standstill(
             self._log,
-            self._tally,
+            self._metrics,
             epoch=self._position.epoch,
             what="settle",
             duration_s=duration_s,
@@ -309,15 +303,15 @@ class TrainLoop:
         The worker that arrives last at an exchange waits for nobody: its time is the communication,
         and what the others spent beyond it they waited.
         """
-        tally = self._tally
-        own = torch.tensor(tally.exchanges, dtype=torch.float64)
+        metrics = self._metrics
+        own = torch.tensor(metrics.exchanges, dtype=torch.float64)
         shared = own.clone()
         self._collective.all_reduce(shared, "min")
-        tally.wait_s += (own - shared).sum().item()
-        tally.exchanges = []
+        metrics.spent.wait_s += (own - shared).sum().item()
+        metrics.exchanges = []
 
     def _measure(self, part: str) -> Measures:
-        self._tally.activity = f"measuring {part}"
+        self._metrics.activity = f"measuring {part}"
         data = self._dataset.test if part == "test" else self._dataset.validation
         measures = evaluate(
             self._replica, self._collective, data, self._share, judge=judge_of(self._dataset)
@@ -355,7 +349,7 @@ class TrainLoop:
             train_accuracy=position.train_accuracy,
             val_loss=position.val_loss,
             val_accuracy=position.val_accuracy,
-            lr=self._tally.lr,
+            lr=self._metrics.lr,
             train_s=position.train_s,
         )
         self._record_as_chief(
@@ -388,7 +382,7 @@ class TrainLoop:
         begin = time.perf_counter()
         if self._position.epoch_samples > 0:
             self._strategy.synchronize()
-        state = collect_state(self._replica, self._strategy, self._collective, self._tally)
+        state = collect_state(self._replica, self._strategy, self._collective, self._metrics)
         # The one before may still be on its way.
         wait_for_chief(self._collective, self._checkpointer.wait)
         if self._is_chief:
@@ -396,7 +390,7 @@ class TrainLoop:
 
     def times(self) -> WorkTimes:
         """Where this worker's time went, once the job is over."""
-        return self._tally.times(sent_bytes=self._collective.sent_bytes)
+        return self._metrics.times(sent_bytes=self._collective.sent_bytes)
 
     def _outcome(self, test: Measures | None, *, precision: str, startup_s: float) -> Outcome:
         position = self._position

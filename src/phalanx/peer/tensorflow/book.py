@@ -20,7 +20,7 @@ from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome
 from phalanx.wire.phases import Limit
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Book:
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         position: Position,
         *,
         num_samples: int,

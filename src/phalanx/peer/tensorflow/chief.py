@@ -29,8 +29,8 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.facts import ServerFacts, StalenessFacts
 from phalanx.wire.phases import Limit
 from phalanx.wire.tickets import TicketPlan
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.rate import Rate
-from phalanx.worker.station import Station
 
 # Tickets on their way per worker: one at work, the next one waiting for it, and one to spare.
 _AHEAD = 3
@@ -60,7 +60,7 @@ class ServingLoop:
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         dataset: Dataset,
         *,
         network: Network,
@@ -239,7 +239,7 @@ class ServingLoop:
             total=self._dataset.train.num_samples,
             resumed=position.epoch_samples > 0,
         )
-        self._station.tally.activity = "training" if what == "begin" else "between epochs"
+        self._station.metrics.activity = "training" if what == "begin" else "between epochs"
         for rank in range(self._job.workers):
             tell(self._station, f"worker-{rank}", moment)
 

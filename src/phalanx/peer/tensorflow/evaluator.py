@@ -15,14 +15,14 @@ from phalanx.store.numpy_tensors import NumpyAdapter
 from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.serving import Finish
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 CHIEF = "chief-0"
 LOOK_FILE = "servers/look.safetensors"
 _BATCH = 256
 
 
-def run_evaluator(station: Station, dataset: Dataset) -> Done:
+def run_evaluator(station: WorkerContext, dataset: Dataset) -> Done:
     """Measure when asked, until the phase is over."""
     evaluator = _Evaluator(station, dataset)
     station.record_start(station.job.precision, "as the job says")
@@ -35,7 +35,7 @@ def run_evaluator(station: Station, dataset: Dataset) -> Done:
 
 
 class _Evaluator:
-    def __init__(self, station: Station, dataset: Dataset) -> None:
+    def __init__(self, station: WorkerContext, dataset: Dataset) -> None:
         self._station = station
         self._dataset = dataset
         self._store = station.open_store(NumpyAdapter())
@@ -47,7 +47,7 @@ class _Evaluator:
         self._stored: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
 
     def measure(self, ask: Ask) -> Answer:
-        self._station.tally.activity = f"measuring {ask.part}"
+        self._station.metrics.activity = f"measuring {ask.part}"
         found = self._store.load(LOOK_FILE)
         self._network.load_state(found.tensors, optimizer=False)
         begin = time.perf_counter()

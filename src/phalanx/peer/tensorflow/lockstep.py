@@ -31,10 +31,10 @@ from phalanx.peer.tensorflow.profile import StepProfiler
 from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
 from phalanx.strategy.base import StepFacts
 from phalanx.wire.phases import Limit
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import Slowdown
+from phalanx.worker.metrics import record_standstill, record_step
 from phalanx.worker.rate import Rate
-from phalanx.worker.station import Station
-from phalanx.worker.steps import record_standstill, record_step
 
 _WORKER_BATCH = 256
 
@@ -51,7 +51,7 @@ class LockstepLoop:
     """
 
     def __init__(
-        self, station: Station, dataset: Dataset, group: Group, network: Network, book: Book
+        self, station: WorkerContext, dataset: Dataset, group: Group, network: Network, book: Book
     ) -> None:
         self._station = station
         self._job = station.job
@@ -108,7 +108,7 @@ class LockstepLoop:
         self._book.position.train_s += duration_s
         record_standstill(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             epoch=self._book.position.epoch,
             what="settle",
             duration_s=duration_s,
@@ -121,7 +121,7 @@ class LockstepLoop:
         return self._sent_bytes
 
     def _train_epoch(self, limit: Limit | None) -> None:
-        position, tally = self._book.position, self._station.tally
+        position, tally = self._book.position, self._station.metrics
         total = self._dataset.train.num_samples
         tally.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
         tally.activity = "training"
@@ -191,7 +191,7 @@ class LockstepLoop:
         self._sent_bytes += self._sent_per_step
         record_step(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             facts,
             epoch=position.epoch,
             step=position.updates,
@@ -248,7 +248,7 @@ class LockstepLoop:
             )
 
     def _end_epoch(self) -> None:
-        tally = self._station.tally
+        tally = self._station.metrics
         self.settle()
         self._station.sampler.mark("end")
         sums = self._group.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
@@ -271,7 +271,7 @@ class LockstepLoop:
 
     def _keep_sums(self) -> None:
         """Put the sums of the epoch in progress, over all workers, into the position."""
-        tally, position = self._station.tally, self._book.position
+        tally, position = self._station.metrics, self._book.position
         if position.epoch_samples == 0:
             return
         sums = self._group.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
@@ -285,7 +285,7 @@ class LockstepLoop:
         self._keep_sums()
 
     def _measure(self, name: str, part: Part) -> Measures:
-        self._station.tally.activity = f"measuring {name}"
+        self._station.metrics.activity = f"measuring {name}"
         begin = time.perf_counter()
         if name not in self._stored:
             self._stored[name] = hold(part)
@@ -306,9 +306,9 @@ class LockstepLoop:
         The worker that arrives last at an exchange waits for nobody: its time is the communication,
         and what the others spent beyond it they waited.
         """
-        tally = self._station.tally
+        tally = self._station.metrics
         own = np.array(tally.exchanges)
-        tally.wait_s += float((own - self._group.least(own)).sum())
+        tally.spent.wait_s += float((own - self._group.least(own)).sum())
         tally.exchanges = []
 
 

@@ -20,7 +20,7 @@ from phalanx.records.improvement import may_stop
 from phalanx.records.position import Position
 from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.wire.peers import Relayed
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 EVALUATOR = "evaluator-0"
 # What a look adds to the position of the run.
@@ -59,7 +59,9 @@ class Looking:
         book: The run so far.
     """
 
-    def __init__(self, station: Station, dataset: Dataset, network: Network, book: Book) -> None:
+    def __init__(
+        self, station: WorkerContext, dataset: Dataset, network: Network, book: Book
+    ) -> None:
         self._station = station
         self._job = station.job
         self._dataset = dataset

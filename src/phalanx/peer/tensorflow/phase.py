@@ -29,8 +29,8 @@ from phalanx.spec.phases import phase_job
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.peers import Note
 from phalanx.wire.phases import Begin, Begun, Idle
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.rate import Ramp, Rate, ramp_into
-from phalanx.worker.station import Station
 
 # How lines of its errors begin that say where, not what.
 _UNTELLING = ("Graph execution error", "Detected at", "File ", "<stack traces", "[[", "at ")
@@ -43,13 +43,13 @@ _LOST_PEER = (
 )
 
 
-def run_phase(station: Station) -> Done:
+def run_phase(station: WorkerContext) -> Done:
     """Do this process's part of the phase that the controller names."""
     # Its reports on every settings object would bury what a reader of the log looks for.
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
     _limit_threads(station)
-    station.tally.activity = "reading data"
+    station.metrics.activity = "reading data"
     dataset = station.open_data()
     station.control.send(Idle(dataset.train.num_samples))
     begin = _await_begin(station)
@@ -66,7 +66,7 @@ def run_phase(station: Station) -> Done:
         raise EngineError(f"TensorFlow failed: {_first_line(error)}") from error
 
 
-def _await_begin(station: Station) -> Begin:
+def _await_begin(station: WorkerContext) -> Begin:
     # Waits until Begin or the end of this process: the lifelines see to that.
     early = []
     while not isinstance(word := station.control.inbox.get(), Begin):
@@ -76,7 +76,7 @@ def _await_begin(station: Station) -> Begin:
     return word
 
 
-def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
+def _run_role(station: WorkerContext, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
     if not station.job.strategy.updates_on_servers:
         return _run_lockstep(station, dataset, begin)
     match station.spec.role:
@@ -88,10 +88,10 @@ def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | Non
             return run_servant(station, dataset, begin)
 
 
-def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
+def _run_lockstep(station: WorkerContext, dataset: Dataset, begin: Begin) -> Done:
     """Train as one of the workers that step together."""
     job, spec = station.job, station.spec
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     if job.worker_processes > 1:
         names = [f"worker-{rank}" for rank in range(job.worker_processes)]
         tf_config, port = meet(station, names, group=begin.group)
@@ -128,14 +128,14 @@ def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
         regularisation=network.regularisation(),
     )
     group.total([0.0])
-    return Done(times=station.tally.times(sent_bytes=loop.sent_bytes), outcome=outcome)
+    return Done(times=station.metrics.times(sent_bytes=loop.sent_bytes), outcome=outcome)
 
 
-def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
+def _run_chief(station: WorkerContext, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
     """Train by giving orders to the workers of a parameter server."""
     job, spec = station.job, station.spec
     serving = station.serving
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     tf_config, port = meet(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     assert isinstance(serving.servers, int), "refused by the job's validator"
@@ -184,7 +184,7 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
 
 
 def _hand_over(
-    station: Station, book: Book, loop: LockstepLoop, network: Network, *, chief: bool
+    station: WorkerContext, book: Book, loop: LockstepLoop, network: Network, *, chief: bool
 ) -> Done:
     """End the phase: the next one has processes of its own, and begins with a checkpoint."""
     loop.leave()
@@ -193,7 +193,7 @@ def _hand_over(
         book.save(network.state(), order=network.order, pin=True)
     station.control.send(
         PhaseOver(
-            times=station.tally.times(sent_bytes=loop.sent_bytes),
+            times=station.metrics.times(sent_bytes=loop.sent_bytes),
             position=msgspec.json.encode(book.position),
         )
     )
@@ -205,16 +205,16 @@ def _turn_page(book: Book) -> None:
     book.position.phase_begin = book.position.samples
 
 
-def _take_sums(station: Station, position: Position, *, chief: bool) -> None:
+def _take_sums(station: WorkerContext, position: Position, *, chief: bool) -> None:
     """The sums of an epoch in progress go on with the chief's."""
     if chief:
-        station.tally.epoch_loss_sum = position.epoch_loss_sum
-        station.tally.epoch_correct = position.epoch_correct
-        station.tally.epoch_samples = position.epoch_samples
-    station.tally.step = position.updates
+        station.metrics.epoch_loss_sum = position.epoch_loss_sum
+        station.metrics.epoch_correct = position.epoch_correct
+        station.metrics.epoch_samples = position.epoch_samples
+    station.metrics.step = position.updates
 
 
-def _limit_threads(station: Station) -> None:
+def _limit_threads(station: WorkerContext) -> None:
     threads, job = station.spec.threads, station.job
     in_process = job.strategy.in_process
     tf.config.threading.set_intra_op_parallelism_threads(

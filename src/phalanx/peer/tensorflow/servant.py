@@ -25,14 +25,14 @@ from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.phases import Begin
 from phalanx.wire.serving import Finish
-from phalanx.worker.station import Station
-from phalanx.worker.steps import record_step
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.metrics import record_step
 
 RANK_FILE = "rank"
 DATA_LINK = "data"
 
 
-def cluster_names(station: Station) -> list[str]:
+def cluster_names(station: WorkerContext) -> list[str]:
     """The processes of a parameter server's cluster."""
     strategy = station.job.strategy
     assert isinstance(strategy, ParameterServerSpec)
@@ -41,9 +41,9 @@ def cluster_names(station: Station) -> list[str]:
     return ["chief-0", *servers, *(f"worker-{rank}" for rank in range(station.job.workers))]
 
 
-def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
+def run_servant(station: WorkerContext, dataset: Dataset, begin: Begin) -> Done:
     """Serve TensorFlow's chief until the phase is over."""
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     tf_config, port = meet(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     with TemporaryDirectory(prefix="phalanx-") as folder:
@@ -53,7 +53,7 @@ def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
         server = _serve(station.spec.threads)
         port.close()
         station.record_start(station.job.precision, "as the job says")
-        station.tally.activity = "serving"
+        station.metrics.activity = "serving"
         recorder = _Recorder(station, dataset)
         # Waits until Finish or the end of this process: the lifelines see to that.
         while not isinstance(word := station.control.inbox.get(), Finish):
@@ -63,7 +63,7 @@ def run_servant(station: Station, dataset: Dataset, begin: Begin) -> Done:
         del server
     if station.spec.role != "worker":
         return Done()
-    return Done(times=station.tally.times(sent_bytes=recorder.sent_bytes))
+    return Done(times=station.metrics.times(sent_bytes=recorder.sent_bytes))
 
 
 def _serve(threads: int) -> tf.distribute.Server:
@@ -83,7 +83,7 @@ def _serve(threads: int) -> tf.distribute.Server:
 class _Recorder:
     """Writes down what the chief says about this worker."""
 
-    def __init__(self, station: Station, dataset: Dataset) -> None:
+    def __init__(self, station: WorkerContext, dataset: Dataset) -> None:
         self._station = station
         self._dataset = dataset
         self.sent_bytes = 0
@@ -96,8 +96,8 @@ class _Recorder:
             case Moment():
                 self._station.sampler.mark(word.what)
                 if word.what == "begin":
-                    self._station.tally.activity = "training"
-                    self._station.tally.begin_epoch(
+                    self._station.metrics.activity = "training"
+                    self._station.metrics.begin_epoch(
                         word.epoch, total=word.total, resumed=word.resumed
                     )
 
@@ -116,7 +116,7 @@ class _Recorder:
         self.sent_bytes += row.sent_bytes
         record_step(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             facts,
             epoch=row.epoch,
             step=row.ticket,

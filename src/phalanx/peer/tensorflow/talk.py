@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from phalanx.wire.peers import Relay, Relayed
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
 class _Word(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -83,7 +83,7 @@ class Present(_Word, frozen=True):
 Word = Steps | Moment | Ask | Answer | Present
 
 
-def tell(station: Station, process: str, word: Word) -> None:
+def tell(station: WorkerContext, process: str, word: Word) -> None:
     """Say something to another process."""
     station.control.send(Relay(process, msgspec.msgpack.encode(word)))
 

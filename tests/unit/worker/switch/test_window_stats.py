@@ -1,4 +1,4 @@
-"""Where workers agree: all of them stop at the same step, and the noise comes out as planted."""
+"""Statistics of a window: all workers stop at the same step, and the noise comes out as planted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.records.position import Position
 from phalanx.strategy.allreduce import GradNoiseGauge
 from phalanx.strategy.base import StepFacts
 from phalanx.wire.phases import Turn, Window
-from phalanx.worker.council import Council
+from phalanx.worker.switch.window_stats import WindowStats
 from support.ranks import run_ranks
 
 SIZE = 4000
@@ -39,21 +39,23 @@ def step(num_samples: int = 8, loss: float = 0.5, compute_s: float = 0.1) -> Ste
     )  # fmt: skip
 
 
-def council(channel: Channel, group: Collective, gauge: GradNoiseGauge | None = None) -> Council:
-    return Council(channel, group, every=3, gauge=gauge)  # type: ignore[arg-type]
+def window_stats(
+    channel: Channel, group: Collective, gauge: GradNoiseGauge | None = None
+) -> WindowStats:
+    return WindowStats(channel, group, every=3, gauge=gauge)  # type: ignore[arg-type]
 
 
 def test_all_workers_turn_at_the_window_after_the_chief_was_told() -> None:
     def body(group: Collective) -> tuple[list[bool], list[Window], bool]:
         channel = Channel()
-        meetings = council(channel, group)
+        stats = window_stats(channel, group)
         turned = []
         for number in range(9):
             if number == 4 and group.rank == 0:
                 channel.inbox.put(Turn(stay=True))
             facts = step(num_samples=8 + group.rank, compute_s=0.1 * (1 + group.rank))
-            turned.append(meetings.meet(facts, Position(samples=25 * number), lr=0.1))
-        return turned, channel.said, meetings.stays
+            turned.append(stats.observe(facts, Position(samples=25 * number), lr=0.1))
+        return turned, channel.said, stats.same_strategy
 
     results = run_ranks(3, body)
     for turned, _, stays in results:
@@ -72,7 +74,7 @@ def measured(sizes: Sequence[int], *, variance: float, signal: float, rounds: in
 
     def body(group: Collective) -> list[Window]:
         channel, gauge = Channel(), GradNoiseGauge()
-        meetings = council(channel, group, gauge)
+        stats = window_stats(channel, group, gauge)
         generator = torch.Generator().manual_seed(group.rank)
         truth = torch.full((SIZE,), (signal / SIZE) ** 0.5)
         count, total = sizes[group.rank], sum(sizes)
@@ -85,7 +87,7 @@ def measured(sizes: Sequence[int], *, variance: float, signal: float, rounds: in
                 gauge.read_own(part)
             group.all_reduce(own)
             gauge.read_sum(own, num_samples=count, global_count=total)
-            meetings.meet(step(num_samples=count), Position(samples=number), lr=0.1)
+            stats.observe(step(num_samples=count), Position(samples=number), lr=0.1)
         return channel.said
 
     return run_ranks(len(sizes), body)[0]
@@ -102,10 +104,10 @@ def test_noise_and_signal_are_recovered_for_any_shares(sizes: Sequence[int]) -> 
 def test_one_worker_alone_knows_no_noise() -> None:
     channel = Channel()
     gauge = GradNoiseGauge()
-    meetings = council(channel, SoloCollective(), gauge)
+    stats = window_stats(channel, SoloCollective(), gauge)
     for _ in range(3):
         gradient = torch.ones(5)
         gauge.read_own(gradient)
         gauge.read_sum(gradient, num_samples=8, global_count=8)
-        meetings.meet(step(), Position(), lr=0.1)
+        stats.observe(step(), Position(), lr=0.1)
     assert (channel.said[0].noise, channel.said[0].signal) == (0.0, 0.0)

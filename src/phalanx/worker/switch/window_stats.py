@@ -1,8 +1,8 @@
-"""Where the workers of a lockstep phase agree: every few steps they put a few numbers together.
+"""All-reduce step statistics every few steps, and the chief's request to end the phase.
 
 One small all-reduce per window carries what each worker measured (time, samples, loss, the length
-of its own gradient) and whether the chief has been told to turn. All see the same sums, so all of
-them end the phase at the same step, and the chief tells the controller what they found.
+of its own gradient) and whether the chief was asked to end the phase. All ranks see the same sums,
+so all of them stop at the same step; the chief sends the statistics to the controller.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _LEAVE, _STAY = 1.0, 2.0
 
 
 class GradientGauge(Protocol):
-    """What a strategy can tell about the gradients of one step."""
+    """Measure the gradients of one step, inside a strategy."""
 
     def arm(self) -> None:
         """Measure in the next step."""
 
     def take(self) -> tuple[float, float]:
-        """Squared lengths of this worker's own mean gradient and of that of all workers."""
+        """Return the squared lengths of this worker's mean gradient and of that of all workers."""
 
 
 @dataclass
@@ -41,11 +41,11 @@ class _Sums:
     num_steps: int = 0
 
 
-class Council:
-    """The meetings of one worker's phase.
+class WindowStats:
+    """Collect one worker's steps and share them at the end of each window.
 
     Args:
-        control: Where the chief hears and speaks.
+        control: Where the chief is asked to end the phase, and reports.
         collective: The group.
         every: Steps per window.
         gauge: Measures gradients; None: the strategy cannot.
@@ -64,14 +64,14 @@ class Council:
         self._every = every
         self._gauge = gauge
         self._sums = _Sums()
-        self._told = 0.0
-        self.has_turned = False
+        self._asked = 0.0
+        self.has_ended = False
         """Whether the workers have agreed to end the phase."""
-        self.stays = False
-        """Whether they go on with the same strategy then."""
+        self.same_strategy = False
+        """Whether the next phase has the same strategy."""
 
-    def meet(self, facts: StepFacts, position: Position, *, lr: float) -> bool:
-        """Note a step; at the end of a window, agree. True: the phase ends here."""
+    def observe(self, facts: StepFacts, position: Position, *, lr: float) -> bool:
+        """Add a step; at the end of a window, share it. True: the phase ends here."""
         sums = self._sums
         sums.compute_s += facts.forward_s + facts.backward_s
         sums.exchange_s += facts.exchange_s
@@ -84,12 +84,12 @@ class Council:
         if sums.num_steps < self._every:
             return False
         self._sums = _Sums()
-        return self._agree(sums, facts, position, lr)
+        return self._share(sums, facts, position, lr)
 
-    def _agree(self, sums: _Sums, facts: StepFacts, position: Position, lr: float) -> bool:
+    def _share(self, sums: _Sums, facts: StepFacts, position: Position, lr: float) -> bool:
         rank, size = self._collective.rank, self._collective.size
         own_squared, mean_squared = self._gauge.take() if self._gauge is not None else (0.0, 0.0)
-        # A worker without samples in the measured step knows nothing of its gradient.
+        # A worker without samples in the measured step has no gradient to measure.
         measured = facts.num_samples > 0 and mean_squared > 0
         table = torch.zeros(size, 6, dtype=torch.float64)
         table[rank] = torch.tensor(
@@ -103,10 +103,13 @@ class Council:
             ],
             dtype=torch.float64,
         )
-        shared = torch.cat([table.flatten(), torch.tensor([self._hear()], dtype=torch.float64)])
+        shared = torch.cat(
+            [table.flatten(), torch.tensor([self._read_inbox()], dtype=torch.float64)]
+        )
         self._collective.all_reduce(shared)
-        table, told = shared[:-1].view(size, 6), float(shared[-1])
-        self.has_turned, self.stays = told > 0, told == _STAY
+        table, asked = shared[:-1].view(size, 6), float(shared[-1])
+        # Only the chief adds to it, so that the sum is what the chief was asked.
+        self.has_ended, self.same_strategy = asked > 0, asked == _STAY
         if rank == 0:
             noise, signal = _noise_and_signal(table, mean_squared)
             num_samples = table[:, 2]
@@ -124,19 +127,19 @@ class Council:
                     lr=lr,
                 )
             )
-        return self.has_turned
+        return self.has_ended
 
-    def _hear(self) -> float:
-        """What the chief has been told; nothing, on the others."""
+    def _read_inbox(self) -> float:
+        """Return what the chief has been asked; nothing, on the others."""
         while self._collective.rank == 0 and not self._control.inbox.empty():
             order = self._control.inbox.get()
             assert isinstance(order, Turn), f"{order} is not for a worker in a lockstep phase"
-            self._told = _STAY if order.stay else _LEAVE
-        return self._told
+            self._asked = _STAY if order.stay else _LEAVE
+        return self._asked
 
 
 def _noise_and_signal(table: torch.Tensor, mean_squared: float) -> tuple[float, float]:
-    """Variance per sample and squared length of the true gradient, from two sizes of batch.
+    """Compute variance per sample and squared length of the true gradient, from two sizes of batch.
 
     With b_i samples of worker i and B of all, E|g_i|² = |G|² + V/b_i and E|g|² = |G|² + V/B; the
     two equations give V and |G|² for any shares.

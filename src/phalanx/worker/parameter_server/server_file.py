@@ -1,4 +1,4 @@
-"""Save the state of a parameter server, for its successor and for checkpoints."""
+"""Write a server's state to the store, for its successor and for checkpoints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TRAVELLING_SHARE = 0.1
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server's slice at one version."""
+    """Hold a server's slice at one version."""
 
     version: int
     samples_seen: int
     parameters: torch.Tensor
     optimizer: dict[str, torch.Tensor]
     tickets: dict[int, int]
-    """Which segments of which batches it has taken; see `paramserver.ledger`."""
+    """Which segments of which batches it has taken; see `paramserver.shard.Ledger`."""
 
 
 class ServerFile:
-    """The state that one server has written down last.
+    """Keep the newest state of one server in the store.
 
     Args:
         store: Where it is.
@@ -56,7 +56,7 @@ class ServerFile:
         return self._background.wait(0.0) and time.monotonic() > self._due
 
     def write(self, state: ServerState) -> None:
-        """Replace the file in one stroke."""
+        """Replace the file at once."""
         # An older one that is still on its way must not arrive last.
         self._background.wait()
         self._write(state)
@@ -69,7 +69,7 @@ class ServerFile:
             self._write(state)
 
     def read(self) -> ServerState | None:
-        """What was written last, or nothing if there is no whole file."""
+        """Return what was written last; None: there is no whole file."""
         try:
             found = self._store.load(self._name)
             metadata, tensors = found.metadata, found.tensors
@@ -107,7 +107,7 @@ class ServerFile:
 
 
 def read_optimizer(store: TorchStore, layout: Layout) -> dict[str, torch.Tensor]:
-    """The optimiser's memory of all servers, put together as one optimiser would have it."""
+    """Return the optimiser state of all servers, put together as one optimiser would have it."""
     parts: list[dict[str, torch.Tensor]] = []
     for server in range(layout.num_servers):
         try:

@@ -1,6 +1,6 @@
-"""What every role is given, and how all processes of a run cut the model alike.
+"""Context of a process: what every role is given, and how all processes cut the model alike.
 
-Imports no framework: processes of every backend have a station.
+Imports no framework: processes of every backend have a context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phalanx.store.remote import RemoteStore
 from phalanx.store.tensors import TensorAdapter, TensorT
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 
 if TYPE_CHECKING:
     from phalanx.worker.checkpoint.torch_tensors import TorchStore
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Station:
-    """A process's place in the run."""
+class WorkerContext:
+    """Give a role its spec, its channels to the run and its data."""
 
     spec: WorkerSpec
     control: ControlClient
     log: EventLog
-    tally: Tally
+    metrics: WorkerMetrics
     started: float
     sampler: Sampler
 
@@ -89,7 +89,7 @@ class Station:
         return self.job.strategy
 
     def open_data(self) -> Dataset:
-        """The job's data set, dealt out as the job wants it; the chief records the deal."""
+        """Open the job's data set, partitioned as the job says; the chief records the partition."""
         dataset = open_dataset(
             self.job.data,
             data_root=Path(self.spec.data_root),
@@ -128,7 +128,7 @@ class Station:
         return startup_s
 
     def layout(self, num_parameters: int) -> Layout:
-        """How the model is cut over servers; the same on every process of the run."""
+        """Cut the model over servers; the same on every process of the run."""
         serving = self.serving
         return plan_shards(
             num_parameters,

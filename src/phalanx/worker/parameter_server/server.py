@@ -1,8 +1,8 @@
-"""The role of a server: owns a slice of the parameters, as a process or inside a worker.
+"""Run a parameter server, as a process or inside a worker.
 
-The server itself runs in a thread of its own; this module carries the coordinator's orders to it
-and writes its state down, so that a successor finds the optimiser's memory. The parameters of a
-lost server come from a worker.
+The server itself runs in a thread; this module carries the coordinator's orders to it and writes
+its state to the store, so that a successor finds the optimiser state. The parameters of a lost
+server come from a worker.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
 from phalanx.errors import StoreError
-from phalanx.paramserver.client import max_frame_bytes
-from phalanx.paramserver.door import Peer, Role, digest_of
+from phalanx.paramserver.connection import max_frame_bytes
+from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
@@ -41,43 +41,43 @@ from phalanx.wire.serving import (
     ServerUp,
 )
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
-from phalanx.worker.handover import (
-    Entry,
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.parameter_server.handover import (
+    PhaseEntry,
     give_to_shard,
+    scale_momentum,
     take_from_shard,
-    treat_momentum,
 )
+from phalanx.worker.parameter_server.server_file import ServerFile, ServerState
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_replica
-from phalanx.worker.serverfile import ServerFile, ServerState
-from phalanx.worker.station import Station
 
 _TICK_S = 0.25
 _CALL_LIMIT_S = 30.0
 
 
-def run_server(station: Station, entry: Entry | None = None) -> Done:
+def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     """Serve until the coordinator says that it is over.
 
     Args:
-        station: The process's place in the run.
-        entry: How it comes into a later phase; None: into a run with servers from the beginning.
+        context: Of this process.
+        start: What it begins a later phase with; None: a run with servers from the beginning.
     """
-    torch.set_num_threads(station.spec.threads)
-    station.tally.activity = "serving"
-    entry = entry or first_entry(station)
-    dataset = station.open_data()
-    replica = build_replica(station.job, dataset, rank=0, precision="fp32", optimizer=False)
-    layout = station.layout(replica.parameters.numel())
-    if station.spec.rank >= layout.num_servers:
+    torch.set_num_threads(context.spec.threads)
+    context.metrics.activity = "serving"
+    start = start or first_start(context)
+    dataset = context.open_data()
+    replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
+    layout = context.layout(replica.parameters.numel())
+    if context.spec.rank >= layout.num_servers:
         return Done()
     host = HostedServer(
-        station, replica, layout, samples_per_epoch=dataset.epoch_samples, entry=entry
+        context, replica, layout, samples_per_epoch=dataset.epoch_samples, start=start
     )
     with host:
         while True:
             try:
-                order = station.control.inbox.get(timeout=_TICK_S)
+                order = context.control.inbox.get(timeout=_TICK_S)
             except queue.Empty:
                 host.tick()
                 continue
@@ -87,54 +87,54 @@ def run_server(station: Station, entry: Entry | None = None) -> Done:
             host.tick()
 
 
-def first_entry(station: Station) -> Entry:
-    """How a process comes into a run that has parameter servers from its beginning."""
-    spec = station.spec
-    return Entry(
+def first_start(context: WorkerContext) -> PhaseEntry:
+    """Return what a process begins with in a run that has servers from its beginning."""
+    spec = context.spec
+    return PhaseEntry(
         restoring=spec.incarnation > 1,
         checkpoint=NEWEST if spec.resume is not None else None,
     )
 
 
 class HostedServer:
-    """A server in a thread, and the orders for it; use as a context manager.
+    """Run a server in a thread and carry orders to it; use as a context manager.
 
     Args:
-        station: Its place in the run.
+        context: Of this process.
         replica: The freshly built model, of which the slice is a copy.
         layout: How the model is cut.
         samples_per_epoch: For the schedule.
-        entry: What its slice is at the beginning, beyond what the replica holds.
+        start: What its slice is at the beginning, beyond what the replica holds.
     """
 
     def __init__(
         self,
-        station: Station,
+        context: WorkerContext,
         replica: Replica,
         layout: Layout,
         *,
         samples_per_epoch: int,
-        entry: Entry,
+        start: PhaseEntry,
     ) -> None:
-        spec, job = station.spec, station.job
-        self._station = station
+        spec, job = context.spec, context.job
+        self._context = context
         self._index = spec.rank
         self._bounds = layout.bounds(self._index)
-        serving = station.serving
-        self._file = ServerFile(station.store, self._index, every_s=serving.snapshot_s)
+        serving = context.serving
+        self._file = ServerFile(context.store, self._index, every_s=serving.snapshot_s)
         self._shard = make_shard(
-            station, replica, layout, samples_per_epoch=samples_per_epoch, entry=entry
+            context, replica, layout, samples_per_epoch=samples_per_epoch, start=start
         )
         self._optimizer_version = 0
-        self._restoring = entry.restoring
-        self._phase_begin = entry.position.phase_begin if entry.position is not None else 0
+        self._restoring = start.restoring
+        self._phase_begin = start.position.phase_begin if start.position is not None else 0
         # In a later phase the freshly built model is nothing to go on from.
-        self._begins_anew = entry.position is not None and entry.checkpoint is None
-        if entry.checkpoint is not None:
-            self._take_up_checkpoint(entry, entry.checkpoint, job)
-        elif entry.position is not None and entry.carries:
-            give_to_shard(replica, self._shard, layout.bounds(self._index), entry.momentum)
-            self._shard.restore(version=entry.position.updates, samples_seen=entry.position.samples)
+        self._begins_anew = start.position is not None and start.checkpoint is None
+        if start.checkpoint is not None:
+            self._take_up_checkpoint(start, start.checkpoint, job)
+        elif start.position is not None and start.carries:
+            give_to_shard(replica, self._shard, layout.bounds(self._index), start.momentum)
+            self._shard.restore(version=start.position.updates, samples_seen=start.position.samples)
         if self._restoring:
             self._optimizer_version = self._recall_optimizer()
         else:
@@ -160,7 +160,7 @@ class HostedServer:
         self._server.__enter__()
         self._thread.start()
         up = ServerUp(address=self._server.address, restoring=self._restoring)
-        self._station.control.send(up)
+        self._context.control.send(up)
         return self
 
     def __exit__(
@@ -178,12 +178,12 @@ class HostedServer:
     def obey(self, order: FromCoordinator) -> bool:
         """Carry out an order; False: it is not for a server."""
         server = self._server
-        role: Role
+        role: ClientRole
         match order:
             case Admit():
                 role = "worker" if order.role == "worker" else "reader"
-                peer = Peer(role, order.rank, order.incarnation)
-                server.call(lambda: self._admit(order.public_key, peer)).result(_CALL_LIMIT_S)
+                client = ClientIdentity(role, order.rank, order.incarnation)
+                server.call(lambda: self._admit(order.public_key, client)).result(_CALL_LIMIT_S)
             case Dismiss():
                 role = "worker" if order.role == "worker" else "reader"
                 server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
@@ -196,18 +196,18 @@ class HostedServer:
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
                 version = self._write_now() if order.write else self._shard.policy.version
-                self._station.control.send(Flushed(server=self._index, version=version))
+                self._context.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
         return True
 
     def tick(self) -> None:
         """Called a few times a second: report and save what has changed."""
-        self._station.tally.version = self._shard.policy.version
+        self._context.metrics.version = self._shard.policy.version
         restored = self._server.restored_version
         if self._restoring and restored is not None:
             self._restoring = False
-            self._station.control.send(
+            self._context.control.send(
                 Restored(
                     server=self._index,
                     # Not the present version: updates may have been made since.
@@ -219,21 +219,21 @@ class HostedServer:
             self._file.write_meanwhile(self._take_state())
 
     def give_back(self, replica: Replica) -> None:
-        """Put the slice and what is remembered of it into the replica; nobody pushes any more."""
+        """Put the slice and its optimiser state into the replica; no worker pushes any more."""
         give = lambda: take_from_shard(replica, self._shard, self._bounds)  # noqa: E731
         self._server.call(give).result(_CALL_LIMIT_S)
 
     def finish(self) -> ServerFacts:
-        """The totals, once nobody asks for anything any more."""
+        """Return the totals, once no client asks for anything any more."""
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
-        self._station.log.record(events.Served(facts=facts))
+        self._context.log.record(events.Served(facts=facts))
         return facts
 
-    def _admit(self, public_key: str, peer: Peer) -> None:
-        self._server.admit(public_key, peer)
-        if self._server.is_restoring and peer.role == "worker":
-            # Everybody was there before the loss, and the next update has to wait for them again.
-            self._shard.policy.expect(peer.rank)
+    def _admit(self, public_key: str, client: ClientIdentity) -> None:
+        self._server.admit(public_key, client)
+        if self._server.is_restoring and client.role == "worker":
+            # All workers were there before the loss; the next update has to wait for them again.
+            self._shard.policy.expect(client.rank)
 
     def _write_now(self) -> int:
         state = self._take_state()
@@ -243,7 +243,7 @@ class HostedServer:
     def _take_state(self) -> ServerState:
         state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
-        self._station.log.record(events.Served(facts=facts))
+        self._context.log.record(events.Served(facts=facts))
         return ServerState(
             version=state.version,
             samples_seen=state.samples_seen,
@@ -252,13 +252,13 @@ class HostedServer:
             tickets=state.tickets,
         )
 
-    def _last_words(self) -> ServerState | None:
-        """What was written last, if it was in this phase."""
+    def _last_written(self) -> ServerState | None:
+        """Return what was written last, if it was in this phase."""
         found = self._file.read()
         return found if found is not None and found.samples_seen >= self._phase_begin else None
 
     def _recall_optimizer(self) -> int:
-        found = self._last_words()
+        found = self._last_written()
         if found is None:
             return self._optimizer_version
         self._shard.updater.load_state(found.optimizer)
@@ -267,7 +267,7 @@ class HostedServer:
 
     def _recall(self) -> None:
         """Go on from what was written last, or from where the phase began if nothing was."""
-        found = self._last_words()
+        found = self._last_written()
         if found is not None:
             self._shard.updater.parameters.copy_(found.parameters)
             self._server.restored(version=found.version, samples_seen=found.samples_seen)
@@ -280,9 +280,9 @@ class HostedServer:
             shard = self._shard
             self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
 
-    def _take_up_checkpoint(self, entry: Entry, name: str, job: JobSpec) -> None:
+    def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
-        found = Checkpoints(self._station.store, job.checkpoint).load(
+        found = Checkpoints(self._context.store, job.checkpoint).load(
             name, only=["replica.parameters", prefix], part=self._bounds
         )
         if found is None:
@@ -291,26 +291,31 @@ class HostedServer:
         if "replica.parameters" in tensors:
             self._shard.updater.parameters.copy_(tensors["replica.parameters"])
         else:
-            # Rescued when the chief was lost: the parameters come from another worker.
+            # Written when the chief was lost: the parameters come from another worker.
             self._begins_anew = True
         optimizer = {
             name.removeprefix(prefix): value
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-        self._shard.updater.load_state(treat_momentum(optimizer, entry.momentum, job.optimizer))
+        self._shard.updater.load_state(scale_momentum(optimizer, start.momentum, job.optimizer))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
         self._optimizer_version = position.updates
 
 
 def make_shard(
-    station: Station, replica: Replica, layout: Layout, *, samples_per_epoch: int, entry: Entry
+    context: WorkerContext,
+    replica: Replica,
+    layout: Layout,
+    *,
+    samples_per_epoch: int,
+    start: PhaseEntry,
 ) -> Shard:
-    """This server's slice with its rules, as the replica has it."""
-    job, serving, index = station.job, station.serving, station.spec.rank
-    start, stop = layout.bounds(index)
+    """Make this server's slice with its rules, as the replica has it."""
+    job, serving, index = context.job, context.serving, context.spec.rank
+    first, end = layout.bounds(index)
     segments = layout.of_server(index)
-    parameters = replica.parameters[start:stop].clone()
+    parameters = replica.parameters[first:end].clone()
     compensation = None
     if serving.delay_compensation != "off":
         compensation = DelayCompensation(
@@ -319,17 +324,17 @@ def make_shard(
             strength=serving.delay_lambda,
         )
     rule = rule_for(serving)
-    rate = Rate(job, samples_per_epoch=samples_per_epoch, ramp=entry.ramp)
+    rate = Rate(job, samples_per_epoch=samples_per_epoch, ramp=start.ramp)
     return Shard(
         segments,
         updater=SliceUpdater(
             job.optimizer,
             parameters,
             segments,
-            kernels=replica.layout.kernels(Range(start, stop)),
+            kernels=replica.layout.kernels(Range(first, end)),
             compensation=compensation,
         ),
         # A successor does not wait for workers that may be gone by now.
-        policy=Policy(rule, () if entry.restoring else range(job.workers)),
+        policy=Policy(rule, () if start.restoring else range(job.workers)),
         step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
     )

@@ -23,9 +23,10 @@ from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.allreduce import Allreduce
 from phalanx.wire.phases import CARRIED
-from phalanx.worker import handover
-from phalanx.worker.handover import Entry
+from phalanx.worker.parameter_server import handover
+from phalanx.worker.parameter_server.handover import PhaseEntry
 from phalanx.worker.rate import Ramp, Rate, ramp_into
+from phalanx.worker.switch.worker import momentum_factor
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
@@ -138,7 +139,7 @@ def test_momentum_is_kept_forgotten_or_shrunk_and_nothing_else(
     replica = trained(job, tmp_path)
     assert replica.optimizer is not None
     before = {key: tensor.clone() for key, tensor in replica.optimizer.state().items()}
-    after = handover.treat_momentum(replica.optimizer.state(), factor, job.optimizer)
+    after = handover.scale_momentum(replica.optimizer.state(), factor, job.optimizer)
     for key, tensor in before.items():
         is_momentum = key in ("momentum_buffer", "exp_avg")
         assert torch.equal(after[key], tensor * factor if is_momentum else tensor), key
@@ -152,8 +153,8 @@ def test_momentum_is_kept_forgotten_or_shrunk_and_nothing_else(
 )
 def test_momentum_policies(policy: str, to_async: float, to_sync: float) -> None:
     job = toy_job(workers=4, strategy={"name": "switch", "momentum": policy})
-    assert handover.momentum_factor(job, asynchronous=True) == to_async
-    assert handover.momentum_factor(job, asynchronous=False) == to_sync
+    assert momentum_factor(job, asynchronous=True) == to_async
+    assert momentum_factor(job, asynchronous=False) == to_sync
 
 
 def test_statistics_are_taken_over_or_stay(tmp_path: Path) -> None:
@@ -202,7 +203,10 @@ def test_only_a_phase_that_follows_another_has_a_climb() -> None:
 
 def test_only_those_who_were_there_bring_the_state_along() -> None:
     position = Position(samples=640, updates=20, phase_begin=640)
-    assert (Entry().carries, Entry().version) == (False, -1)
-    assert (Entry(position=position).carries, Entry(position=position).version) == (True, 20)
-    newcomer = Entry(position=position, restoring=True)
+    assert (PhaseEntry().carries, PhaseEntry().version) == (False, -1)
+    assert (PhaseEntry(position=position).carries, PhaseEntry(position=position).version) == (
+        True,
+        20,
+    )
+    newcomer = PhaseEntry(position=position, restoring=True)
     assert (newcomer.carries, newcomer.version) == (False, -1)

@@ -1,4 +1,4 @@
-"""The role of the evaluator: reads the servers, disturbing nobody; measures; writes checkpoints."""
+"""Run the evaluator: read the servers' parameters, evaluate, write checkpoints."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from phalanx.wire.serving import (
 )
 from phalanx.worker.checkpoint import Checkpoints, pinned
 from phalanx.worker.checkpoint.state import served_state
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import evaluate, judge_of
+from phalanx.worker.parameter_server.server_file import read_optimizer
 from phalanx.worker.replica import build_replica
-from phalanx.worker.serverfile import read_optimizer
-from phalanx.worker.station import Station
 
 
-def run_evaluator(station: Station) -> Done:
-    """Look when asked, until the job is done."""
-    torch.set_num_threads(station.spec.threads)
-    dataset = station.open_data()
-    evaluator = _Evaluator(station, dataset)
-    station.control.send(Ready(num_samples=dataset.epoch_samples, precision="fp32"))
+def run_evaluator(context: WorkerContext) -> Done:
+    """Carry out orders until the job is done."""
+    torch.set_num_threads(context.spec.threads)
+    dataset = context.open_data()
+    evaluator = _Evaluator(context, dataset)
+    context.control.send(Ready(num_samples=dataset.epoch_samples, precision="fp32"))
     try:
         while True:
             order = evaluator.next_order()
@@ -54,23 +54,23 @@ def run_evaluator(station: Station) -> Done:
 
 
 class _Evaluator:
-    def __init__(self, station: Station, dataset: Dataset) -> None:
-        self._station = station
+    def __init__(self, context: WorkerContext, dataset: Dataset) -> None:
+        self._context = context
         self._dataset = dataset
         self._replica = build_replica(
-            station.job, dataset, rank=0, precision="fp32", optimizer=False
+            context.job, dataset, rank=0, precision="fp32", optimizer=False
         )
-        self._layout: Layout = station.layout(self._replica.parameters.numel())
+        self._layout: Layout = context.layout(self._replica.parameters.numel())
         self._regulariser = FlatOptimizer(
-            station.job.optimizer,
+            context.job.optimizer,
             self._replica.parameters,
             kernels=self._replica.layout.kernels(),
         )
-        self._checkpoints = Checkpoints(station.store, station.job.checkpoint)
+        self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
         self._optimizer: dict[str, torch.Tensor] = {}
-        self._put_off: Look | None = None
+        self._deferred: Look | None = None
         self._later: deque[FromCoordinator] = deque()
 
     def close(self) -> None:
@@ -78,16 +78,16 @@ class _Evaluator:
             self._reader.__exit__(None, None, None)
 
     def next_order(self) -> FromCoordinator:
-        # Waits until Finish or the end of this process: the lifelines see to that.
-        return self._later.popleft() if self._later else self._station.control.inbox.get()
+        # Waits until Finish or the end of this process: the lifelines end it.
+        return self._later.popleft() if self._later else self._context.control.inbox.get()
 
     def obey(self, order: FromCoordinator) -> None:
         match order:
             case Connect():
                 self._connect(order)
             case Look() if self._reader is None:
-                # A server was lost as well: where all of them are is yet to be told.
-                self._put_off = order
+                # A server was lost as well: addresses of all of them are yet to come.
+                self._deferred = order
             case Look():
                 self._look(order)
             case Save():
@@ -100,23 +100,23 @@ class _Evaluator:
             self._reader = Reader(
                 self._layout,
                 order.servers,
-                keys=self._station.keys,
-                incarnation=self._station.spec.incarnation,
-                generation=self._station.spec.attempt,
+                keys=self._context.keys,
+                incarnation=self._context.spec.incarnation,
+                generation=self._context.spec.attempt,
             ).__enter__()
         for address in order.servers:
             known = self._addresses.get(address.server)
             if known is not None and known != address:
                 self._reader.relocate(address)
             self._addresses[address.server] = address
-        if self._put_off is not None:
-            order_put_off, self._put_off = self._put_off, None
-            self._look(order_put_off)
+        if self._deferred is not None:
+            order_deferred, self._deferred = self._deferred, None
+            self._look(order_deferred)
 
     def _attend(self) -> None:
-        """While servers are awaited: hear where those are that were started anew."""
-        while not self._station.control.inbox.empty():
-            order = self._station.control.inbox.get()
+        """While servers are awaited: take the addresses of those that were restarted."""
+        while not self._context.control.inbox.empty():
+            order = self._context.control.inbox.get()
             if isinstance(order, Connect):
                 self._connect(order)
             else:
@@ -124,23 +124,23 @@ class _Evaluator:
 
     def _look(self, order: Look) -> None:
         assert self._reader is not None, "asked to look before the servers were known"
-        limit_s = self._station.job.deadlines.exchange_s
-        self._station.tally.activity = "reading"
+        limit_s = self._context.job.deadlines.exchange_s
+        self._context.metrics.activity = "reading"
         deadline = Deadline.after(limit_s, "the servers' state")
         self._reader.pull(self._replica.parameters, deadline, self._attend)
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
-        self._optimizer = read_optimizer(self._station.store, self._layout)
-        self._station.control.send(Looked(order.look))
+        self._optimizer = read_optimizer(self._context.store, self._layout)
+        self._context.control.send(Looked(order.look))
         if order.part is None:
             return
-        self._station.tally.activity = f"measuring {order.part}"
+        self._context.metrics.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
         measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
         if order.part == "test" and measures.verdicts is not None:
-            self._station.run.write_verdicts(measures.verdicts)
-        self._station.control.send(
+            self._context.run.write_verdicts(measures.verdicts)
+        self._context.control.send(
             Measured(
                 look=order.look,
                 part=order.part,
@@ -163,7 +163,7 @@ class _Evaluator:
         if order.pin:
             self._checkpoints.pin(written.name)
         parameters = self._replica.parameters
-        self._station.control.send(
+        self._context.control.send(
             Saved(
                 look=order.look,
                 path=written.name,

@@ -1,4 +1,6 @@
-"""Everything that goes from one phase of a run into the next, and how: the one list of it.
+"""Carry state between a worker's replica and the servers' shards, in a switch and back.
+
+Everything that goes from one phase of a run into the next, and how:
 
 | What | Lockstep to servers | Servers to lockstep |
 |---|---|---|
@@ -28,16 +30,14 @@ from phalanx.engine.replica import Replica
 from phalanx.paramserver.shard import Shard
 from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
-from phalanx.spec.job import JobSpec
 from phalanx.spec.optimize import OptimizerSpec
-from phalanx.spec.switch import SwitchSpec
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.rate import Ramp
 
 
 @dataclass(frozen=True)
-class Entry:
-    """How a process comes into a phase with servers.
+class PhaseEntry:
+    """Say what a process begins a phase with servers with.
 
     Attributes:
         position: Where the phase begins, if it follows another.
@@ -55,28 +55,19 @@ class Entry:
 
     @property
     def carries(self) -> bool:
-        """Whether this process brings the state of the phase before."""
+        """Whether this process holds the state of the phase before."""
         return self.position is not None and not self.restoring
 
     @property
     def version(self) -> int:
-        """Of the parameters that it brings; -1: none."""
+        """Of the parameters that it holds; -1: none."""
         return self.position.updates if self.position is not None and self.carries else -1
 
 
-def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
-    """What the optimiser's momentum is multiplied by when a phase follows another."""
-    switch = job.strategy
-    assert isinstance(switch, SwitchSpec)
-    if switch.momentum == "zero":
-        return 0.0
-    return 1.0 / job.workers if switch.momentum == "scale" and asynchronous else 1.0
-
-
-def treat_momentum(
+def scale_momentum(
     state: Mapping[str, Tensor], factor: float, spec: OptimizerSpec
 ) -> dict[str, Tensor]:
-    """An optimiser's state with less, or nothing, of the direction that it remembers."""
+    """Scale the momentum in an optimiser's state."""
     if factor == 1.0:
         return dict(state)
     slot = spec.kind.momentum
@@ -84,20 +75,20 @@ def treat_momentum(
 
 
 def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
-    """Let a server in this process take its slice of the optimiser's state."""
+    """Give a server in this process its slice of the optimiser's state."""
     if replica.optimizer is not None:
         part = slice_state(replica.optimizer.state(), bounds)
-        shard.updater.load_state(treat_momentum(part, factor, replica.optimizer.spec))
+        shard.updater.load_state(scale_momentum(part, factor, replica.optimizer.spec))
 
 
 def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
-    """The part of an optimiser's state that belongs to a slice; counters belong to all."""
+    """Return the part of an optimiser's state that belongs to a slice; counters belong to all."""
     start, stop = bounds
     return {name: one[start:stop] if one.ndim else one for name, one in state.items()}
 
 
 def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
-    """Take back what a server in this process made of its slice."""
+    """Take back the slice of a server in this process, with its optimiser state."""
     replica.parameters[slice(*bounds)].copy_(shard.updater.parameters)
     if replica.optimizer is not None:
         shard.updater.copy_state_to(slice_state(replica.optimizer.state(), bounds))
@@ -106,7 +97,7 @@ def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> 
 def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> None:
     """Give every worker the slices that servers inside the workers held; all call it together.
 
-    Each must have taken its own slice before.
+    Each must have called `take_from_shard` before.
     """
     assert replica.optimizer is not None
     state = {"parameters": replica.parameters} | replica.optimizer.state()
