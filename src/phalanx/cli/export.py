@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.runs import RunsOption
+from phalanx.cli.options import RunsOption
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
@@ -68,7 +68,7 @@ def mlflow(
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
 ) -> None:
     """Write runs into MLflow: parameters, tags, figures. A second time changes nothing."""
-    from phalanx.cli.train import print_json
+    from phalanx.cli.output import print_json
     from phalanx.export.mlflow import export_mlflow
 
     exported = export_mlflow(_find(names, runs), uri=to, experiment=experiment)

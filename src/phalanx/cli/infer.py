@@ -41,9 +41,9 @@ def infer(
 ) -> None:
     """Measure latency and throughput of a run's newest checkpoint, in a run of its own."""
     from phalanx import api
+    from phalanx.cli.output import print_json
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.errors import SpecError
     from phalanx.records.rundir import find_run
 

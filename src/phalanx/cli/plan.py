@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.train import DataOption, RunsOption, SetOption, WithoutOption
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    RunsOption,
+    SetOption,
+    WithoutOption,
+    wanted,
+)
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,27 +35,34 @@ phalanx plan job.yaml --pool pool.yaml --goal balanced --budget 5 -o plan.json
 phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json
 """
 
-JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="The job file, in YAML.")]
+JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")]
 PoolOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The machines; without it this machine alone."),
+    typer.Option(metavar="FILE", help="Pool file \\[default: this machine]."),
 ]
 GoalOption = Annotated[
-    str, typer.Option(metavar="GOAL", help="What counts: time, cost, energy or balanced.")
+    str, typer.Option(metavar="GOAL", help="Objective: time, cost, energy or balanced.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="It must be done by then in 19 of 20 cases: 90min, 2h."),
+    typer.Option(
+        metavar="TIME",
+        help="Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
+    ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option(metavar="MONEY", min=0, help="It must cost no more in 19 of 20 cases."),
+    typer.Option(
+        metavar="MONEY",
+        min=0,
+        help="Budget; the 95 % upper bound of the predicted cost must meet it.",
+    ),
 ]
 AcceptOption = Annotated[
     str,
     typer.Option(
         metavar="EFFECT",
-        help="What may be done to the result: exact (nothing), rounded (bf16 on the way), "
+        help="Permitted effect on the result: exact (none), rounded (bf16 exchange), "
         "stale (asynchronous, local SGD).",
     ),
 ]
@@ -55,16 +70,14 @@ CalibrateOption = Annotated[
     str,
     typer.Option(
         metavar="HOW",
-        help="auto: short runs here if earlier ones do not tell enough; never; fresh.",
+        help="Calibration: auto (run short trials if earlier runs are insufficient), never, or "
+        "fresh (always).",
     ),
 ]
-TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Candidates to show.")]
+TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of candidates to show.")]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the plan, for train --plan."),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", metavar="", help="Print the plan as one JSON object.")
+    typer.Option("--output", "-o", metavar="FILE", help="Write the plan for `train --plan`."),
 ]
 
 
@@ -82,17 +95,17 @@ def plan(
     output: OutputOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Choose machines and strategy for a job, with predicted time, cost and energy."""
+    """Choose machines and strategy for a job; predict time, cost and energy."""
     import msgspec
 
     from phalanx import api
     from phalanx.cli.machines import known_inventory, leave_out, read_pool
-    from phalanx.cli.plan_table import show_plan
-    from phalanx.cli.screen import open_console
+    from phalanx.cli.output import show
+    from phalanx.cli.plan_table import plan_blocks
     from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.train import print_json
     from phalanx.plan.planfile import write_plan
     from phalanx.spec.loader import load_job
 
@@ -118,10 +131,11 @@ def plan(
         made = msgspec.structs.replace(made, pool=str(pool.resolve()))
     if output is not None:
         write_plan(made, output)
-    if as_json:
-        print_json(made)
-        return
-    show_plan(open_console(), made, top=top, written=output)
+    show(
+        lambda: plan_blocks(made, top=top, written=output),
+        facts=lambda: made,
+        form=wanted(form, as_json),
+    )
 
 
 def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) -> Wish:
@@ -142,7 +156,7 @@ def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) ->
 
 
 def _announce() -> Callable[[JobSpec], None]:
-    """Say on standard error what each short run is for, because they take a while."""
+    """Return a function that reports each calibration run on standard error."""
     from phalanx.cli.screen import open_console
 
     console = open_console(stderr=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.runs import RunsOption
+from phalanx.cli.options import RunsOption
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -37,8 +37,8 @@ def trace(
     ] = False,
 ) -> None:
     """Write a run as a timeline: all processes on one clock, step by step."""
+    from phalanx.cli.output import print_json
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.export.trace import write_trace
     from phalanx.records.rundir import find_run
     from phalanx.report.format import count_noun, format_bytes

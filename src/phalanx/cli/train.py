@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.machines import POLICIES, WhereOption
+from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, WithoutOption
 from phalanx.cli.request import (
     Crew,
     Places,
@@ -48,10 +49,6 @@ JobArgument = Annotated[
     Path | None,
     typer.Argument(metavar="JOB", help="The job file, in YAML.", show_default=False),
 ]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
-]
 WorkersOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set epochs=N.")]
 StrategyOption = Annotated[
@@ -74,26 +71,12 @@ SelectOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help=f"{POLICIES} of the pool's machines."),
 ]
-WithoutOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Leave a machine of the pool out; may be repeated."),
-]
 BuildOption = Annotated[
     bool,
     typer.Option(
         "--build-env",
         metavar="",
         help="Build an environment with the versions in use here on each machine, once.",
-    ),
-]
-RunsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."),
-]
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Where data sets lie \\[default: $PHALANX_DATA, else the user's cache]."
     ),
 ]
 DryRunOption = Annotated[
@@ -107,9 +90,6 @@ JsonOption = Annotated[
     typer.Option(
         "--json", metavar="", help="Print the summary as one JSON object on standard output."
     ),
-]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
 ]
 
 
@@ -163,25 +143,21 @@ def train(
         return
     summary = _carry_out_or_ask(request_with, request, crew, plain=as_json, quiet=quiet)
     if as_json:
+        from phalanx.cli.output import print_json
+
         print_json(summary)
 
 
 def follow(request: Request, console: Console, *, plain: bool = False) -> Summary:
-    """Carry out a run and show how it goes."""
+    """Execute a run and show its progress."""
     from phalanx.cli.progress import choose_view
 
     with choose_view(console, plain=plain) as view:
         return request.start([view])
 
 
-def print_json(value: object) -> None:
-    """One JSON object on one line of standard output."""
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
-
-
 def _print_job(job: JobSpec, *, as_json: bool) -> None:
+    from phalanx.cli.output import print_json
     from phalanx.spec.render import to_mapping, to_yaml
 
     if as_json:
@@ -229,7 +205,8 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
         return request.start([])
-    from phalanx.cli.result import collect_warnings, show_result
+    from phalanx.cli.output import print_blocks
+    from phalanx.cli.result import collect_warnings, result_blocks
     from phalanx.cli.screen import open_console
     from phalanx.records.rundir import RunDir
 
@@ -238,20 +215,22 @@ def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
     summary = follow(request, console, plain=plain_stderr)
     if not plain_stderr:
         run = RunDir(Path(summary.run_dir))
-        show_result(console, summary, collect_warnings(run))
+        print_blocks(console, result_blocks(summary, collect_warnings(run)))
         _show_versus(console, run, summary)
     return summary
 
 
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
-    """After a planned run: what was predicted, and what it came to."""
+    """Print predicted beside measured figures after a planned run."""
     if not (run.path / "plan.json").exists():
         return
-    from phalanx.cli.plan_table import show_versus
+    from phalanx.cli.output import print_blocks
+    from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run
     from phalanx.plan.versus import compare_with_run
 
     plan = plan_of_run(run)
     if plan is not None:
-        show_versus(console, compare_with_run(plan, summary, measure_run(run)))
+        rows = compare_with_run(plan, summary, measure_run(run))
+        print_blocks(console, [versus_table(rows)])

@@ -6,10 +6,15 @@ Pure text; all commands share it, so that a duration looks the same wherever it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from phalanx.report.document import Value
 
 NOTHING = "-"
 """Stands for a value that was not measured."""
+
+Shown = TypeVar("Shown", bound=str | float)
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -95,3 +100,8 @@ def format_shares(shares: Mapping[str, float]) -> str:
 def count_noun(number: int, noun: str) -> str:
     """A number with its noun in the right form: `1 worker`, `4 workers`."""
     return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def shown(value: Shown | None, form: Callable[[Shown], str]) -> Value:
+    """Make a table entry of a value; one that was not measured is shown as such."""
+    return Value(NOTHING if value is None else form(value), value)

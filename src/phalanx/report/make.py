@@ -33,7 +33,7 @@ from phalanx.report.parts.times import where_time_went
 from phalanx.report.parts.tradeoff import time_to_accuracy, tradeoff
 from phalanx.report.recommend import recommend
 from phalanx.report.scope import Options, Scope, open_scope
-from phalanx.report.sheets import to_sheets
+from phalanx.report.table_formats import table_csv
 
 
 def make_document(sources: Sequence[Path], options: Options | None = None) -> Document:
@@ -93,8 +93,8 @@ def write_markdown(document: Document, path: Path) -> None:
 
 def write_sheets(document: Document, folder: Path) -> None:
     """Write every table as CSV."""
-    for name, content in to_sheets(document).items():
-        _write(folder / name, content)
+    for table in document.tables():
+        _write(folder / f"{table.id}.csv", table_csv(table))
 
 
 def _write(path: Path, content: str) -> None:

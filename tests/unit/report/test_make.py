@@ -20,7 +20,7 @@ from phalanx.report.make import make_document
 from phalanx.report.markdown import to_markdown
 from phalanx.report.page import to_page
 from phalanx.report.scope import Options
-from phalanx.report.sheets import to_sheets
+from phalanx.report.table_formats import table_csv
 from support.made_up_study import write_made_up_study
 from support.records import Outcome, write_run
 
@@ -52,6 +52,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def document(study: Path) -> Document:
     return make_document([study])
+
+
+def csv_files(document: Document) -> dict[str, str]:
+    return {f"{table.id}.csv": table_csv(table) for table in document.tables()}
 
 
 def test_every_chapter_is_there(document: Document) -> None:
@@ -115,7 +119,7 @@ def test_made_again_elsewhere_it_has_the_same_bytes(study: Path, tmp_path: Path)
 
 
 def test_page_markdown_and_sheets_have_the_same_tables(document: Document) -> None:
-    page, text, sheets = to_page(document), to_markdown(document), to_sheets(document)
+    page, text, sheets = to_page(document), to_markdown(document), csv_files(document)
     shown = _Tables()
     shown.feed(page)
     for table in document.tables():
@@ -160,7 +164,7 @@ class _Tables(HTMLParser):
 
 
 def test_sheets_hold_full_precision_and_intervals(document: Document) -> None:
-    sheets = to_sheets(document)
+    sheets = csv_files(document)
     rows = list(csv.DictReader(io.StringIO(sheets["results-1.csv"])))
     (row,) = [row for row in rows if row["method"] == "AR" and row["batch"] == "32"]
     # Cell 2 of the study: 0.93 + 0.008 + 0.001 * seed, and 18 + 0.1 * seed.
@@ -192,7 +196,7 @@ def test_doubts_are_pointed_at_and_counted(document: Document) -> None:
     assert "training time of 47.2 s lies far from the other runs of its cell" in text
     assert "worker-1 was killed" in text
     assert "no such data" in text
-    sheets = to_sheets(document)
+    sheets = csv_files(document)
     rows = list(csv.DictReader(io.StringIO(sheets["results-1.csv"])))
     (odd,) = [row for row in rows if (row["method"], row["batch"]) == ("AR", "64")]
     assert float(odd["train_s_mean"]) == pytest.approx((17.1 + 47.2 + 17.3) / 3)
@@ -201,7 +205,7 @@ def test_doubts_are_pointed_at_and_counted(document: Document) -> None:
 
 
 def test_slips_of_the_published_figures_are_marked(document: Document) -> None:
-    sheets = to_sheets(document)
+    sheets = csv_files(document)
     slips = list(csv.DictReader(io.StringIO(sheets["slips.csv"])))
     assert [(slip["printed"], slip["corrected"]) for slip in slips] == [
         ("0.9838", "0.978"),
@@ -216,7 +220,7 @@ def test_slips_of_the_published_figures_are_marked(document: Document) -> None:
 def test_the_strategy_is_written_out_with_what_was_set(tmp_path: Path) -> None:
     servers = {"name": "parameter_server", "servers": 2, "lr_scaling": "none"}
     write_run(tmp_path, "served", {**JOB, "workers": 2, "strategy": servers})
-    (row,) = csv.DictReader(io.StringIO(to_sheets(make_document([tmp_path]))["cells.csv"]))
+    (row,) = csv.DictReader(io.StringIO(csv_files(make_document([tmp_path]))["cells.csv"]))
     assert row["strategy"] == "parameter_server async, servers 2, lr_scaling none"
 
 
