@@ -1,0 +1,161 @@
+"""Look up kinds of things by name: strategies, launchers, optimisers and whatever else is open.
+
+A `Registry` is one table. Its entries come from three places, asked in this order:
+
+1. built-ins, listed where the table is made;
+2. `package.module:name`, written in the job file or on the command line;
+3. entry points of installed packages, in the table's group (`phalanx.strategies` and so on).
+
+A kind holds plain facts and import paths. Parts that need a framework are imported by `load` where
+they are used, so that the control plane never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from phalanx.errors import SpecError
+from phalanx.spec.names import did_you_mean
+
+IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
+"""`package.module:name`."""
+
+
+class Named(Protocol):
+    """Anything that a table can hold."""
+
+    @property
+    def name(self) -> str:
+        """What a job file calls it."""
+
+
+K = TypeVar("K", bound=Named)
+
+
+class Registry(Generic[K]):
+    """Map names to kinds of one sort; open to other packages."""
+
+    def __init__(
+        self, noun: str, kind: type[K], *, group: str, built_in: Mapping[str, K | str]
+    ) -> None:
+        """Make a table.
+
+        Args:
+            noun: What an entry is called in messages, such as `strategy`.
+            kind: The type of the entries.
+            group: Entry-point group of other packages, such as `phalanx.strategies`.
+            built_in: Kinds by name; text is the import path of one, loaded on first use.
+        """
+        self.noun = noun
+        self.group = group
+        self._type = kind
+        self._built_in = dict(built_in)
+        self._outside: dict[str, K] = {}
+
+    def find(self, name: str) -> K:
+        """Return the kind of this name.
+
+        Raises:
+            SpecError: There is none, or it cannot be imported; says what is known.
+        """
+        known = self._built_in.get(name) or self._outside.get(name)
+        if known is None:
+            known = self._import_outside(name)
+        if isinstance(known, str):
+            known = self._built_in[name] = self._checked(name, load(known))
+        return known
+
+    def __contains__(self, name: object) -> bool:
+        """Whether `find` would try to import or return something for this name."""
+        return isinstance(name, str) and (
+            name in self._built_in
+            or name in self._outside
+            or IMPORT_PATH.match(name) is not None
+            or name in self._installed()
+        )
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Names of the built-in kinds, in the order of the table."""
+        return tuple(self._built_in)
+
+    def names(self) -> tuple[str, ...]:
+        """All names that are known here: built in, then those of installed packages."""
+        return (*self._built_in, *sorted({*self._installed(), *self._outside}))
+
+    def kinds(self) -> Iterable[K]:
+        """All kinds that are known here; imports those of installed packages."""
+        return [self.find(name) for name in self.names()]
+
+    def _installed(self) -> frozenset[str]:
+        return frozenset(point.name for point in entry_points(group=self.group))
+
+    def _import_outside(self, name: str) -> K:
+        if IMPORT_PATH.match(name):
+            found = load(name)
+        else:
+            points = [p for p in entry_points(group=self.group) if p.name == name]
+            if not points:
+                raise SpecError(self.unknown(name))
+            found = load(points[0].value)
+        kind = self._outside[name] = self._checked(name, found)
+        return kind
+
+    def unknown(self, name: str) -> str:
+        """Say that there is no such kind, and what there is."""
+        names = self.names()
+        return (
+            f"unknown {self.noun} '{name}'{did_you_mean(name, names)} "
+            f"(known: {', '.join(names)}; or package.module:name)"
+        )
+
+    def _checked(self, name: str, found: object) -> K:
+        if isinstance(found, self._type):
+            return found
+        raise SpecError(
+            f"{self.noun} '{name}' is {type(found).__name__}, not {self._type.__name__}"
+        )
+
+
+def load(path: str) -> object:
+    """Import `package.module:name`; the current directory is importable meanwhile.
+
+    Raises:
+        SpecError: One sentence; what the import raised stays attached as its cause.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        with current_directory_importable():
+            module = import_module(module_name)
+    except Exception as error:  # foreign code may raise anything; the cause stays attached
+        raise SpecError(f"'{path}' cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise SpecError(
+            f"module '{module_name}' has no '{name}'{did_you_mean(name, public)}"
+        ) from None
+
+
+@contextmanager
+def current_directory_importable() -> Iterator[None]:
+    """Put the current directory on the import path, where it is for `python script.py`."""
+    directory = str(Path.cwd())
+    if directory in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        # The imported module may have changed sys.path itself, so the entry is looked for.
+        if directory in sys.path:
+            sys.path.remove(directory)
