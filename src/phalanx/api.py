@@ -494,6 +494,7 @@ def make_report(
     prefer: Preference | None = None,
     target: tuple[str, float] | None = None,
     baseline: str | None = None,
+    parts: Sequence[str] = (),
 ) -> Document:
     """Compare studies and runs; made again from the same records, it has the same bytes.
 
@@ -506,21 +507,24 @@ def make_report(
         prefer: What the recommendation saves.
         target: Measure and value, for the time that it takes to get there.
         baseline: What the others are held against, such as `single`.
+        parts: Further parts: names of installed ones, or `package.module:name`.
 
     Returns:
         The report as data; `advice` holds the recommendation.
     """
-    from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
+    from phalanx.report.make import make_document, write_markdown, write_page, write_tables
     from phalanx.report.scope import Options
 
-    options = Options(tolerance=tolerance, prefer=prefer, target=target, baseline=baseline)
+    options = Options(
+        tolerance=tolerance, prefer=prefer, target=target, baseline=baseline, parts=tuple(parts)
+    )
     document = make_document(sources, options)
     if page is not None:
         write_page(document, page)
     if markdown is not None:
         write_markdown(document, markdown)
     if csv is not None:
-        write_sheets(document, csv)
+        write_tables(document, csv)
     return document
 
 

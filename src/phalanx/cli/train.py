@@ -1,4 +1,4 @@
-"""`phalanx train`: a job file and a few overrides in, a run out."""
+"""Implement `phalanx train`: start a run from a job file or a plan, or continue one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ phalanx train --plan plan.json
 
 JobArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="JOB", help="The job file, in YAML.", show_default=False),
+    typer.Argument(metavar="JOB", help="Job file in YAML.", show_default=False),
 ]
 WorkersOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set epochs=N.")]
@@ -57,15 +57,15 @@ StrategyOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")]
 ResumeOption = Annotated[
     str | None,
-    typer.Option(metavar="RUN", help="Continue a run: its name, a beginning, a path or 'last'."),
+    typer.Option(metavar="RUN", help="Continue a run: its name, unique prefix, path, or 'last'."),
 ]
 PlanOption = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Run what `phalanx plan -o FILE` has chosen."),
+    typer.Option("--plan", metavar="FILE", help="Run the plan that `phalanx plan -o FILE` wrote."),
 ]
 PoolOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Train on these machines, over ssh, instead of here."),
+    typer.Option(metavar="FILE", help="Train on the machines of a pool over ssh."),
 ]
 SelectOption = Annotated[
     str | None,
@@ -76,14 +76,12 @@ BuildOption = Annotated[
     typer.Option(
         "--build-env",
         metavar="",
-        help="Build an environment with the versions in use here on each machine, once.",
+        help="Build an environment with the local versions on each machine, once.",
     ),
 ]
 DryRunOption = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", metavar="", help="Print the job with all its settings; start nothing."
-    ),
+    typer.Option("--dry-run", metavar="", help="Print the job with all settings; start nothing."),
 ]
 JsonOption = Annotated[
     bool,
@@ -113,7 +111,7 @@ def train(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a job on this machine or on those of a pool, or continue a run."""
+    """Train a job on this machine or on the machines of a pool, or continue a run."""
     from phalanx.cli.settings import cache_root, data_root, runs_root
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
@@ -174,7 +172,7 @@ def _carry_out_or_ask(
     plain: bool,
     quiet: bool,
 ) -> Summary:
-    """Carry out a run; machines that cannot take part are left out if the user says so."""
+    """Execute a run; machines that fail the preflight are excluded if the user agrees."""
     from phalanx.launch.candidates import MachinesUnfit
 
     while True:
@@ -189,7 +187,7 @@ def _carry_out_or_ask(
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
-    """Whether the user, at a terminal, wants to go on without some machines."""
+    """Ask the user, at a terminal, whether to continue without some machines."""
     import sys
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
