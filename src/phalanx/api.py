@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from phalanx.pool.inventory import Inventory
     from phalanx.report.document import Document
     from phalanx.report.scope import Preference
+    from phalanx.simulate.scenario import Figures, Scenario, SimulatedStrategy
+    from phalanx.spec.strategy import StrategySpec
     from phalanx.spec.study_file import StudyFile
     from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver, StudyOutcome
@@ -326,6 +328,58 @@ def survey(
     speed = measure_this_machine() if here.host in calibration.fits else None
     own = Reference(host=here.host, speed=speed) if speed is not None else None
     return replace(pool_world(job, sizes, calibration, pool, own), parts=parts)
+
+
+def simulate(
+    job: JobSpec | dict[str, object],
+    scenario: Scenario,
+    *,
+    strategies: Sequence[StrategySpec] | None = None,
+    figures: Figures | None = None,
+    pool: Inventory | None = None,
+    calibrate: Literal["auto", "never", "fresh"] = "auto",
+    runs: Path = DEFAULT_RUNS,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    on_trial: Callable[[JobSpec], object] = lambda job: None,
+) -> list[SimulatedStrategy]:
+    """Simulate strategies with any number of workers, stragglers and crashes; trains nothing.
+
+    Args:
+        job: A job, or the mapping that a job file would hold.
+        scenario: Workers, batch, rounds, and what goes wrong.
+        strategies: To be compared; None: five common ones, and the job's own.
+        figures: Speed of equal machines; None: copies of calibrated ones, as in `survey`.
+        pool: The machines that are copied; None: this one.
+        calibrate: As in `survey`.
+        runs: As in `survey`.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        on_trial: Told of each short run before it starts.
+
+    Raises:
+        PlanError: Nothing is known of the speed, or a strategy cannot be simulated.
+    """
+    from phalanx.simulate.scenario import DEFAULT_STRATEGIES, DISTRIBUTED, run_scenario
+
+    if isinstance(job, dict):
+        job = job_from_mapping(job)
+    if strategies is None:
+        own = [job.strategy] if job.strategy.name in DISTRIBUTED else []
+        others = [one for one in DEFAULT_STRATEGIES if one not in own]
+        strategies = [*own, *others]
+    if figures is not None:
+        return run_scenario(scenario, strategies, figures)
+    world = survey(
+        job,
+        pool=pool,
+        calibrate=calibrate,
+        runs=runs,
+        data_root=data_root,
+        cache_root=cache_root,
+        on_trial=on_trial,
+    )
+    return run_scenario(scenario, strategies, world)
 
 
 _TRIALS = "calibration"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.plan.search import Wish
+    from phalanx.pool.inventory import Inventory
     from phalanx.spec.job import JobSpec
 
 EXAMPLES = """
@@ -102,7 +103,6 @@ def plan(
     import msgspec
 
     from phalanx import api
-    from phalanx.cli.machines import known_inventory, leave_out, read_pool
     from phalanx.cli.output import show
     from phalanx.cli.plan_table import plan_blocks
     from phalanx.cli.settings import cache_root, data_root, runs_root
@@ -113,19 +113,15 @@ def plan(
     if calibrate not in ("auto", "never", "fresh"):
         raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
     spec = load_job(job, settings or ())
-    inventory = None
-    if pool is not None:
-        machines = read_pool(pool)
-        inventory = known_inventory(leave_out(machines, without) if without else machines)
     made = api.plan_job(
         spec,
-        pool=inventory,
+        pool=inventory_of(pool, without or ()),
         wish=wish,
         calibrate=calibrate,  # type: ignore[arg-type]  # checked above
         runs=runs_root(runs),
         data_root=data_root(data),
         cache_root=cache_root(),
-        on_trial=_announce(),
+        on_trial=announce(),
     )
     if pool is not None:
         made = msgspec.structs.replace(made, pool=str(pool.resolve()))
@@ -155,7 +151,17 @@ def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) ->
     return Wish(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
 
 
-def _announce() -> Callable[[JobSpec], None]:
+def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | None:
+    """Read a pool file with what earlier probes found; None without a file: this machine."""
+    if pool is None:
+        return None
+    from phalanx.cli.machines import known_inventory, leave_out, read_pool
+
+    machines = read_pool(pool)
+    return known_inventory(leave_out(machines, without) if without else machines)
+
+
+def announce() -> Callable[[JobSpec], None]:
     """Return a function that reports each calibration run on standard error."""
     from phalanx.cli.screen import open_console
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.errors import StoreError
-from phalanx.report.document import Document
+from phalanx.report.document import Document, Figure
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
 from phalanx.report.markdown import to_markdown
@@ -63,6 +63,13 @@ def write_page(document: Document, path: Path) -> None:
     from phalanx.report.page import to_page
 
     _write(path, to_page(document))
+
+
+def write_svg(figure: Figure, path: Path) -> None:
+    """Write one figure as an SVG image."""
+    from phalanx.report.page import to_svg
+
+    _write(path, to_svg(figure))
 
 
 def write_markdown(document: Document, path: Path) -> None:

@@ -166,6 +166,14 @@ def _common_target(cells: Sequence[Cell]) -> tuple[str, float] | None:
     return ("val_accuracy", floor) if floor > 0 else None
 
 
+def series_styles(names: Sequence[str]) -> dict[str, Style]:
+    """Give each series a colour and shape of the reports' palette."""
+    return {
+        name: Style(_COLOURS[index % len(_COLOURS)], (), _SHAPES[index % len(_SHAPES)])
+        for index, name in enumerate(names)
+    }
+
+
 def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
     """Colour by method, dash and shape by batch; with one method, colour by batch too."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
