@@ -159,11 +159,6 @@ class ControlServer:
         if route is not None:
             self._socket.send_multipart([route, msgspec.msgpack.encode(message)])
 
-    def clear_board(self) -> None:
-        """Forget everything that was published, before the group forms anew."""
-        self._board.clear()
-        self._wanted.clear()
-
     def _publish(self, message: Put) -> None:
         self._board[message.key] = message.value
         for name in self._wanted.pop(message.key, ()):

@@ -7,7 +7,6 @@ import torch
 
 from phalanx.errors import SpecError
 from phalanx.model.catalogue import BUILDERS, build_model
-from phalanx.model.count import count_parameters
 from phalanx.spec.model import (
     BUILT_IN_MODELS,
     CnnSpec,
@@ -17,6 +16,7 @@ from phalanx.spec.model import (
     ModelSpec,
     ResnetSpec,
 )
+from support.parameter_count import count_parameters
 
 MNIST = (28, 28, 1)
 CIFAR = (32, 32, 3)

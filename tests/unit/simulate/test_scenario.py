@@ -39,8 +39,8 @@ def test_without_exchange_to_speak_of_all_strategies_are_as_fast_as_their_comput
     assert len(found) == len(DEFAULT_STRATEGIES)
     for one in found.values():
         assert one.samples == 4 * 32 * 10
-        assert one.samples_per_s == pytest.approx(4 * 32 / 0.1, rel=0.05)
-        assert one.waiting_share < 0.05
+        assert one.samples_per_s == pytest.approx(4 * 32 / 0.1, rel=0.1)
+        assert one.waiting_share < 0.1
 
 
 def test_hundreds_of_workers_and_stragglers_hold_up_synchronous_strategies_only() -> None:
