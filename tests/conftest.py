@@ -8,12 +8,36 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from phalanx.launch.fork_server import OFF
 from support.leaks import adopt_orphans, leaks_since, take_census
+from support.tiers import (
+    pytest_addoption,
+    pytest_make_collect_report,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+)
+from support.warm import starting
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_make_collect_report",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+]
 
 adopt_orphans()
 # A busy machine is slow, not wrong: no test may fail for the time that one example took.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cold_starts() -> Iterator[None]:
+    """Tests of parts start few processes or none; end-to-end tests share a fork server."""
+    with starting(OFF):
+        yield
 
 
 @pytest.fixture(autouse=True)

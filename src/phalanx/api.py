@@ -18,6 +18,7 @@ from phalanx.control.progress import Observer
 from phalanx.control.roster import RunRequest
 from phalanx.data.sources import open_source
 from phalanx.errors import PlanError, StoreError
+from phalanx.launch.fork_server import warm_workers
 from phalanx.launch.local import LocalLauncher
 from phalanx.records.manifest import (
     Manifest,
@@ -402,10 +403,11 @@ def _run_trials(
         on_trial(trial)
         return train(trial, runs=runs / _TRIALS, data_root=data_root, cache_root=cache_root)
 
-    look = run(look_job(job, sizes.train))
-    steps = trial_steps(look.train_s / max(1, look.updates))
-    workers = min(here.cores, 4)
-    found = [run(trial) for trial in trial_jobs(job, sizes.train, workers=workers, steps=steps)]
+    with warm_workers():
+        look = run(look_job(job, sizes.train))
+        steps = trial_steps(look.train_s / max(1, look.updates))
+        workers = min(here.cores, 4)
+        found = [run(trial) for trial in trial_jobs(job, sizes.train, workers=workers, steps=steps)]
     measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
     return [one for one in measured if one is not None]
 
@@ -535,7 +537,8 @@ def resume_tune(
         listen=listen or (lambda findings: None),
         retry_failed=retry_failed,
     )
-    return search.run()
+    with warm_workers():
+        return search.run()
 
 
 def make_report(

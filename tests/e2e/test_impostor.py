@@ -1,4 +1,7 @@
-"""Strangers at every port of a run get nothing and change nothing: the result has the same bits.
+"""Strangers at every port of a run with servers get nothing and change nothing: the same bits.
+
+Groups of workers (Gloo) listen at ports of their own, which are not authenticated, as the README
+says; this run has no such group.
 
 bsp adds gradients in the order of workers, not of arrival, so two runs of one job can be compared
 bit by bit, however the strangers disturb their timing.
@@ -177,7 +180,9 @@ def _visit_over_tcp(port: int, said: bytes) -> None:
 def listening_ports(pid: int) -> dict[str, list[int]]:
     """Ports of a run's processes, by the log file that they print to."""
     found: dict[str, list[int]] = {}
-    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+    # Some are children of the fork server that the session shares; no other run goes on.
+    below = psutil.Process().children(recursive=True)
+    for process in [psutil.Process(pid), *(one for one in below if one.pid != pid)]:
         logs = [Path(file.path) for file in process.open_files() if file.path.endswith(".log")]
         name = logs[0].stem if logs else "controller"
         ports = [

@@ -88,15 +88,25 @@ class Request:
 
     job: JobSpec
     start: Callable[[Sequence[Observer]], Summary]
+    machines: PoolOrder | None = None
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether several processes of this machine can share their imports."""
+        from phalanx.spec.backend import FORKABLE
+
+        return self.machines is None and self.job.workers > 1 and self.job.backend in FORKABLE
 
 
 def request_run(
     job: JobSpec, places: Places, plan: Plan | None = None, machines: PoolOrder | None = None
 ) -> Request:
     """A new run of a job, on this machine or on those of a pool."""
-    from phalanx import api
 
     def start(observers: Sequence[Observer]) -> Summary:
+        # Takes a third of a second, in which a fork server imports too.
+        from phalanx import api
+
         return api.train(
             job,
             runs=places.runs,
@@ -108,7 +118,7 @@ def request_run(
             on_progress=_tell(observers),
         )
 
-    return Request(job, start)
+    return Request(job, start, machines)
 
 
 def new_run(path: Path | None, places: Places, overrides: Sequence[str], crew: Crew) -> Request:
@@ -207,7 +217,7 @@ def resumption(name: str, runs: Path, overrides: Sequence[str], crew: Crew) -> R
             on_progress=_tell(observers),
         )
 
-    return Request(job, start)
+    return Request(job, start, machines)
 
 
 def _where_to_go_on(

@@ -173,17 +173,21 @@ def _carry_out_or_ask(
     quiet: bool,
 ) -> Summary:
     """Execute a run; machines that fail the preflight are excluded if the user agrees."""
-    from phalanx.launch.candidates import MachinesUnfit
+    from phalanx.launch.fork_server import warm_workers
 
-    while True:
-        try:
-            return _carry_out(request, plain_stderr=plain, quiet=quiet)
-        except MachinesUnfit as error:
-            names = list(error.facts["faults"])
-            if plain or quiet or not _asks_without(error, names):
-                raise
-            crew = replace(crew, without=(*crew.without, *names), shrink=True)
-            request = request_with(crew)
+    with warm_workers(useful=request.can_fork):
+        # Only now, and what this imports: the fork server's own imports go on beside it.
+        from phalanx.launch.candidates import MachinesUnfit
+
+        while True:
+            try:
+                return _carry_out(request, plain_stderr=plain, quiet=quiet)
+            except MachinesUnfit as error:
+                names = list(error.facts["faults"])
+                if plain or quiet or not _asks_without(error, names):
+                    raise
+                crew = replace(crew, without=(*crew.without, *names), shrink=True)
+                request = request_with(crew)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
