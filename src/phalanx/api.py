@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from phalanx.plan.planfile import Plan
     from phalanx.plan.search import Wish
     from phalanx.pool.inventory import Inventory
-    from phalanx.report.document import Document
+    from phalanx.report.document import Report
     from phalanx.report.scope import Preference
     from phalanx.simulate.scenario import Figures, Scenario, SimulatedStrategy
     from phalanx.spec.strategy import StrategySpec
@@ -552,7 +552,7 @@ def make_report(
     target: tuple[str, float] | None = None,
     baseline: str | None = None,
     parts: Sequence[str] = (),
-) -> Document:
+) -> Report:
     """Compare studies and runs; made again from the same records, it has the same bytes.
 
     Args:

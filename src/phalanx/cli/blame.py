@@ -61,21 +61,21 @@ def headline(found: Blame) -> str:
 def blame_table(found: Blame) -> Table:
     """Make one row per worker: what it cost the others, by phase."""
     from phalanx.report.blame import RankBlame
-    from phalanx.report.document import Cell, Column, Value, tabulate, text
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
     from phalanx.report.format import NOTHING, format_count, format_duration
     from phalanx.report.rounds import PHASES
 
     def seconds(value: float | None) -> Value:
         return Value(format_duration(value), value)
 
-    def phase_s(phase: str) -> Cell[RankBlame]:
+    def phase_s(phase: str) -> CellFormat[RankBlame]:
         def cell(one: RankBlame) -> Value:
             value = seconds(one.phases.get(phase))
             return value if value.text != "0.00 s" else Value(NOTHING, value.raw)
 
         return cell
 
-    columns: list[tuple[Column, Cell[RankBlame]]] = [
+    columns: list[tuple[Column, CellFormat[RankBlame]]] = [
         (Column("worker", "worker", is_text=True), lambda one: text(f"worker-{one.rank}")),
         (Column("cost_s", "cost the\nothers"), lambda one: seconds(one.cost_s)),
         *((Column(f"{phase}_s", f"in {phase}"), phase_s(phase)) for phase in PHASES),

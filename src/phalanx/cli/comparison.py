@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as BarTable
 
 from phalanx.cli.screen import TIME_GLYPHS, TIME_STYLES, time_bar, time_legend
-from phalanx.report.compare import Row
-from phalanx.report.document import Cell, Column, Table, Value, tabulate, text
+from phalanx.report.compare import RunComparison
+from phalanx.report.document import CellFormat, Column, Table, Value, tabulate, text
 from phalanx.report.format import (
     count_noun,
     format_accuracy,
@@ -24,7 +24,7 @@ from phalanx.report.format import (
 # Two runs of the same job with different seeds differ by about this much on a small test set.
 _SAME_ACCURACY = 0.02
 _BAR_COLUMNS = 36
-_COLUMNS: list[tuple[Column, Cell[Row]]] = [
+_COLUMNS: list[tuple[Column, CellFormat[RunComparison]]] = [
     (Column("strategy", "strategy", is_text=True), lambda row: text(row.strategy)),
     (Column("workers", "workers"), lambda row: Value(str(row.workers), row.workers)),
     (
@@ -44,12 +44,12 @@ _COLUMNS: list[tuple[Column, Cell[Row]]] = [
 ]
 
 
-def comparison_table(rows: Sequence[Row]) -> Table:
+def comparison_table(rows: Sequence[RunComparison]) -> Table:
     """Make one row per run: accuracy, speed and traffic."""
     return tabulate("comparison", rows, _COLUMNS)
 
 
-def render_times(rows: Sequence[Row]) -> RenderableType:
+def render_times(rows: Sequence[RunComparison]) -> RenderableType:
     """Draw where the time of training went as bars; a picture for terminals, not a table."""
     table = BarTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("time of training", no_wrap=True)
@@ -62,7 +62,7 @@ def render_times(rows: Sequence[Row]) -> RenderableType:
     return Group(table, time_legend())
 
 
-def interpret(rows: Sequence[Row], *, cores: int) -> list[str]:
+def interpret(rows: Sequence[RunComparison], *, cores: int) -> list[str]:
     """Say what the comparison shows on this machine.
 
     Args:
@@ -72,7 +72,7 @@ def interpret(rows: Sequence[Row], *, cores: int) -> list[str]:
     return [_accuracy_sentence(rows), _speed_sentence(rows, cores), *_traffic(rows), _next()]
 
 
-def _accuracy_sentence(rows: Sequence[Row]) -> str:
+def _accuracy_sentence(rows: Sequence[RunComparison]) -> str:
     reached = {row.strategy: row.test_accuracy for row in rows if row.test_accuracy is not None}
     if not reached:
         return "Accuracy was not measured."
@@ -84,7 +84,7 @@ def _accuracy_sentence(rows: Sequence[Row]) -> str:
     return f"Accuracy: {span}; {last} is behind and needs more epochs or more frequent exchange."
 
 
-def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
+def _speed_sentence(rows: Sequence[RunComparison], cores: int) -> str:
     others = [row for row in rows[1:] if row.speed is not None]
     if not others:
         return "Speed: there is nothing to compare."
@@ -113,7 +113,7 @@ def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
     return f"{found} Each worker has its own cores, and exchange takes less than they add."
 
 
-def _traffic(rows: Sequence[Row]) -> list[str]:
+def _traffic(rows: Sequence[RunComparison]) -> list[str]:
     sent = {row.strategy: row.bytes_sent for row in rows if row.bytes_sent > 0}
     much, little = sent.get("allreduce"), sent.get("local_sgd")
     if not much or not little:

@@ -156,7 +156,7 @@ def _facts(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _list_table(rows: list[dict[str, Any]]) -> Table:
-    from phalanx.report.document import Cell, Column, Value, tabulate, text
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
 
     def where(row: dict[str, Any]) -> Value:
         absent = f"not here; phalanx data fetch {row['name']}"
@@ -167,7 +167,7 @@ def _list_table(rows: list[dict[str, Any]]) -> Table:
         download = row["download_bytes"]
         return Value(f"{download / 1e6:.0f} MB" if download else "-", download)
 
-    columns: list[tuple[Column, Cell[dict[str, Any]]]] = [
+    columns: list[tuple[Column, CellFormat[dict[str, Any]]]] = [
         (Column("name", "data set", is_text=True), lambda row: text(row["name"])),
         (Column("title", "what", is_text=True, wraps=True), lambda row: text(row["title"])),
         (

@@ -79,12 +79,12 @@ def distribute(
 
 def deal_blocks(dealt: Distribution) -> list[Block]:
     """Describe how many samples and classes each worker holds."""
-    from phalanx.report.document import Cell, Column, Value, line, tabulate, text
+    from phalanx.report.document import CellFormat, Column, Value, line, tabulate, text
     from phalanx.report.format import format_count, shown
 
     named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
     skew = "" if dealt.skew is None else f"label skew {dealt.skew:.3f}, "
-    columns: list[tuple[Column, Cell[WorkerShare]]] = [
+    columns: list[tuple[Column, CellFormat[WorkerShare]]] = [
         (Column("worker", "worker"), lambda one: Value(str(one.worker), one.worker)),
         (Column("num_samples", "samples"), lambda one: shown(one.num_samples, format_count)),
         (Column("per_step", "per step"), lambda one: shown(one.samples_per_step, format_count)),

@@ -86,7 +86,7 @@ def status_blocks(status: ClusterStatus) -> list[Block]:
 def _host_table(status: ClusterStatus) -> Table:
     from phalanx.cli.pool_tables import format_speed
     from phalanx.pool.emulate.cluster import HostStatus
-    from phalanx.report.document import Cell, Column, Value, tabulate, text
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
     from phalanx.report.format import format_bytes, shown
 
     def memory(host: HostStatus) -> Value:
@@ -98,7 +98,7 @@ def _host_table(status: ClusterStatus) -> Table:
         bits = host.link_bits_per_s
         return shown(None if bits is None else bits / 8, format_speed)
 
-    columns: list[tuple[Column, Cell[HostStatus]]] = [
+    columns: list[tuple[Column, CellFormat[HostStatus]]] = [
         (Column("host", "host", is_text=True), lambda host: text(host.name)),
         (Column("address", "address", is_text=True), lambda host: text(host.address)),
         (

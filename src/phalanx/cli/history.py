@@ -15,7 +15,17 @@ from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.rundir import RunDir, Status
 from phalanx.records.summary import Summary
 from phalanx.records.usage import KINDS, ResourceUse, host_uses, process_uses, training_windows
-from phalanx.report.document import Block, Cell, Column, Table, Text, Value, line, tabulate, text
+from phalanx.report.document import (
+    Block,
+    CellFormat,
+    Column,
+    Table,
+    Text,
+    Value,
+    line,
+    tabulate,
+    text,
+)
 from phalanx.report.format import (
     NOTHING,
     format_accuracy,
@@ -50,7 +60,7 @@ class CheckpointFile(msgspec.Struct, kw_only=True):
     size_bytes: int
 
 
-class Resources(msgspec.Struct, kw_only=True):
+class RunResources(msgspec.Struct, kw_only=True):
     """Hold what the processes and machines of a run used while it trained; no time series."""
 
     processes: list[ResourceUse]
@@ -68,7 +78,7 @@ class RunDetails(msgspec.Struct, kw_only=True):
     checkpoints: list[CheckpointFile]
     failure: Failure | None
     warnings: list[str]
-    resources: Resources
+    resources: RunResources
 
 
 def read_facts(run: RunDir) -> RunFacts:
@@ -119,11 +129,11 @@ def read_details(run: RunDir) -> RunDetails:
     )
 
 
-def read_resources(run: RunDir) -> Resources:
+def read_resources(run: RunDir) -> RunResources:
     """Read everything that was measured of a run; empty if nothing was."""
     logs = read_logs(run.path / "events", *KINDS)
     windows = training_windows(logs)
-    return Resources(
+    return RunResources(
         processes=_without_series(process_uses(logs, windows)),
         machines=_without_series(host_uses(logs, windows)),
     )
@@ -133,7 +143,7 @@ def _without_series(uses: Mapping[str, ResourceUse]) -> list[ResourceUse]:
     return [msgspec.structs.replace(use, series=[]) for use in uses.values()]
 
 
-_LIST: list[tuple[Column, Cell[RunFacts]]] = [
+_LIST: list[tuple[Column, CellFormat[RunFacts]]] = [
     (Column("name", "name", is_text=True), lambda one: text(one.name)),
     (Column("state", "state", is_text=True, keep=8), lambda one: text(one.state)),
     (Column("strategy", "strategy", is_text=True, keep=6), lambda one: text(one.strategy)),
@@ -221,7 +231,7 @@ def _accuracy(accuracy: float | None) -> Value:
     return Value(format_accuracy(accuracy), accuracy)
 
 
-_EPOCHS: list[tuple[Column, Cell[_EpochRow]]] = [
+_EPOCHS: list[tuple[Column, CellFormat[_EpochRow]]] = [
     (Column("epoch", "epoch"), lambda row: Value(str(row.event.epoch + 1), row.event.epoch + 1)),
     (Column("train_loss", "train loss"), lambda row: _loss(row.event.train_loss)),
     (Column("train_accuracy", "accuracy"), lambda row: _accuracy(row.event.train_accuracy)),
@@ -240,7 +250,7 @@ class _ResourceRow(msgspec.Struct, frozen=True):
     use: ResourceUse
 
 
-def resource_table(resources: Resources) -> Table:
+def resource_table(resources: RunResources) -> Table:
     """Make one row per process in cores, then one per machine as a share of its cores."""
     rows = [
         _ResourceRow(use.name, Value(f"{use.cpu_cores:.0%}", use.cpu_cores), use)
@@ -264,7 +274,7 @@ def _energy(use: ResourceUse) -> Value:
     return Value(f"{amount} ({use.energy_source})", joules)
 
 
-_RESOURCES: list[tuple[Column, Cell[_ResourceRow]]] = [
+_RESOURCES: list[tuple[Column, CellFormat[_ResourceRow]]] = [
     (Column("process", "", is_text=True), lambda row: text(row.name)),
     (Column("cpu", "CPU"), lambda row: row.cpu),
     (Column("cpu_s", "CPU time"), lambda row: Value(format_duration(row.use.cpu_s), row.use.cpu_s)),

@@ -9,7 +9,17 @@ from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.planfile import Plan, Row
 from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.versus import Versus
-from phalanx.report.document import Block, Cell, Column, Table, Text, Value, line, tabulate, text
+from phalanx.report.document import (
+    Block,
+    CellFormat,
+    Column,
+    Table,
+    Text,
+    Value,
+    line,
+    tabulate,
+    text,
+)
 from phalanx.report.format import (
     NOTHING,
     format_bytes,
@@ -58,7 +68,7 @@ def _off_by(row: Versus) -> Value:
     return Value(text, row.error, "" if row.is_inside else "doubt")
 
 
-_VERSUS: list[tuple[Column, Cell[Versus]]] = [
+_VERSUS: list[tuple[Column, CellFormat[Versus]]] = [
     (Column("measure", "", is_text=True), lambda one: text(one.measure)),
     (
         Column("predicted", "predicted"),
@@ -88,7 +98,7 @@ def _candidate_table(rows: Sequence[Row], plan: Plan) -> Table:
         return Value(content, content, "best" if row.prediction == plan.prediction else "")
 
     predictions = [row.prediction for row in rows if row.prediction is not None]
-    columns: list[tuple[Column, Cell[Row]]] = [
+    columns: list[tuple[Column, CellFormat[Row]]] = [
         (Column("mark", "", is_text=True), mark),
         (_words("machines"), lambda row: words(machines_label(row.machines), row)),
         (_words("strategy"), lambda row: words(_strategy(row), row)),
@@ -113,7 +123,7 @@ def _words(name: str) -> Column:
     return Column(name, name, is_text=True, wraps=True)
 
 
-_REFUSED: list[tuple[Column, Cell[Row]]] = [
+_REFUSED: list[tuple[Column, CellFormat[Row]]] = [
     (_words("machines"), lambda row: text(machines_label(row.machines))),
     (_words("strategy"), lambda row: text(_strategy(row))),
     (Column("total_s", "time"), lambda row: _predicted(row, _time)),
@@ -121,7 +131,7 @@ _REFUSED: list[tuple[Column, Cell[Row]]] = [
 ]
 
 
-def _predicted(row: Row, cell: Cell[Prediction]) -> Value:
+def _predicted(row: Row, cell: CellFormat[Prediction]) -> Value:
     return Value(NOTHING) if row.prediction is None else cell(row.prediction)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from phalanx.pool.facts import Fault
 from phalanx.pool.inventory import Inventory, Member, differences
 from phalanx.pool.selection import Selection
-from phalanx.report.document import Block, Cell, Column, Table, Value, line, tabulate
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate
 from phalanx.report.format import NOTHING, format_bytes, shown
 
 # A matrix of more machines does not fit a screen; `--json` has all of them.
@@ -41,7 +41,7 @@ def check_blocks(inventory: Inventory, faults: Mapping[str, Fault]) -> list[Bloc
         reason = "" if member.probe else fault.reason if fault else "not asked"
         return Value(reason, reason)
 
-    columns: list[tuple[Column, Cell[Member]]] = [
+    columns: list[tuple[Column, CellFormat[Member]]] = [
         (Column("answers", "", is_text=True), lambda one: _mark(one.probe is not None)),
         (_MACHINE, _title),
         (Column("python", "python", is_text=True), lambda one: _version(one, "python")),
@@ -70,7 +70,7 @@ def machine_blocks(inventory: Inventory, selection: Selection | None = None) -> 
             return Value("·", False, "weak")
         return _mark(member.probe is not None or bool(selection))
 
-    columns: list[tuple[Column, Cell[Member]]] = [
+    columns: list[tuple[Column, CellFormat[Member]]] = [
         (Column("selected", "", is_text=True), mark),
         (_MACHINE, _title),
         *_MACHINE_COLUMNS,
@@ -174,7 +174,7 @@ def _rate(number: float | None) -> Value:
 
 _MACHINE = Column("machine", "machine", is_text=True)
 _NOTE = Column("note", "note", is_text=True, wraps=True)
-_MACHINE_COLUMNS: list[tuple[Column, Cell[Member]]] = [
+_MACHINE_COLUMNS: list[tuple[Column, CellFormat[Member]]] = [
     (
         Column("processor", "processor", is_text=True),
         lambda one: shown(one.probe.looks.cpu if one.probe else None, str),

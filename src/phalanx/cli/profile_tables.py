@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phalanx.errors import SpecError
 from phalanx.records.rundir import encode_pretty
-from phalanx.report.document import Block, Cell, Column, Table, Value, line, tabulate, text
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import count_noun, format_bytes, format_count, format_percent, shown
 from phalanx.report.profile import GroupTime, OperatorRow, ProfileComparison, RatioRow, RunProfile
 from phalanx.report.table_formats import table_csv, table_markdown
@@ -71,7 +71,7 @@ def profile_table(profile: RunProfile) -> Table:
 
 def comparison_table(comparison: ProfileComparison) -> Table:
     """Make one row per group of operators of two runs."""
-    columns: list[tuple[Column, Cell[RatioRow]]] = [
+    columns: list[tuple[Column, CellFormat[RatioRow]]] = [
         (Column("group", "group", is_text=True), lambda one: text(one.group)),
         (Column(f"a_s: {comparison.a}", "A ms/epoch"), lambda one: _ms(one.a_s)),
         (Column(f"b_s: {comparison.b}", "B ms/epoch"), lambda one: _ms(one.b_s)),
@@ -83,7 +83,7 @@ def comparison_table(comparison: ProfileComparison) -> Table:
 
 
 def _operator_table(profile: RunProfile, count: int) -> Table:
-    columns: list[tuple[Column, Cell[OperatorRow]]] = [
+    columns: list[tuple[Column, CellFormat[OperatorRow]]] = [
         (Column("operator", "operator", is_text=True), _name),
         (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
         (Column("calls", "calls/epoch"), lambda one: Value(format_count(one.calls), one.calls)),
@@ -108,7 +108,7 @@ def _ms(seconds: float) -> Value:
     return Value(f"{1000 * seconds:,.2f}", seconds)
 
 
-_GROUPS: list[tuple[Column, Cell[GroupTime]]] = [
+_GROUPS: list[tuple[Column, CellFormat[GroupTime]]] = [
     (Column("group", "group", is_text=True), lambda one: text(one.group)),
     (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
     (Column("share", "share"), lambda one: Value(format_percent(one.share, 1), one.share)),

@@ -9,11 +9,11 @@ from pathlib import Path
 from phalanx.report.charts import Rows, histogram, shorten, stacked_bars
 from phalanx.report.document import (
     Block,
-    Cell,
+    CellFormat,
     Column,
-    Document,
     Figure,
     Panel,
+    Report,
     Section,
     Swatch,
     Table,
@@ -64,7 +64,7 @@ def describe_scenario(scenario: Scenario) -> str:
 def simulation_table(found: Sequence[SimulatedStrategy]) -> Table:
     """Make one row per strategy; speed is relative to the first."""
     first = found[0].samples_per_s if found else 1.0
-    columns: list[tuple[Column, Cell[SimulatedStrategy]]] = [
+    columns: list[tuple[Column, CellFormat[SimulatedStrategy]]] = [
         (Column("strategy", "strategy", is_text=True), lambda one: text(one.strategy)),
         (Column("samples_per_s", "throughput"), lambda one: shown(one.samples_per_s, format_rate)),
         (
@@ -115,7 +115,7 @@ def write_chart(found: Sequence[SimulatedStrategy], scenario: Scenario, path: Pa
         write_svg(figure, path)
         return
     section = Section(id="simulation", title="Strategies", blocks=[figure, simulation_table(found)])
-    document = Document(
+    document = Report(
         title="Simulation", subtitle=describe_scenario(scenario), advice=[], sections=[section]
     )
     write_page(document, path)

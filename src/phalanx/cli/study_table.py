@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
-from phalanx.report.document import Block, Cell, Column, Table, Value, line, tabulate, text
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
     NOTHING,
     count_noun,
@@ -45,7 +45,7 @@ def study_facts(study: StudyDir) -> StudyFacts:
 
 def plan_blocks(manifest: StudyManifest) -> list[Block]:
     """Describe the cells of a study that has not begun."""
-    columns: list[tuple[Column, Cell[Any]]] = [
+    columns: list[tuple[Column, CellFormat[Any]]] = [
         *_axes(manifest),
         (Column("workers", "workers"), lambda cell: _count(cell.job["workers"])),
         (Column("global_batch", "batch"), lambda cell: _count(_global_batch(cell.job))),
@@ -95,8 +95,8 @@ def format_estimate(metric: str, found: Estimate) -> str:
     return mean if relative is None else f"{mean} ± {100 * relative:.1f} %"
 
 
-def _axes(manifest: StudyManifest) -> list[tuple[Column, Cell[Any]]]:
-    def setting(axis: str) -> Cell[Any]:
+def _axes(manifest: StudyManifest) -> list[tuple[Column, CellFormat[Any]]]:
+    def setting(axis: str) -> CellFormat[Any]:
         return lambda cell: text(cell.settings[axis])
 
     return [(Column(axis, axis, is_text=True), setting(axis)) for axis in manifest.axes]
@@ -140,7 +140,10 @@ def _result_table(study: StudyDir, manifest: StudyManifest, trials: Sequence[Tri
         good = len(mine) - failed
         return Value(f"{good}" + (f" + {failed} ✗" if failed else ""), good)
 
-    columns: list[tuple[Column, Cell[Any]]] = [*_axes(manifest), (Column("runs", "runs"), runs)]
+    columns: list[tuple[Column, CellFormat[Any]]] = [
+        *_axes(manifest),
+        (Column("runs", "runs"), runs),
+    ]
     for metric in (manifest.metric, manifest.gate.metric if manifest.gate else "test_accuracy"):
         by_cell = values_by_seed(study, metric)
 
@@ -181,7 +184,7 @@ def _pairs(result: GateResult) -> Value:
     return text(f"{first} pairs" if result.paired else f"{first} and {second}")
 
 
-_GATE: list[tuple[Column, Cell[GateResult]]] = [
+_GATE: list[tuple[Column, CellFormat[GateResult]]] = [
     (Column("cell", "cell", is_text=True), lambda one: text(one.cell)),
     (Column("baseline", "against", is_text=True), lambda one: text(one.baseline)),
     (

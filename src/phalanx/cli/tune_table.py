@@ -7,7 +7,7 @@ from statistics import fmean
 import msgspec
 
 from phalanx.records.tune import FOUND_JOB
-from phalanx.report.document import Block, Cell, Column, Mark, Table, Value, line, tabulate
+from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
 from phalanx.report.format import count_noun, format_accuracy, format_duration, shown
 from phalanx.study.findings import Findings
 from phalanx.study.search_plan import share_label
@@ -133,7 +133,7 @@ def _conclusion(findings: Findings) -> Block:
 
 
 def _table(findings: Findings) -> Table:
-    columns: list[tuple[Column, Cell[Verdict]]] = [
+    columns: list[tuple[Column, CellFormat[Verdict]]] = [
         (
             Column("share", "share", is_text=True),
             lambda one: Value(share_label(one.share), one.share),

@@ -24,7 +24,7 @@ _ROWS = {
 }
 
 
-class Timeline:
+class TraceTimeline:
     """All rows of a run.
 
     Args:

@@ -19,7 +19,7 @@ import msgspec
 
 from phalanx.export.chrome import TraceWriter
 from phalanx.export.clocks import CONTROLLER, AttemptClocks
-from phalanx.export.timeline import BEHIND, WORK, OverlappedSteps, Span, Timeline, lay_out
+from phalanx.export.timeline import BEHIND, WORK, OverlappedSteps, Span, TraceTimeline, lay_out
 from phalanx.export.trace_events import ProcessEvents
 from phalanx.records.events import Standstill, Started, Step
 from phalanx.records.log import read_events
@@ -60,7 +60,7 @@ def write_trace(run: RunDir, path: Path) -> TraceFacts:
     strategy = read_manifest(run).job["strategy"]
     about = {"run": run.name, "strategy": strategy["name"], "clock": "the controller's"}
     with TraceWriter(path, about=about) as writer:
-        _Trace(Timeline(writer, AttemptClocks(logs), logs), strategy).write(logs)
+        _Trace(TraceTimeline(writer, AttemptClocks(logs), logs), strategy).write(logs)
     return TraceFacts(path=str(path), events=writer.num_events, size_bytes=path.stat().st_size)
 
 
@@ -73,7 +73,7 @@ def _order(path: Path) -> tuple[int, int, str]:
 class _Trace:
     """One run on its way onto a timeline."""
 
-    def __init__(self, timeline: Timeline, strategy: Mapping[str, Any]) -> None:
+    def __init__(self, timeline: TraceTimeline, strategy: Mapping[str, Any]) -> None:
         self._timeline = timeline
         self._writers: dict[str, ProcessEvents] = {}
         self._apply_first = strategy["name"] == "local_sgd"

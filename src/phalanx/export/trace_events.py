@@ -8,7 +8,7 @@ import msgspec
 
 from phalanx.export.clocks import MARKERS
 from phalanx.export.counters import between, host_figures, process_figures, served_figures
-from phalanx.export.timeline import CHECKPOINTS, EVALUATIONS, WORK, Span, Timeline
+from phalanx.export.timeline import CHECKPOINTS, EVALUATIONS, WORK, Span, TraceTimeline
 from phalanx.records.events import (
     AnyEvent,
     Checkpoint,
@@ -39,7 +39,7 @@ class ProcessEvents:
         process: Its name.
     """
 
-    def __init__(self, timeline: Timeline, process: str) -> None:
+    def __init__(self, timeline: TraceTimeline, process: str) -> None:
         self._timeline = timeline
         self.process = process
         self.attempt = 1

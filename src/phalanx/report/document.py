@@ -106,7 +106,7 @@ class Section(msgspec.Struct, kw_only=True):
     blocks: list[Block]
 
 
-class Document(msgspec.Struct, kw_only=True):
+class Report(msgspec.Struct, kw_only=True):
     """The whole report."""
 
     title: str
@@ -125,11 +125,14 @@ class Document(msgspec.Struct, kw_only=True):
 
 
 Row = TypeVar("Row")
-Cell = Callable[[Row], Value]
+CellFormat = Callable[[Row], Value]
 
 
 def tabulate(
-    id: str, rows: Iterable[Row], columns: Sequence[tuple[Column, Cell[Row]]], caption: str = ""
+    id: str,
+    rows: Iterable[Row],
+    columns: Sequence[tuple[Column, CellFormat[Row]]],
+    caption: str = "",
 ) -> Table:
     """Make a table of records from a list of columns, each with the function that fills it."""
     return Table(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.errors import StoreError
-from phalanx.report.document import Document, Figure
+from phalanx.report.document import Figure, Report
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
 from phalanx.report.markdown import to_markdown
@@ -23,7 +23,7 @@ from phalanx.report.scope import Options, Scope, open_scope
 from phalanx.report.table_formats import table_csv
 
 
-def make_document(sources: Sequence[Path], options: Options | None = None) -> Document:
+def make_document(sources: Sequence[Path], options: Options | None = None) -> Report:
     """Read studies and runs and write the report about them.
 
     Raises:
@@ -33,7 +33,7 @@ def make_document(sources: Sequence[Path], options: Options | None = None) -> Do
     return compose(scope, blame_typical(scope))
 
 
-def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
+def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
     """Make all chapters that the runs give material for.
 
     Raises:
@@ -49,7 +49,7 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
         part.function()(scope, *(material[need] for need in part.needs))
         for part in report_parts(scope.parts)
     ]
-    return Document(
+    return Report(
         title=_title(scope.material),
         subtitle=_subtitle(scope),
         advice=advice_lines(advice),
@@ -57,7 +57,7 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
     )
 
 
-def write_page(document: Document, path: Path) -> None:
+def write_page(document: Report, path: Path) -> None:
     """Write the report as one HTML file."""
     # Templates and the drawing library take a second to load; Markdown and CSV need neither.
     from phalanx.report.page import to_page
@@ -72,12 +72,12 @@ def write_svg(figure: Figure, path: Path) -> None:
     _write(path, to_svg(figure))
 
 
-def write_markdown(document: Document, path: Path) -> None:
+def write_markdown(document: Report, path: Path) -> None:
     """Write the report as Markdown."""
     _write(path, to_markdown(document))
 
 
-def write_tables(document: Document, folder: Path) -> None:
+def write_tables(document: Report, folder: Path) -> None:
     """Write every table as CSV."""
     for table in document.tables():
         _write(folder / f"{table.id}.csv", table_csv(table))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.report.document import Block, Document, Figure, Table, Text
+from phalanx.report.document import Block, Figure, Report, Table, Text
 from phalanx.report.table_formats import escape_markdown, table_markdown
 
 
-def to_markdown(document: Document) -> str:
+def to_markdown(document: Report) -> str:
     """Write a whole report."""
     parts = [f"# {escape_markdown(document.title)}", escape_markdown(document.subtitle)]
     for section in document.sections:

@@ -16,14 +16,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from phalanx.report.charts import CONFIG
-from phalanx.report.document import Document, Figure
+from phalanx.report.document import Figure, Report
 
 _TEMPLATE = "page.html.jinja"
 _VEGA_LITE = "6.4"
 _SVG_WIDTH = 560
 
 
-def to_page(document: Document) -> str:
+def to_page(document: Report) -> str:
     """The whole report as HTML."""
     specs = [panel.spec for figure in document.figures() for panel in figure.panels]
     environment = Environment(

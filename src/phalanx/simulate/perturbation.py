@@ -1,7 +1,7 @@
 """Perturb a simulated run: machines that slow down, workers that crash and are replaced.
 
-At given moments (`Slowdown`, `Crash`) or at random (`Straggling`, a two-state Markov modulator per
-machine). Plain data, and `SlowdownModel`, which tells how slow a machine is at a moment.
+At given moments (`SlowMachine`, `Crash`) or at random (`Straggling`, a two-state Markov modulator
+per machine). Plain data, and `SlowdownModel`, which tells how slow a machine is at a moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 
-class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+class SlowMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine computes more slowly for a while."""
 
     machine: str
@@ -43,7 +43,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
     """From the crash until a successor takes part; None: never."""
 
 
-Perturbation = Slowdown | Straggling | Crash
+Perturbation = SlowMachine | Straggling | Crash
 
 
 class SlowdownModel:
@@ -56,10 +56,10 @@ class SlowdownModel:
 
     def __init__(self, perturbations: Sequence[Perturbation], seed: int) -> None:
         # By machine, since every step of hundreds of workers asks.
-        self._slowdowns: dict[str, list[Slowdown]] = {}
+        self._slowdowns: dict[str, list[SlowMachine]] = {}
         self._spells: dict[str, list[_Spells]] = {}
         for number, one in enumerate(perturbations):
-            if isinstance(one, Slowdown):
+            if isinstance(one, SlowMachine):
                 self._slowdowns.setdefault(one.machine, []).append(one)
             elif isinstance(one, Straggling):
                 spells = _Spells(one, np.random.default_rng((seed, 7, number)))

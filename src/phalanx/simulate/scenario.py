@@ -26,7 +26,7 @@ from phalanx.plan.facts import (
 )
 from phalanx.plan.label import strategy_label
 from phalanx.plan.placement import Candidate, Seat
-from phalanx.simulate.perturbation import Crash, Perturbation, Slowdown, Straggling
+from phalanx.simulate.perturbation import Crash, Perturbation, SlowMachine, Straggling
 from phalanx.simulate.run import SimulatedRun
 from phalanx.simulate.simulator import simulate
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
@@ -236,7 +236,7 @@ def _perturbations(scenario: Scenario, machines: Sequence[str]) -> list[Perturba
     rng = np.random.default_rng((scenario.seed, 11))
     for index in sorted(rng.permutation(scenario.workers)[:count].tolist()):
         if slow.normal_s is None or slow.slow_s is None:
-            found.append(Slowdown(machine=machines[index], factor=slow.factor))
+            found.append(SlowMachine(machine=machines[index], factor=slow.factor))
         else:
             found.append(
                 Straggling(

@@ -11,12 +11,12 @@ from phalanx.cli.comparison import comparison_table, interpret, render_times
 from phalanx.cli.demo import STRATEGIES, demo_job
 from phalanx.cli.output import print_blocks
 from phalanx.cli.result import result_blocks
-from phalanx.report.compare import Row, compare
+from phalanx.report.compare import RunComparison, compare
 from phalanx.report.document import Block
 from support.scripted import make_summary
 
 
-def rows(*speeds: float, accuracies: tuple[float, ...] = (0.98, 0.97, 0.98)) -> list[Row]:
+def rows(*speeds: float, accuracies: tuple[float, ...] = (0.98, 0.97, 0.98)) -> list[RunComparison]:
     changes: list[dict[str, Any]] = [
         {"strategy": "single", "workers": 1, "threads": 2},
         {"strategy": "allreduce", "workers": 4, "threads": 1, "bytes_sent": 80 << 20},

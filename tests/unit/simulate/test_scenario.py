@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.errors import SpecError
 from phalanx.plan.facts import LinkFacts, NetworkFacts
-from phalanx.simulate.perturbation import Crash, Slowdown, Straggling
+from phalanx.simulate.perturbation import Crash, SlowMachine, Straggling
 from phalanx.simulate.scenario import (
     DEFAULT_STRATEGIES,
     Figures,
@@ -93,7 +93,7 @@ def test_stragglers_are_a_share_of_the_workers_the_same_for_equal_seeds() -> Non
     scenario = Scenario(workers=20, batch=1, stragglers=Stragglers(share=0.2, factor=3.0))
     slow = _perturbations(scenario, names)
     assert len(slow) == 4
-    assert all(isinstance(one, Slowdown) and one.factor == 3.0 for one in slow)
+    assert all(isinstance(one, SlowMachine) and one.factor == 3.0 for one in slow)
     assert _perturbations(scenario, names) == slow
     spells = Stragglers(share=0.01, factor=3.0, normal_s=10.0, slow_s=1.0)
     (one,) = _perturbations(msgspec.structs.replace(scenario, stragglers=spells), names)

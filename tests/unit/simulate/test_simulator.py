@@ -11,7 +11,7 @@ from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.facts import LinkFacts, NetworkFacts, World
 from phalanx.plan.placement import Candidate, Seat
 from phalanx.plan.predict import pace_of
-from phalanx.simulate.perturbation import Crash, Perturbation, Slowdown, Straggling
+from phalanx.simulate.perturbation import Crash, Perturbation, SlowMachine, Straggling
 from phalanx.simulate.run import SimulatedRun
 from phalanx.simulate.simulator import simulate
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
@@ -190,7 +190,7 @@ def test_encryption_takes_longer_on_a_share_of_a_core() -> None:
 
 def test_a_straggler_holds_up_lockstep_but_not_async() -> None:
     where = even(4, bandwidth=1e9)
-    slow: list[Perturbation] = [Slowdown(machine="m0", factor=4.0)]
+    slow: list[Perturbation] = [SlowMachine(machine="m0", factor=4.0)]
     lockstep = [run(4, AllreduceSpec(), where, perturbations=d).samples_per_s for d in ([], slow)]
     flowing = [run(4, ASYNC, where, perturbations=d).samples_per_s for d in ([], slow)]
     assert lockstep[1] < lockstep[0] / 2.5
@@ -199,7 +199,7 @@ def test_a_straggler_holds_up_lockstep_but_not_async() -> None:
 
 def test_a_bound_ties_all_to_a_straggler() -> None:
     where = even(4, bandwidth=1e9)
-    slow: list[Perturbation] = [Slowdown(machine="m0", factor=4.0)]
+    slow: list[Perturbation] = [SlowMachine(machine="m0", factor=4.0)]
     bounded = ParameterServerSpec(consistency="ssp", staleness=3)
     free = run(4, ASYNC, where, perturbations=slow, rounds=60)
     tied = run(4, bounded, where, perturbations=slow, rounds=60)
