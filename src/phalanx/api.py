@@ -36,11 +36,11 @@ from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
     from phalanx.launch.camp import Camp, PoolOrder
-    from phalanx.plan.facts import World
+    from phalanx.plan.facts import ClusterModel
     from phalanx.plan.gather import DataSizes, ThisMachine
     from phalanx.plan.measured import RunMeasures
     from phalanx.plan.planfile import Plan
-    from phalanx.plan.search import Wish
+    from phalanx.plan.search import Objective
     from phalanx.pool.inventory import Inventory
     from phalanx.report.document import Report
     from phalanx.report.scope import Preference
@@ -233,7 +233,7 @@ def plan_job(
     job: JobSpec | dict[str, object],
     *,
     pool: Inventory | None = None,
-    wish: Wish | None = None,
+    objective: Objective | None = None,
     calibrate: Literal["auto", "never", "fresh"] = "auto",
     runs: Path = DEFAULT_RUNS,
     data_root: Path = DEFAULT_DATA,
@@ -245,7 +245,7 @@ def plan_job(
     Args:
         job: A job, or the mapping that a job file would hold.
         pool: The machines; None: this one, with one to as many workers as it has cores.
-        wish: The goal and its limits; None: as fast as possible.
+        objective: The goal and its limits; None: as fast as possible.
         calibrate: As in `survey`.
         runs: As in `survey`.
         data_root: Where data sets lie.
@@ -256,7 +256,7 @@ def plan_job(
         PlanError: Nothing is known, or nothing meets the limits.
     """
     from phalanx.plan.planfile import record_plan
-    from phalanx.plan.search import Wish, search
+    from phalanx.plan.search import Objective, search
 
     if isinstance(job, dict):
         job = job_from_mapping(job)
@@ -269,7 +269,7 @@ def plan_job(
         cache_root=cache_root,
         on_trial=on_trial,
     )
-    return record_plan(job, search(job, world, wish or Wish()), world)
+    return record_plan(job, search(job, world, objective or Objective()), world)
 
 
 def survey(
@@ -281,7 +281,7 @@ def survey(
     data_root: Path = DEFAULT_DATA,
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
-) -> World:
+) -> ClusterModel:
     """Put together what is known about a job and the machines: what predictions are made from.
 
     Args:
@@ -301,9 +301,9 @@ def survey(
 
     from phalanx.plan.calibrate import calibrate as fit_runs
     from phalanx.plan.calibrate import read_runs
-    from phalanx.plan.gather import is_enough, local_world, pool_world
+    from phalanx.plan.gather import is_enough, local_cluster, pool_cluster
     from phalanx.plan.machines import Reference, pool_cores, pool_links
-    from phalanx.plan.splitting import read_parts
+    from phalanx.plan.split import read_parts
     from phalanx.pool.this_machine import measure_this_machine
 
     if job.backend != "native":
@@ -325,10 +325,10 @@ def survey(
     calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
     parts = read_parts([runs, runs / _TRIALS], job)
     if pool is None:
-        return replace(local_world(job, sizes, calibration, here), parts=parts)
+        return replace(local_cluster(job, sizes, calibration, here), parts=parts)
     speed = measure_this_machine() if here.host in calibration.fits else None
     own = Reference(host=here.host, speed=speed) if speed is not None else None
-    return replace(pool_world(job, sizes, calibration, pool, own), parts=parts)
+    return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
 
 
 def simulate(
@@ -361,12 +361,15 @@ def simulate(
     Raises:
         PlanError: Nothing is known of the speed, or a strategy cannot be simulated.
     """
-    from phalanx.simulate.scenario import DEFAULT_STRATEGIES, DISTRIBUTED, run_scenario
+    from phalanx.simulate.scenario import DEFAULT_STRATEGIES, run_scenario
 
     if isinstance(job, dict):
         job = job_from_mapping(job)
     if strategies is None:
-        own = [job.strategy] if job.strategy.name in DISTRIBUTED else []
+        mine = job.strategy
+        # One worker alone, one process, and a split network are not simulated.
+        is_simulated = not (mine.is_single or mine.in_process or mine.splits_model)
+        own = [mine] if is_simulated else []
         others = [one for one in DEFAULT_STRATEGIES if one not in own]
         strategies = [*own, *others]
     if figures is not None:

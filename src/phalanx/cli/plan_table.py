@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phalanx.plan.label import batches_label, machines_label
-from phalanx.plan.planfile import Plan, Row
+from phalanx.plan.planfile import Plan, PlanRow
+from phalanx.plan.predicted_vs_measured import PredictedVsMeasured
 from phalanx.plan.result import Interval, Prediction
-from phalanx.plan.versus import Versus
 from phalanx.report.document import (
     Block,
     CellFormat,
@@ -52,23 +52,23 @@ def plan_blocks(plan: Plan, *, top: int, written: Path | None) -> list[Block]:
     return blocks
 
 
-def versus_table(rows: Iterable[Versus]) -> Table:
+def versus_table(rows: Iterable[PredictedVsMeasured]) -> Table:
     """Make one row per predicted measure, with what was measured."""
     return tabulate("predicted", rows, _VERSUS)
 
 
-def _value(measure: Versus, value: float) -> str:
+def _value(measure: PredictedVsMeasured, value: float) -> str:
     if measure.unit == "J":
         return f"{value:,.0f} J"
     return f"{value * 1e3:.1f} ms" if measure.measure == "step" else format_duration(value)
 
 
-def _off_by(row: Versus) -> Value:
+def _off_by(row: PredictedVsMeasured) -> Value:
     text = f"{100 * row.error:+.0f} %" + ("" if row.is_inside else ", outside")
     return Value(text, row.error, "" if row.is_inside else "doubt")
 
 
-_VERSUS: list[tuple[Column, CellFormat[Versus]]] = [
+_VERSUS: list[tuple[Column, CellFormat[PredictedVsMeasured]]] = [
     (Column("measure", "", is_text=True), lambda one: text(one.measure)),
     (
         Column("predicted", "predicted"),
@@ -86,19 +86,19 @@ _VERSUS: list[tuple[Column, CellFormat[Versus]]] = [
 ]
 
 
-def _candidate_table(rows: Sequence[Row], plan: Plan) -> Table:
+def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
     on_front = {_identity(row) for row in plan.front}
 
-    def mark(row: Row) -> Value:
+    def mark(row: PlanRow) -> Value:
         if row.prediction == plan.prediction:
             return Value("▶", "chosen", "best")
         return Value("◇", "front") if _identity(row) in on_front else Value("")
 
-    def words(content: str, row: Row) -> Value:
+    def words(content: str, row: PlanRow) -> Value:
         return Value(content, content, "best" if row.prediction == plan.prediction else "")
 
     predictions = [row.prediction for row in rows if row.prediction is not None]
-    columns: list[tuple[Column, CellFormat[Row]]] = [
+    columns: list[tuple[Column, CellFormat[PlanRow]]] = [
         (Column("mark", "", is_text=True), mark),
         (_words("machines"), lambda row: words(machines_label(row.machines), row)),
         (_words("strategy"), lambda row: words(_strategy(row), row)),
@@ -123,7 +123,7 @@ def _words(name: str) -> Column:
     return Column(name, name, is_text=True, wraps=True)
 
 
-_REFUSED: list[tuple[Column, CellFormat[Row]]] = [
+_REFUSED: list[tuple[Column, CellFormat[PlanRow]]] = [
     (_words("machines"), lambda row: text(machines_label(row.machines))),
     (_words("strategy"), lambda row: text(_strategy(row))),
     (Column("total_s", "time"), lambda row: _predicted(row, _time)),
@@ -131,15 +131,15 @@ _REFUSED: list[tuple[Column, CellFormat[Row]]] = [
 ]
 
 
-def _predicted(row: Row, cell: CellFormat[Prediction]) -> Value:
+def _predicted(row: PlanRow, cell: CellFormat[Prediction]) -> Value:
     return Value(NOTHING) if row.prediction is None else cell(row.prediction)
 
 
-def _identity(row: Row) -> tuple[object, ...]:
+def _identity(row: PlanRow) -> tuple[object, ...]:
     return row.machines, row.strategy, row.servers, row.batches, row.precision
 
 
-def _strategy(row: Row) -> str:
+def _strategy(row: PlanRow) -> str:
     return row.strategy + (f" ({row.precision})" if row.precision != "fp32" else "")
 
 

@@ -29,9 +29,7 @@ from phalanx.pool.facts import Probe
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.machine import MachineSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.pool import PoolSpec
-from phalanx.spec.switch import SwitchSpec
 
 # A machine is lost before its workers count as frozen, so that the machine is named as the cause.
 _SILENCE_SHARE = 0.75
@@ -90,7 +88,7 @@ def fill_workers(job: JobSpec, pool: PoolSpec, *, shrink: bool = False) -> JobSp
         shrink: Whether it may get fewer than it wants.
     """
     slots = sum(machine.slots for machine in pool.machines)
-    if job.strategy.name == "single" or ("workers" in job.model_fields_set and not shrink):
+    if job.strategy.is_single or ("workers" in job.model_fields_set and not shrink):
         return job
     if "workers" in job.model_fields_set and job.workers <= slots:
         return job
@@ -151,9 +149,9 @@ def _place(job: JobSpec, order: PoolOrder, rooms: Mapping[str, Room]) -> Placeme
 
 def _helpers(job: JobSpec, placement: Placement, rooms: Sequence[Room]) -> list[str]:
     """The machines on which servers and the evaluator will be, one entry each."""
-    names = [f"server-{rank}" for rank in range(_num_servers(job))]
-    if names or _is_served(job):
-        names.append("evaluator-0")
+    counts = job.processes
+    names = [f"server-{rank}" for rank in range(counts.servers)]
+    names += [f"evaluator-{rank}" for rank in range(counts.evaluators)]
     seats = list(placement.workers)
     machines = []
     for name in names:
@@ -163,25 +161,6 @@ def _helpers(job: JobSpec, placement: Placement, rooms: Sequence[Room]) -> list[
         seats.append(seat)
         machines.append(planned or seat.machine)
     return machines
-
-
-def _strategies(job: JobSpec) -> list[object]:
-    if isinstance(job.strategy, SwitchSpec):
-        return [phase.strategy for phase in job.strategy.resolved]
-    return [job.strategy]
-
-
-def _is_served(job: JobSpec) -> bool:
-    return any(isinstance(one, ParameterServerSpec) for one in _strategies(job))
-
-
-def _num_servers(job: JobSpec) -> int:
-    counts = [
-        one.servers
-        for one in _strategies(job)
-        if isinstance(one, ParameterServerSpec) and one.servers != "colocated"
-    ]
-    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def _room(spec: MachineSpec, probe: Probe) -> Room:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from phalanx.plan.crew import Crew
-from phalanx.plan.facts import BYTES_PER_FLOAT, World
-from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES, sealing_s
+from phalanx.plan.facts import BYTES_PER_FLOAT, ClusterModel
+from phalanx.plan.parameter_server import PULL_BYTES, PUSH_BYTES, sealing_s
+from phalanx.plan.workers import WorkerModels
 from phalanx.protocol.rule import rule_for
 from phalanx.protocol.shards import plan_shards
 from phalanx.simulate.event_queue import Action, EventQueue, FifoResource
@@ -85,7 +85,7 @@ class _Ports:
     Traffic within a machine does not pass its port: every worker has its own queues there.
     """
 
-    def __init__(self, world: World, num_workers: int) -> None:
+    def __init__(self, world: ClusterModel, num_workers: int) -> None:
         self._out = {machine: FifoResource() for machine in world.machines}
         self._in = {machine: FifoResource() for machine in world.machines}
         self._local_out = [FifoResource() for _ in range(num_workers)]
@@ -146,9 +146,9 @@ class ParameterServerSimulation:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: WorkerModels,
         spec: ParameterServerSpec,
-        world: World,
+        world: ClusterModel,
         *,
         num_rounds: int,
         perturbations: Sequence[Perturbation] = (),
@@ -160,7 +160,7 @@ class ParameterServerSimulation:
             min_shard_bytes=spec.min_shard_bytes,
             max_shards=spec.max_shards,
         )
-        rule, size = rule_for(spec), len(crew.hands)
+        rule, size = rule_for(spec), len(crew.workers)
         self._crew, self._spec, self._world = crew, spec, world
         self._queue = EventQueue()
         self._computation = ComputeTimes(crew, perturbations, seed)
@@ -178,9 +178,9 @@ class ParameterServerSimulation:
             for number in reversed(range(len(self._servers)))
             for index in reversed(range(len(self._servers[number].segments)))
         ]
-        self._workers = [_Worker() for _ in crew.hands]
+        self._workers = [_Worker() for _ in crew.workers]
         self._ports = _Ports(world, size)
-        self._sealing = [FifoResource() for _ in crew.hands]
+        self._sealing = [FifoResource() for _ in crew.workers]
         shared = not rule.barrier and spec.dispatch == "dynamic"
         self._tickets = _TicketPool(size, rounds=num_rounds, shared=shared)
         self._sent_bytes = 0.0
@@ -226,7 +226,7 @@ class ParameterServerSimulation:
             return
         now_s = self._queue.now_s
         duration_s = self._computation.next_s(rank, now_s)
-        backward_s = duration_s * self._crew.hands[rank].fit.backward_share
+        backward_s = duration_s * self._crew.workers[rank].fit.backward_share
         worker.begun_s = now_s
         worker.holds_ticket = True
         worker.stolen_s = self._stolen(rank)
@@ -256,7 +256,7 @@ class ParameterServerSimulation:
 
     def _stolen(self, rank: int) -> float:
         """Seconds so far by which servers and encryption on its full machine held a worker up."""
-        hand = self._crew.hands[rank]
+        hand = self._crew.workers[rank]
         cores = self._world.machines[hand.machine].cores
         threads = hand.fit.workers * hand.fit.threads
         if threads < cores:
@@ -270,7 +270,7 @@ class ParameterServerSimulation:
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
         """Send a segment to its server: the worker's port, the server's, its processor."""
-        hand, queue, server = self._crew.hands[rank], self._queue, self._servers[number]
+        hand, queue, server = self._crew.workers[rank], self._queue, self._servers[number]
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
         self._sent_bytes += size
@@ -307,7 +307,7 @@ class ParameterServerSimulation:
             self._return(server, rank, index)
 
     def _return(self, server: SimulatedServer, rank: int, index: int) -> None:
-        hand, queue = self._crew.hands[rank], self._queue
+        hand, queue = self._crew.workers[rank], self._queue
         size = server.segments[index].size * PULL_BYTES[self._spec.pull_compression]
 
         def open_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from phalanx.plan.crew import Crew
+from phalanx.plan.workers import WorkerModels
 from phalanx.simulate.perturbation import Perturbation, SlowdownModel
 
 _LEAST_JITTER = 1e-4
@@ -60,11 +60,13 @@ class ComputeTimes:
         seed: Decides everything random.
     """
 
-    def __init__(self, crew: Crew, perturbations: Sequence[Perturbation], seed: int) -> None:
-        self._hands = crew.hands
+    def __init__(
+        self, crew: WorkerModels, perturbations: Sequence[Perturbation], seed: int
+    ) -> None:
+        self._hands = crew.workers
         self._slowdowns = SlowdownModel(perturbations, seed)
-        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.hands))]
-        self._stock: list[list[float]] = [[] for _ in crew.hands]
+        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.workers))]
+        self._stock: list[list[float]] = [[] for _ in crew.workers]
 
     def next_s(self, rank: int, now_s: float) -> float:
         """Return the duration of a computation that begins now."""

@@ -1,9 +1,9 @@
 """Make simulations from a few figures: how many workers, how fast, what goes wrong.
 
 One worker per virtual machine, each machine a copy of a known one. Known are either explicit
-figures of equal machines (`Figures`), or what calibration and probes tell of real ones (a `World`
-of the planner). Dedicated servers have their own machines. The batch of a worker stays the same
-however many there are, so more workers make larger global batches.
+figures of equal machines (`Figures`), or what calibration and probes tell of real ones (a
+`ClusterModel` of the planner). Dedicated servers have their own machines. The batch of a worker
+stays the same however many there are, so more workers make larger global batches.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import numpy as np
 
 from phalanx.errors import SpecError
 from phalanx.plan.facts import (
+    ClusterModel,
     ComputeFit,
     JobFacts,
     LinkFacts,
     MachineFacts,
     ModelFacts,
     NetworkFacts,
-    World,
 )
-from phalanx.plan.label import strategy_label
 from phalanx.plan.placement import Candidate, Seat
 from phalanx.simulate.perturbation import Crash, Perturbation, SlowMachine, Straggling
 from phalanx.simulate.run import SimulatedRun
@@ -41,8 +40,6 @@ DEFAULT_STRATEGIES: tuple[StrategySpec, ...] = (
     ParameterServerSpec(consistency="async", dispatch="dynamic"),
 )
 """Compared unless others are asked for."""
-DISTRIBUTED = ("allreduce", "local_sgd", "parameter_server", "switch")
-"""Strategies of several workers that can be simulated; a split network has its own forecast."""
 # Machines of explicit figures: large enough that only what is given limits them.
 _CORES = 4
 _MEMORY_BYTES = 64 << 30
@@ -112,7 +109,7 @@ class SimulatedStrategy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_scenario(
-    scenario: Scenario, strategies: Sequence[StrategySpec], known: World | Figures
+    scenario: Scenario, strategies: Sequence[StrategySpec], known: ClusterModel | Figures
 ) -> list[SimulatedStrategy]:
     """Simulate each strategy in a scenario.
 
@@ -128,7 +125,7 @@ def run_scenario(
     template = world_of(known, scenario) if isinstance(known, Figures) else known
     found = []
     for strategy in strategies:
-        servers = _dedicated_servers(strategy)
+        servers = strategy.processes(scenario.workers).servers
         world = replicate(template, scenario.workers + servers)
         candidate = place(strategy, list(world.machines), scenario, world)
         runs = simulate(
@@ -138,11 +135,11 @@ def run_scenario(
             perturbations=_perturbations(scenario, [seat.machine for seat in candidate.seats]),
             seed=scenario.seed,
         )
-        found.append(_summarise(strategy_label(strategy), scenario.workers, runs))
+        found.append(_summarise(strategy.label(), scenario.workers, runs))
     return found
 
 
-def world_of(figures: Figures, scenario: Scenario) -> World:
+def world_of(figures: Figures, scenario: Scenario) -> ClusterModel:
     """Describe one machine by explicit figures; one epoch is the whole simulation."""
     fit = ComputeFit(
         fixed_s=0.0,
@@ -155,7 +152,7 @@ def world_of(figures: Figures, scenario: Scenario) -> World:
     link = LinkFacts(
         latency_s=figures.latency_s, bandwidth_bytes_per_s=figures.bandwidth_bytes_per_s
     )
-    return World(
+    return ClusterModel(
         machines={machine.name: machine},
         model=ModelFacts(num_parameters=figures.num_parameters),
         job=JobFacts(
@@ -169,7 +166,7 @@ def world_of(figures: Figures, scenario: Scenario) -> World:
     )
 
 
-def replicate(world: World, count: int) -> World:
+def replicate(world: ClusterModel, count: int) -> ClusterModel:
     """Copy the machines of a world in turn until there are so many, with their links."""
     originals = list(world.machines.values())
     origin: dict[str, str] = {}
@@ -201,12 +198,11 @@ def _links(name: str, origin: Mapping[str, str], network: NetworkFacts) -> dict[
 
 
 def place(
-    strategy: StrategySpec, machines: Sequence[str], scenario: Scenario, world: World
+    strategy: StrategySpec, machines: Sequence[str], scenario: Scenario, world: ClusterModel
 ) -> Candidate:
     """Put one worker on each machine, and dedicated servers on those that are left."""
-    colocated = strategy.name == "switch" or (
-        strategy.name == "parameter_server" and strategy.servers == "colocated"
-    )
+    dedicated = strategy.processes(scenario.workers).servers
+    colocated = strategy.uses_servers and dedicated == 0
     seats = [
         Seat(
             machine=name,
@@ -218,12 +214,6 @@ def place(
     ]
     seats += [Seat(machine=name, servers=1) for name in machines[scenario.workers :]]
     return Candidate(seats=tuple(seats), strategy=strategy)
-
-
-def _dedicated_servers(strategy: StrategySpec) -> int:
-    if strategy.name != "parameter_server" or strategy.servers == "colocated":
-        return 0
-    return strategy.servers
 
 
 def _perturbations(scenario: Scenario, machines: Sequence[str]) -> list[Perturbation]:
