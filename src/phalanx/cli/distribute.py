@@ -1,7 +1,7 @@
 """`phalanx data distribute`: which worker would own which samples, as a table and a picture.
 
-Deals exactly as a run would and trains nothing. What is printed can be kept as the same JSON that a
-run writes to its directory, and the picture as SVG.
+Partitions exactly as a run would and trains nothing. What is printed can be kept as the same JSON
+that a run writes to its directory, and the picture as SVG.
 """
 
 from __future__ import annotations

@@ -93,9 +93,10 @@ class Request:
     @property
     def can_fork(self) -> bool:
         """Whether several processes of this machine can share their imports."""
-        from phalanx.spec.backend import FORKABLE
+        from phalanx.spec.backend import BACKENDS
 
-        return self.machines is None and self.job.workers > 1 and self.job.backend in FORKABLE
+        can_fork = BACKENDS.find(self.job.backend).can_fork
+        return self.machines is None and self.job.workers > 1 and can_fork
 
 
 def request_run(

@@ -17,7 +17,7 @@ from phalanx.errors import DataError, LaunchError, SpecError
 from phalanx.launch.candidates import CACHE, Candidate, ask_each, unfit
 from phalanx.launch.look_for_data import Found, Place, Search
 from phalanx.launch.parcel import MAX_DATA_BYTES, Parcel, data_files, data_there, pack
-from phalanx.spec.data import DataSpec
+from phalanx.spec.data import DataSpec, is_path
 
 _LOOK_S = 600.0
 
@@ -66,7 +66,7 @@ def places_of(spec: DataSpec, data_root: Path) -> list[Place]:
     here = spec
     if spec.directory is not None:
         here = spec.model_copy(update={"directory": str(Path(spec.directory).expanduser())})
-    elif "/" in spec.name or Path(spec.name).suffix:
+    elif is_path(spec.name):
         path = Path(spec.name).expanduser()
         here = spec.model_copy(update={"name": str(path.resolve())})
     usual = spec.model_copy(update={"directory": None})

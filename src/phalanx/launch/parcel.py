@@ -18,8 +18,9 @@ from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import locate
 from phalanx.data.parquet import parquet_files
 from phalanx.errors import SpecError
-from phalanx.spec.data import DataSpec
-from phalanx.spec.model import UserModelSpec
+from phalanx.spec.data import DataSpec, is_path
+from phalanx.spec.job import JobSpec
+from phalanx.spec.registry import IMPORT_PATH
 
 MAX_CODE_BYTES = 32 << 20
 MAX_DATA_BYTES = 256 << 20
@@ -60,36 +61,62 @@ def pack_phalanx() -> Parcel:
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 
 
-def pack_user_code(model: object, directory: Path) -> Parcel | None:
-    """The user's code around a model of their own; None: it is installed, or there is none.
+def pack_user_code(job: JobSpec, directory: Path) -> Parcel | None:
+    """Pack the folders from which the job imports; None: all of it is installed, or it does not.
+
+    Args:
+        job: Names what it imports as `package.module:name`, and folders as `python_path`.
+        directory: Where `phalanx` was called.
 
     Raises:
         SpecError: It is too much to be code.
     """
-    if not isinstance(model, UserModelSpec):
-        return None
-    top = model.name.partition(":")[0].partition(".")[0]
-    if not ((directory / top).is_dir() or (directory / f"{top}.py").is_file()):
-        return None
-    files = {
-        path.relative_to(directory).as_posix(): path
-        for path in _below(directory)
-        if path.suffix in _CODE_SUFFIXES
-    }
-    size_bytes = sum(path.stat().st_size for path in files.values())
-    if size_bytes > MAX_CODE_BYTES:
-        raise SpecError(
-            f"{directory} holds {size_bytes >> 20} MiB of code, and no more than "
-            f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the code "
-            f"of '{model.name}'"
-        )
-    return pack(files)
+    names = sorted(set(_import_paths(job.model_dump(mode="json"))))
+    files: dict[str, Path] = {}
+    # The folder of the call is looked into first when importing, so it wins here.
+    for folder in reversed((directory, *map(Path, job.python_path))):
+        named = [name for name in names if _holds(folder, name)]
+        if not named:
+            continue
+        own = {
+            path.relative_to(folder).as_posix(): path
+            for path in _below(folder)
+            if path.suffix in _CODE_SUFFIXES
+        }
+        size_bytes = sum(path.stat().st_size for path in own.values())
+        if size_bytes > MAX_CODE_BYTES:
+            raise SpecError(
+                f"{folder} holds {size_bytes >> 20} MiB of code, and no more than "
+                f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the "
+                f"code of '{named[0]}'"
+            )
+        files |= own
+    return pack(files) if files else None
+
+
+def _import_paths(value: object) -> Iterator[str]:
+    """Every `package.module:name` in a job."""
+    if isinstance(value, str) and IMPORT_PATH.match(value):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _import_paths(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _import_paths(inner)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    top = name.partition(":")[0].partition(".")[0]
+    return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
 
 
 def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
     """The files of a data set under the names that they are sent by; none if it needs none."""
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     entry = CATALOGUE.get(spec.name)
+    if spec.is_outside:
+        return {}
     if entry is not None:
         if not entry.files:
             return {}
@@ -103,7 +130,7 @@ def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
 
 def data_there(spec: DataSpec, folder: str) -> DataSpec:
     """A data set as it is called on a machine to which `data_files` were sent."""
-    if spec.name in CATALOGUE:
+    if not is_path(spec.name):
         return spec.model_copy(update={"directory": folder})
     return spec.model_copy(update={"name": f"{folder}/{Path(spec.name).name}", "directory": None})
 

@@ -134,7 +134,7 @@ class _Inspector:
         self._on_progress("checking ports")
         self._check_ways()
         self._on_progress("sending code")
-        phalanx, own = pack_phalanx(), pack_user_code(self._job.model, self._wanted.directory)
+        phalanx, own = pack_phalanx(), pack_user_code(self._job, self._wanted.directory)
         self._each(lambda one: self._send_code(one, phalanx, own))
         self._each(self._choose_python)
         self._each(self._check_versions)
