@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from phalanx.plan.planfile import Plan
     from phalanx.plan.search import Objective
     from phalanx.pool.inventory import Inventory
-    from phalanx.report.document import Document
+    from phalanx.report.document import Report
     from phalanx.report.scope import Preference
+    from phalanx.simulate.scenario import Figures, Scenario, SimulatedStrategy
+    from phalanx.spec.strategy import StrategySpec
     from phalanx.spec.study_file import StudyFile
     from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver, StudyOutcome
@@ -329,6 +331,61 @@ def survey(
     return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
 
 
+def simulate(
+    job: JobSpec | dict[str, object],
+    scenario: Scenario,
+    *,
+    strategies: Sequence[StrategySpec] | None = None,
+    figures: Figures | None = None,
+    pool: Inventory | None = None,
+    calibrate: Literal["auto", "never", "fresh"] = "auto",
+    runs: Path = DEFAULT_RUNS,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    on_trial: Callable[[JobSpec], object] = lambda job: None,
+) -> list[SimulatedStrategy]:
+    """Simulate strategies with any number of workers, stragglers and crashes; trains nothing.
+
+    Args:
+        job: A job, or the mapping that a job file would hold.
+        scenario: Workers, batch, rounds, and what goes wrong.
+        strategies: To be compared; None: five common ones, and the job's own.
+        figures: Speed of equal machines; None: copies of calibrated ones, as in `survey`.
+        pool: The machines that are copied; None: this one.
+        calibrate: As in `survey`.
+        runs: As in `survey`.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+        on_trial: Told of each short run before it starts.
+
+    Raises:
+        PlanError: Nothing is known of the speed, or a strategy cannot be simulated.
+    """
+    from phalanx.simulate.scenario import DEFAULT_STRATEGIES, run_scenario
+
+    if isinstance(job, dict):
+        job = job_from_mapping(job)
+    if strategies is None:
+        mine = job.strategy
+        # One worker alone, one process, and a split network are not simulated.
+        is_simulated = not (mine.is_single or mine.in_process or mine.splits_model)
+        own = [mine] if is_simulated else []
+        others = [one for one in DEFAULT_STRATEGIES if one not in own]
+        strategies = [*own, *others]
+    if figures is not None:
+        return run_scenario(scenario, strategies, figures)
+    world = survey(
+        job,
+        pool=pool,
+        calibrate=calibrate,
+        runs=runs,
+        data_root=data_root,
+        cache_root=cache_root,
+        on_trial=on_trial,
+    )
+    return run_scenario(scenario, strategies, world)
+
+
 _TRIALS = "calibration"
 
 
@@ -497,7 +554,8 @@ def make_report(
     prefer: Preference | None = None,
     target: tuple[str, float] | None = None,
     baseline: str | None = None,
-) -> Document:
+    parts: Sequence[str] = (),
+) -> Report:
     """Compare studies and runs; made again from the same records, it has the same bytes.
 
     Args:
@@ -509,21 +567,24 @@ def make_report(
         prefer: What the recommendation saves.
         target: Measure and value, for the time that it takes to get there.
         baseline: What the others are held against, such as `single`.
+        parts: Further parts: names of installed ones, or `package.module:name`.
 
     Returns:
         The report as data; `advice` holds the recommendation.
     """
-    from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
+    from phalanx.report.make import make_document, write_markdown, write_page, write_tables
     from phalanx.report.scope import Options
 
-    options = Options(tolerance=tolerance, prefer=prefer, target=target, baseline=baseline)
+    options = Options(
+        tolerance=tolerance, prefer=prefer, target=target, baseline=baseline, parts=tuple(parts)
+    )
     document = make_document(sources, options)
     if page is not None:
         write_page(document, page)
     if markdown is not None:
         write_markdown(document, markdown)
     if csv is not None:
-        write_sheets(document, csv)
+        write_tables(document, csv)
     return document
 
 

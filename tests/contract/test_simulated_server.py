@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from phalanx.paramserver import shard as real
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.shard import PushedSegment, Shard
-from phalanx.plan import simulated_server
-from phalanx.plan.simulated_server import SimulatedServer
 from phalanx.protocol.rule import Rule
+from phalanx.simulate import server as simulated
+from phalanx.simulate.server import SimulatedServer
 from phalanx.wire.bulk import Kind
 from support.paramserver import consistency_rule, make_shard, small_layout
 
@@ -28,7 +28,7 @@ RULES = [
 
 
 def test_both_run_the_very_same_policy() -> None:
-    assert simulated_server.Policy is real.Policy
+    assert simulated.Policy is real.Policy
 
 
 class Pair:

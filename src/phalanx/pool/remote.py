@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 MARKER = "@phalanx@"
 TOKEN_LENGTH = 32
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "avx512_vnni", "asimd", "sve", "bf16")
-BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 _LIFETIME_S = 300
 _CONNECT_S = 2.0
 _GREETING_S = 5.0

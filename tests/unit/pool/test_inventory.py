@@ -15,8 +15,8 @@ from phalanx.pool.inventory import Inventory, differences, merge
 from phalanx.pool.selection import select
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
-from phalanx.spec.pool_file import pool_from_mapping
 from phalanx.spec.selection import parse_policy
+from support.pools import pool_from_mapping
 
 GB = 10**9
 

@@ -1,4 +1,4 @@
-"""One process's events on the sheet of a timeline: everything but the layout of steps."""
+"""Write the events of one process to a timeline: everything but the layout of steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import msgspec
 
 from phalanx.export.clocks import MARKERS
 from phalanx.export.counters import between, host_figures, process_figures, served_figures
-from phalanx.export.lanes import Span
-from phalanx.export.sheet import CHECKPOINTS, EVALUATIONS, WORK, Sheet
+from phalanx.export.timeline import CHECKPOINTS, EVALUATIONS, WORK, Span, TraceTimeline
 from phalanx.records.events import (
     AnyEvent,
     Checkpoint,
@@ -29,26 +28,26 @@ from phalanx.records.events import (
     Warned,
 )
 
-_STANDSTILLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
+_STALLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
 
 
-class Narrator:
-    """Writes what one process recorded.
+class ProcessEvents:
+    """Write what one process recorded.
 
     Args:
-        sheet: Where it is written.
+        timeline: Where it is written.
         process: Its name.
     """
 
-    def __init__(self, sheet: Sheet, process: str) -> None:
-        self._sheet = sheet
+    def __init__(self, timeline: TraceTimeline, process: str) -> None:
+        self._timeline = timeline
         self.process = process
         self.attempt = 1
         self._lr: float | None = None
         self._sampled: dict[str, ProcessSample | HostSample] = {}
         self._served: Served | None = None
 
-    def tell(self, event: AnyEvent) -> None:
+    def write(self, event: AnyEvent) -> None:
         """Write one event; of a step only its figures, of a start or standstill nothing."""
         if isinstance(event, MARKERS):
             self.attempt = event.attempt
@@ -66,7 +65,7 @@ class Narrator:
                 self._sample(event)
             case Served():
                 for name, values in served_figures(event, self._served):
-                    self._sheet.counter(self.process, name, self._now(event), values)
+                    self._timeline.counter(self.process, name, self._now(event), values)
                 self._served = event
             case Epoch():
                 self._instant(f"epoch {event.epoch + 1} done", event)
@@ -77,37 +76,37 @@ class Narrator:
             case Warned() | Resumed() | ServerRestored() | Finished():
                 self._instant(type(event).__name__.lower(), event)
 
-    def stand(self, event: Started | Standstill, attempt: int, wait_s: float) -> None:
+    def write_idle(self, event: Started | Standstill, attempt: int, wait_s: float) -> None:
         """Write that the process was starting, or computed nothing for a while.
 
-        Shares a lane with steps, which are written later than they are read: so this is, too.
+        Shares a row with steps, which are written later than they are read: so this is, too.
         """
         if isinstance(event, Started):
             name, duration_s, args = "start-up", event.startup_s, {}
         else:
-            name, duration_s = _STANDSTILLS.get(event.what, event.what), event.duration_s
+            name, duration_s = _STALLS.get(event.what, event.what), event.duration_s
             args = {"waiting_s": wait_s}
         span = Span(name, event.mono_s - duration_s, event.mono_s)
-        self._sheet.span(self.process, attempt, WORK, span, args)
+        self._timeline.span(self.process, attempt, WORK, span, args)
 
     def _span(
-        self, lane: int, name: str, event: AnyEvent, duration_s: float, args: Mapping[str, object]
+        self, row: int, name: str, event: AnyEvent, duration_s: float, args: Mapping[str, object]
     ) -> None:
         span = Span(name, event.mono_s - duration_s, event.mono_s)
-        self._sheet.span(self.process, self.attempt, lane, span, args)
+        self._timeline.span(self.process, self.attempt, row, span, args)
 
     def _instant(self, name: str, event: AnyEvent, *, everywhere: bool = False) -> None:
         args = {key: value for key, value in msgspec.to_builtins(event).items() if key != "kind"}
-        self._sheet.instant(self.process, self._now(event), name, args, everywhere=everywhere)
+        self._timeline.instant(self.process, self._now(event), name, args, everywhere=everywhere)
 
     def _count(self, step: Step) -> None:
         now = self._now(step)
         if step.num_samples > 0:
             values = {"loss": step.loss_sum / step.num_samples}
-            self._sheet.counter(self.process, "training loss", now, values)
+            self._timeline.counter(self.process, "training loss", now, values)
         if step.lr != self._lr:
             self._lr = step.lr
-            self._sheet.counter(self.process, "learning rate", now, {"lr": step.lr})
+            self._timeline.counter(self.process, "learning rate", now, {"lr": step.lr})
 
     def _sample(self, sample: ProcessSample | HostSample) -> None:
         owner = f"machine {sample.host}" if isinstance(sample, HostSample) else self.process
@@ -121,7 +120,7 @@ class Narrator:
             )
             for name, values in figures:
                 # A counter holds from its stamp on: what was used since then.
-                self._sheet.counter(owner, name, self._now(before), values)
+                self._timeline.counter(owner, name, self._now(before), values)
 
     def _now(self, event: AnyEvent) -> int:
-        return self._sheet.at_ns(self.process, self.attempt, event.mono_s)
+        return self._timeline.at_ns(self.process, self.attempt, event.mono_s)

@@ -1,4 +1,4 @@
-"""Workers and parameter servers in made-up time, under the very policy that real servers run.
+"""Simulate workers and parameter servers under the very policy that real servers run.
 
 Every server has its own `Policy`, two directions of a wire and a processor; pushes travel as the
 segments that `plan_shards` cuts. A segment is encrypted, queues at its worker's port, behind its
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from phalanx.plan.clockwork import Agenda, Happening, Line
-from phalanx.plan.disturbance import Crash, Disturbance
 from phalanx.plan.facts import BYTES_PER_FLOAT, ClusterModel
 from phalanx.plan.parameter_server import PULL_BYTES, PUSH_BYTES, sealing_s
-from phalanx.plan.simulated import Computation, SimulatedRun
-from phalanx.plan.simulated_server import Due, SimulatedServer
 from phalanx.plan.workers import WorkerModels
 from phalanx.protocol.rule import rule_for
 from phalanx.protocol.shards import plan_shards
+from phalanx.simulate.event_queue import Action, EventQueue, FifoResource
+from phalanx.simulate.perturbation import Crash, Perturbation
+from phalanx.simulate.run import ComputeTimes, SimulatedRun
+from phalanx.simulate.server import Due, SimulatedServer
 from phalanx.spec.parameter_server import ParameterServerSpec
 
 # Less than this is rounding.
@@ -51,7 +51,88 @@ class _Worker:
     """Its gradient is not at the servers yet."""
 
 
-class ServingSimulation:
+class _TicketPool:
+    """Batches that are still to be computed, by the worker that they belong to."""
+
+    def __init__(self, num_workers: int, *, rounds: int, shared: bool) -> None:
+        self._left = [rounds] * num_workers
+        self._shared = shared
+
+    def take(self, rank: int) -> bool:
+        """Take a ticket; False: there is none for this worker."""
+        if self._left[rank] == 0 and self._shared:
+            # The worker with most tickets left is furthest behind.
+            rank = max(range(len(self._left)), key=self._left.__getitem__)
+        if self._left[rank] == 0:
+            return False
+        self._left[rank] -= 1
+        return True
+
+    def give_back(self, rank: int) -> None:
+        """Return the ticket of a worker that was lost."""
+        self._left[rank] += 1
+
+    def hand_on(self, rank: int, present: Sequence[int]) -> None:
+        """Share the tickets of a worker that is not replaced among those that are left."""
+        left, self._left[rank] = self._left[rank], 0
+        for number in range(left if present else 0):
+            self._left[present[number % len(present)]] += 1
+
+
+class _Ports:
+    """The network ports of all machines, each direction first come, first served.
+
+    Traffic within a machine does not pass its port: every worker has its own queues there.
+    """
+
+    def __init__(self, world: ClusterModel, num_workers: int) -> None:
+        self._out = {machine: FifoResource() for machine in world.machines}
+        self._in = {machine: FifoResource() for machine in world.machines}
+        self._local_out = [FifoResource() for _ in range(num_workers)]
+        self._local_in = [FifoResource() for _ in range(num_workers)]
+        self._speeds = {machine: world.network.port(machine) for machine in world.machines}
+        self._network = world.network
+
+    def push(self, rank: int, machine: str, server: SimulatedServer) -> _Route:
+        """Return the way from a worker to a server."""
+        if machine == server.machine:
+            return self._route(machine, machine, self._local_out[rank], server.local_in)
+        ends = self._out[machine], self._in[server.machine]
+        return self._route(machine, server.machine, *ends)
+
+    def pull(self, rank: int, machine: str, server: SimulatedServer) -> _Route:
+        """Return the way from a server to a worker."""
+        if machine == server.machine:
+            return self._route(machine, machine, server.local_out, self._local_in[rank])
+        ends = self._out[server.machine], self._in[machine]
+        return self._route(server.machine, machine, *ends)
+
+    def _route(self, start: str, end: str, out: FifoResource, into: FifoResource) -> _Route:
+        link = self._network.link(start, end)
+        bandwidth = link.bandwidth_bytes_per_s
+        return _Route(
+            sender=out,
+            receiver=into,
+            sender_speed=bandwidth if start == end else self._speeds[start],
+            receiver_speed=bandwidth if start == end else self._speeds[end],
+            bandwidth=bandwidth,
+            latency_s=link.latency_s,
+        )
+
+
+@dataclass(frozen=True)
+class _Route:
+    """One way through the network; speeds in bytes per second."""
+
+    sender: FifoResource
+    receiver: FifoResource
+    sender_speed: float
+    receiver_speed: float
+    bandwidth: float
+    latency_s: float
+
+
+class ParameterServerSimulation:
     """One run; make it, call `run` once.
 
     Args:
@@ -59,7 +140,7 @@ class ServingSimulation:
         spec: The strategy.
         world: Wires and costs.
         num_rounds: How much work: so many global batches.
-        disturbances: What goes wrong.
+        perturbations: What goes wrong.
         seed: Decides everything random.
     """
 
@@ -70,7 +151,7 @@ class ServingSimulation:
         world: ClusterModel,
         *,
         num_rounds: int,
-        disturbances: Sequence[Disturbance] = (),
+        perturbations: Sequence[Perturbation] = (),
         seed: int = 1,
     ) -> None:
         layout = plan_shards(
@@ -81,13 +162,16 @@ class ServingSimulation:
         )
         rule, size = rule_for(spec), len(crew.workers)
         self._crew, self._spec, self._world = crew, spec, world
-        self._agenda = Agenda()
-        self._computation = Computation(crew, disturbances, seed)
-        self._crashes = [one for one in disturbances if isinstance(one, Crash)]
+        self._queue = EventQueue()
+        self._computation = ComputeTimes(crew, perturbations, seed)
+        self._crashes = [one for one in perturbations if isinstance(one, Crash)]
         self._servers = [
             SimulatedServer(machine, layout.of_server(number), rule, size)
             for number, machine in enumerate(crew.servers[: layout.num_servers])
         ]
+        self._servers_on: dict[str, list[SimulatedServer]] = {}
+        for server in self._servers:
+            self._servers_on.setdefault(server.machine, []).append(server)
         # Backward fills the buffer from its end, and segments leave in that order.
         self._order = [
             (number, index)
@@ -95,27 +179,23 @@ class ServingSimulation:
             for index in reversed(range(len(self._servers[number].segments)))
         ]
         self._workers = [_Worker() for _ in crew.workers]
-        self._out = {machine: Line() for machine in world.machines}
-        self._in = {machine: Line() for machine in world.machines}
-        self._own_out = [Line() for _ in crew.workers]
-        self._own_in = [Line() for _ in crew.workers]
-        self._sealing = [Line() for _ in crew.workers]
-        self._ports = {machine: world.network.port(machine) for machine in world.machines}
-        self._shared = not rule.barrier and spec.dispatch == "dynamic"
-        self._tickets = [num_rounds] * size
+        self._ports = _Ports(world, size)
+        self._sealing = [FifoResource() for _ in crew.workers]
+        shared = not rule.barrier and spec.dispatch == "dynamic"
+        self._tickets = _TicketPool(size, rounds=num_rounds, shared=shared)
         self._sent_bytes = 0.0
         self._last_s = 0.0
 
     def run(self) -> SimulatedRun:
-        """Let it run until all work is done."""
+        """Simulate until all work is done."""
         for server in self._servers:
             for rank in range(len(self._workers)):
                 server.enter(rank, 0)
         for rank in range(len(self._workers)):
             self._compute(rank)
         for crash in self._crashes:
-            self._agenda.at(crash.at_s, partial(self._crash, crash))
-        self._agenda.run(until=lambda: False)
+            self._queue.at(crash.at_s, partial(self._crash, crash))
+        self._queue.run()
         for server in self._servers:
             server.flush()
         return self._outcome()
@@ -134,17 +214,17 @@ class ServingSimulation:
             busy=tuple(worker.computed_s / elapsed_s for worker in self._workers),
             server_busy=tuple(server.processor.busy_s / elapsed_s for server in self._servers),
             sent_bytes=self._sent_bytes,
-            happenings=self._agenda.num_happenings,
+            num_events=self._queue.num_events,
         )
 
     def _compute(self, rank: int) -> None:
-        """A worker has its parameters: it takes the next ticket, or leaves."""
+        """Start the next computation of a worker that has its parameters, or let it leave."""
         worker = self._workers[rank]
-        if not self._take_ticket(rank):
+        if not self._tickets.take(rank):
             worker.gone = True
             self._leave(rank)
             return
-        now_s = self._agenda.now_s
+        now_s = self._queue.now_s
         duration_s = self._computation.next_s(rank, now_s)
         backward_s = duration_s * self._crew.workers[rank].fit.backward_share
         worker.begun_s = now_s
@@ -161,7 +241,7 @@ class ServingSimulation:
             else:
                 self._later(rank, ready_s, partial(self._computed, rank, push))
 
-    def _computed(self, rank: int, push: Happening) -> None:
+    def _computed(self, rank: int, push: Action) -> None:
         """Backward is over, unless servers took some of its time; the last segment goes out."""
         worker = self._workers[rank]
         stolen_s = self._stolen(rank)
@@ -170,7 +250,7 @@ class ServingSimulation:
             worker.stolen_s = stolen_s
             self._later(rank, more_s, partial(self._computed, rank, push))
             return
-        worker.computed_s += self._agenda.now_s - worker.begun_s
+        worker.computed_s += self._queue.now_s - worker.begun_s
         push()
         self._received(rank)
 
@@ -182,47 +262,41 @@ class ServingSimulation:
         if threads < cores:
             return 0.0
         served_s = sum(
-            server.processor.busy_until(self._agenda.now_s)
-            for server in self._servers
-            if server.machine == hand.machine
+            server.processor.busy_until(self._queue.now_s)
+            for server in self._servers_on.get(hand.machine, ())
         )
-        served_s += self._sealing[rank].busy_until(self._agenda.now_s)
+        served_s += self._sealing[rank].busy_until(self._queue.now_s)
         return served_s / max(threads, cores)
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
-        """A segment goes to its server: the worker's wire, the server's, its processor."""
-        hand, agenda, server = self._crew.workers[rank], self._agenda, self._servers[number]
-        local = hand.machine == server.machine
+        """Send a segment to its server: the worker's port, the server's, its processor."""
+        hand, queue, server = self._crew.workers[rank], self._queue, self._servers[number]
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
         self._sent_bytes += size
 
         def receive() -> None:
-            if not server.has_seat(rank):
+            if not server.has_member(rank):
                 return
             if not push.begun:
                 push.begun = True
-                server.begin(rank, readver=push.readver, num_samples=hand.batch, now_s=agenda.now_s)
+                server.begin(rank, readver=push.readver, num_samples=hand.batch, now_s=queue.now_s)
             costs = self._world.costs
             work_s = costs.message_s + segment.size * BYTES_PER_FLOAT * costs.update_s_per_byte
             answer = segment.size * PULL_BYTES[self._spec.pull_compression]
             work_s += self._sealing_s(server.machine, hand.machine, size + answer)
-            end_s = server.processor.serve(agenda.now_s, work_s)
-            self._later(rank, end_s - agenda.now_s, partial(self._answer, server, rank, index))
+            end_s = server.processor.serve(queue.now_s, work_s)
+            self._later(rank, end_s - queue.now_s, partial(self._answer, server, rank, index))
 
-        wires = (
-            (self._own_out[rank], server.local_in)
-            if local
-            else (self._out[hand.machine], self._in[server.machine])
-        )
         sealed_s = self._sealing[rank].serve(
-            agenda.now_s, self._sealing_s(hand.machine, server.machine, size)
+            queue.now_s, self._sealing_s(hand.machine, server.machine, size)
         )
-        travel = partial(self._travel, rank, wires, (hand.machine, server.machine), size, receive)
-        self._later(rank, sealed_s - agenda.now_s, travel)
+        route = self._ports.push(rank, hand.machine, server)
+        travel = partial(self._travel, rank, route, size, receive)
+        self._later(rank, sealed_s - queue.now_s, travel)
 
     def _answer(self, server: SimulatedServer, rank: int, index: int) -> None:
-        if server.has_seat(rank):
+        if server.has_member(rank):
             due = server.take(rank, index)
             if server is self._servers[0] and server.is_complete(rank):
                 self._workers[rank].holds_ticket = False
@@ -233,49 +307,33 @@ class ServingSimulation:
             self._return(server, rank, index)
 
     def _return(self, server: SimulatedServer, rank: int, index: int) -> None:
-        hand, agenda = self._crew.workers[rank], self._agenda
+        hand, queue = self._crew.workers[rank], self._queue
         size = server.segments[index].size * PULL_BYTES[self._spec.pull_compression]
 
         def open_it() -> None:
             opened_s = self._sealing[rank].serve(
-                agenda.now_s, self._sealing_s(hand.machine, server.machine, size)
+                queue.now_s, self._sealing_s(hand.machine, server.machine, size)
             )
-            self._later(rank, opened_s - agenda.now_s, lambda: self._received(rank))
+            self._later(rank, opened_s - queue.now_s, lambda: self._received(rank))
 
-        wires = (
-            (server.local_out, self._own_in[rank])
-            if hand.machine == server.machine
-            else (self._out[server.machine], self._in[hand.machine])
-        )
-        self._travel(rank, wires, (server.machine, hand.machine), size, open_it)
+        self._travel(rank, self._ports.pull(rank, hand.machine, server), size, open_it)
 
-    def _travel(
-        self,
-        rank: int,
-        wires: tuple[Line, Line],
-        ends: tuple[str, str],
-        size: float,
-        then: Happening,
-    ) -> None:
+    def _travel(self, rank: int, route: _Route, size: float, then: Action) -> None:
         """Bytes pass the sender's port and, behind their first packet, the receiver's.
 
         Each port is held as long as it takes by itself; a slow one at the far end does not keep the
         sender from others.
         """
-        agenda, link = self._agenda, self._world.network.link(*ends)
-        local = ends[0] == ends[1]
-        out_s, in_s = (
-            size / (link.bandwidth_bytes_per_s if local else self._ports[end]) for end in ends
-        )
-        sender, receiver = wires
+        queue = self._queue
 
         def arrive() -> None:
-            end_s = receiver.serve(agenda.now_s, in_s)
-            end_s = max(end_s, agenda.now_s + size / link.bandwidth_bytes_per_s)
-            self._later(rank, end_s - agenda.now_s, then)
+            end_s = route.receiver.serve(queue.now_s, size / route.receiver_speed)
+            end_s = max(end_s, queue.now_s + size / route.bandwidth)
+            self._later(rank, end_s - queue.now_s, then)
 
-        begin_s = sender.serve(agenda.now_s, out_s) - out_s
-        self._later(rank, begin_s - agenda.now_s + link.latency_s, arrive)
+        out_s = size / route.sender_speed
+        begin_s = route.sender.serve(queue.now_s, out_s) - out_s
+        self._later(rank, begin_s - queue.now_s + route.latency_s, arrive)
 
     def _sealing_s(self, machine: str, other: str, size: float) -> float:
         return sealing_s(self._spec, self._world, machine, other, size)
@@ -285,30 +343,20 @@ class ServingSimulation:
         if worker.gone:
             return
         worker.awaited -= 1
-        self._last_s = max(self._last_s, self._agenda.now_s)
+        self._last_s = max(self._last_s, self._queue.now_s)
         if worker.awaited == 0:
             self._compute(rank)
 
-    def _later(self, rank: int, delay_s: float, happening: Happening) -> None:
+    def _later(self, rank: int, delay_s: float, action: Action) -> None:
         """Do something for a worker unless it has crashed by then."""
         worker = self._workers[rank]
         life = worker.life
 
         def unless_gone() -> None:
             if worker.life == life:
-                happening()
+                action()
 
-        self._agenda.after(delay_s, unless_gone)
-
-    def _take_ticket(self, rank: int) -> bool:
-        pool = self._tickets
-        if pool[rank] == 0 and self._shared:
-            # Whoever has most left is furthest behind.
-            rank = max(range(len(pool)), key=pool.__getitem__)
-        if pool[rank] == 0:
-            return False
-        pool[rank] -= 1
-        return True
+        self._queue.after(delay_s, unless_gone)
 
     def _leave(self, rank: int) -> None:
         for server in self._servers:
@@ -321,19 +369,14 @@ class ServingSimulation:
             return
         worker.gone = True
         worker.life += 1
-        self._tickets[rank] += worker.holds_ticket
-        self._agenda.after(crash.noticed_s, lambda: self._leave(rank))
+        if worker.holds_ticket:
+            self._tickets.give_back(rank)
+        self._queue.after(crash.noticed_s, lambda: self._leave(rank))
         if crash.back_s is None:
-            self._hand_on(rank)
+            present = [other for other, one in enumerate(self._workers) if not one.gone]
+            self._tickets.hand_on(rank, present)
         else:
-            self._agenda.after(max(crash.back_s, crash.noticed_s), lambda: self._come_back(rank))
-
-    def _hand_on(self, rank: int) -> None:
-        """What a worker that stays away had to do is done by the others."""
-        left, self._tickets[rank] = self._tickets[rank], 0
-        present = [r for r, other in enumerate(self._workers) if not other.gone]
-        for number in range(left if present else 0):
-            self._tickets[present[number % len(present)]] += 1
+            self._queue.after(max(crash.back_s, crash.noticed_s), lambda: self._come_back(rank))
 
     def _come_back(self, rank: int) -> None:
         worker = self._workers[rank]

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from job_reference import settings_table
+
 from phalanx.spec.base import Spec
 from phalanx.spec.cluster import ClusterSpec, HostSpec
 from phalanx.spec.machine import GpuSpec, MachineSpec
 from phalanx.spec.pool import DefaultsSpec, PoolSpec
-from phalanx.spec.reference import settings_table
 
 POOL_EXAMPLE = """\
 pool: lab

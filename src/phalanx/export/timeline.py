@@ -1,31 +1,121 @@
-"""Where the phases of a step lie in time; pure.
+"""Lay out spans on the rows of a timeline: phases of steps in time, rows by process.
 
-A step is stamped at its end and says how long each phase took, so it is laid out backwards from its
-stamp. Under a strategy that computes while a push is on its way, the end of a step is the answer to
-its push, and the next step has been computed before that: `OverlappedSteps` puts them where they
-were.
+Between `trace`, which knows events, and `chrome`, which knows the format. A step is stamped at its
+end and says how long each phase took, so it is laid out backwards from its stamp. Under a strategy
+that computes while a push is on its way, a step ends with the answer to its push, and the next step
+has been computed before that: `OverlappedSteps` puts them where they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from phalanx.export.chrome import TraceWriter
+from phalanx.export.clocks import AttemptClocks
 from phalanx.records.events import Step
+
+WORK, BEHIND, EVALUATIONS, CHECKPOINTS = 1, 2, 3, 4
+_ROWS = {
+    WORK: "work",
+    BEHIND: "overlapped communication",
+    EVALUATIONS: "evaluation",
+    CHECKPOINTS: "checkpoints",
+}
+
+
+class TraceTimeline:
+    """All rows of a run.
+
+    Args:
+        writer: Where they are written.
+        clocks: What time it was.
+        processes: All of them, in the order in which they are shown.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, clocks: AttemptClocks, processes: Iterable[str]
+    ) -> None:
+        self._writer = writer
+        self._clocks = clocks
+        self._pids = {name: number for number, name in enumerate(processes, 1)}
+        self._rows: set[tuple[int, int]] = set()
+        self._ends: dict[tuple[int, int], int] = {}
+        for name, pid in self._pids.items():
+            writer.name_process(pid, name, order=pid)
+
+    def at_ns(self, process: str, attempt: int, mono_s: float) -> int:
+        """Return nanoseconds since the run's first moment."""
+        return self._clocks.at_ns(process, attempt, mono_s)
+
+    def span(
+        self,
+        process: str,
+        attempt: int,
+        row: int,
+        span: Span,
+        args: Mapping[str, object] | None = None,
+        *,
+        inside: tuple[int, int] | None = None,
+    ) -> tuple[int, int]:
+        """Write a span and return where it lies.
+
+        Spans of a row must not cross, whatever rounding and clocks do: one begins at the earliest
+        where the one before it ends, or lies inside the one that it is a part of.
+        """
+        pid = self._pids[process]
+        begin_ns = self.at_ns(process, attempt, span.begin_s)
+        end_ns = self.at_ns(process, attempt, span.end_s)
+        if inside is None:
+            begin_ns = max(begin_ns, self._ends.get((pid, row), 0))
+            self._ends[pid, row] = end_ns = max(begin_ns, end_ns)
+        else:
+            begin_ns, end_ns = (min(max(ns, inside[0]), inside[1]) for ns in (begin_ns, end_ns))
+        if end_ns > begin_ns:
+            self._name_row(pid, row)
+            self._writer.span(pid, row, span.name, begin_ns, end_ns, args)
+        return begin_ns, end_ns
+
+    def instant(
+        self,
+        process: str,
+        at_ns: int,
+        name: str,
+        args: Mapping[str, object],
+        *,
+        everywhere: bool = False,
+    ) -> None:
+        """Write something that took no time; `everywhere` draws it across all rows."""
+        pid = self._pids[process]
+        self._name_row(pid, WORK)
+        self._writer.instant(pid, WORK, name, at_ns, args, everywhere=everywhere)
+
+    def counter(self, owner: str, name: str, at_ns: int, values: Mapping[str, float]) -> None:
+        """Write a figure of a process, or of a machine, which gets its own rows."""
+        pid = self._pids.get(owner)
+        if pid is None:
+            pid = self._pids[owner] = len(self._pids) + 1
+            self._writer.name_process(pid, owner, order=pid)
+        self._writer.counter(pid, name, at_ns, values)
+
+    def _name_row(self, pid: int, row: int) -> None:
+        if (pid, row) not in self._rows:
+            self._rows.add((pid, row))
+            self._writer.name_row(pid, row, _ROWS[row])
 
 
 class Span(NamedTuple):
-    """One phase on one lane."""
+    """One phase on one row."""
 
     name: str
     begin_s: float
     end_s: float
     beside: bool = False
-    """On the lane of communication that went on behind the computation."""
+    """On the row of communication that overlapped with the computation."""
 
 
 def lay_out(step: Step, wait_s: float, *, apply_first: bool = False) -> tuple[float, list[Span]]:
-    """The beginning of a step, and its phases in the order of time.
+    """Return the beginning of a step, and its phases in the order of time.
 
     Args:
         step: What was recorded.
@@ -43,7 +133,7 @@ def lay_out(step: Step, wait_s: float, *, apply_first: bool = False) -> tuple[fl
 
 
 class OverlappedSteps:
-    """Lays out steps that are computed while the push before them is on its way.
+    """Lay out steps that are computed while the push before them is on its way.
 
     A step is recorded when its push is answered. If that was awaited after computing the next step,
     the record carries the time that the next one's batch took to come, and the step can be laid out

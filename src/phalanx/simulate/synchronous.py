@@ -1,50 +1,50 @@
-"""Workers that step together, in made-up time: the slowest draw decides each step.
+"""Simulate synchronous workers: the slowest draw decides each step.
 
-The exchange itself is taken from the formula of `ring`, one value per bucket; what is simulated is
-jitter, slow machines and crashes. A crash ends the attempt: what was done since the last checkpoint
-is done again after a restart, as the controller does it.
+The exchange itself is taken from the formula of `plan.network_model`, one value per bucket; what is
+simulated is jitter, slow machines and crashes. A crash ends the attempt: steps since the last
+checkpoint are repeated after a restart, as the controller does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.plan.disturbance import Crash, Disturbance
 from phalanx.plan.facts import ClusterModel
 from phalanx.plan.predict import throughput_of
-from phalanx.plan.simulated import Computation, SimulatedRun
 from phalanx.plan.workers import WorkerModels
+from phalanx.simulate.perturbation import Crash, Perturbation
+from phalanx.simulate.run import ComputeTimes, SimulatedRun
 from phalanx.spec.strategy import StrategySpec
 
 
-def simulate_lockstep(
+def simulate_synchronous(
     crew: WorkerModels,
     strategy: StrategySpec,
     world: ClusterModel,
     *,
     num_steps: int,
-    disturbances: Sequence[Disturbance] = (),
+    perturbations: Sequence[Perturbation] = (),
     seed: int = 1,
     checkpoint_steps: int | None = None,
 ) -> SimulatedRun:
-    """Simulate so many steps.
+    """Simulate a number of steps.
 
     Args:
         crew: The workers.
         strategy: Alone, all-reduce or local SGD.
         world: What exchanging costs.
         num_steps: Steps of the run; those repeated after a crash come on top.
-        disturbances: What goes wrong.
+        perturbations: What goes wrong.
         seed: Decides everything random.
         checkpoint_steps: Steps between two checkpoints; None: only at the start.
     """
-    computation = Computation(crew, disturbances, seed)
+    computation = ComputeTimes(crew, perturbations, seed)
     pace = throughput_of(strategy, crew, world)
     assert not isinstance(pace, str), pace
     together = strategy.exchange_every
     besides_s = (pace.parts.communication_s + pace.parts.apply_s) * together
     crashes = sorted(
-        (one for one in disturbances if isinstance(one, Crash)), key=lambda one: one.at_s
+        (one for one in perturbations if isinstance(one, Crash)), key=lambda one: one.at_s
     )
     now_s, step = 0.0, 0
     computed_s = [0.0] * len(crew.workers)

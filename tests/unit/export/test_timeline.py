@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from phalanx.export.lanes import OverlappedSteps, Span, lay_out
+from phalanx.export.timeline import OverlappedSteps, Span, lay_out
 from support.written import step
 
 PHASES = {"input_s": 1.0, "forward_s": 2.0, "backward_s": 3.0, "exchange_s": 4.0, "apply_s": 5.0}

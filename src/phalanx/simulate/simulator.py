@@ -1,7 +1,7 @@
-"""The simulator's front door: a candidate and what goes wrong in, a simulated run out.
+"""Simulate a candidate of the planner; `scenario` makes candidates for the command.
 
-For what the formulas of `predict` cannot see: queues under changing load, crashes, machines that
-turn slow, and sizes beyond any machine at hand. Equal seeds give equal runs.
+For what the formulas of `plan.predict` cannot see: queues under changing load, crashes, machines
+that slow down, and more workers than there are machines at hand. Equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.errors import PlanError
-from phalanx.plan.disturbance import Disturbance
 from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Candidate
 from phalanx.plan.predict import phases_of
-from phalanx.plan.simulate_lockstep import simulate_lockstep
-from phalanx.plan.simulate_serving import ServingSimulation
-from phalanx.plan.simulated import SimulatedRun
 from phalanx.plan.workers import WorkerModels, worker_models
+from phalanx.simulate.parameter_server import ParameterServerSimulation
+from phalanx.simulate.perturbation import Perturbation
+from phalanx.simulate.run import SimulatedRun
+from phalanx.simulate.synchronous import simulate_synchronous
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import PhaseStrategy
@@ -27,7 +27,7 @@ def simulate(
     world: ClusterModel,
     *,
     num_rounds: int,
-    disturbances: Sequence[Disturbance] = (),
+    perturbations: Sequence[Perturbation] = (),
     seed: int = 1,
 ) -> list[SimulatedRun]:
     """Simulate a candidate; a switch gives one run for each phase.
@@ -36,7 +36,7 @@ def simulate(
         candidate: Who does what.
         world: Machines, links and costs.
         num_rounds: Global batches in all.
-        disturbances: What goes wrong; times count from the start of each phase.
+        perturbations: What goes wrong; times count from the start of each phase.
         seed: Decides everything random.
 
     Raises:
@@ -52,7 +52,7 @@ def simulate(
             _simulated(phase.strategy),
             world,
             num_rounds=max(1, round(num_rounds * phase.share)),
-            disturbances=disturbances,
+            perturbations=perturbations,
             seed=seed,
         )
         for phase in phases
@@ -71,14 +71,20 @@ def _simulate_phase(
     world: ClusterModel,
     *,
     num_rounds: int,
-    disturbances: Sequence[Disturbance],
+    perturbations: Sequence[Perturbation],
     seed: int,
 ) -> SimulatedRun:
     if strategy.updates_on_servers:
         assert isinstance(strategy, ParameterServerSpec)
-        return ServingSimulation(
-            crew, strategy, world, num_rounds=num_rounds, disturbances=disturbances, seed=seed
+        return ParameterServerSimulation(
+            crew, strategy, world, num_rounds=num_rounds, perturbations=perturbations, seed=seed
         ).run()
-    return simulate_lockstep(
-        crew, strategy, world, num_steps=num_rounds, disturbances=disturbances, seed=seed
+    return simulate_synchronous(
+        crew,
+        strategy,
+        world,
+        num_steps=num_rounds,
+        perturbations=perturbations,
+        seed=seed,
+        checkpoint_steps=max(1, world.job.samples_per_epoch // max(1, crew.batch)),
     )

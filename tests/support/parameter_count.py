@@ -1,7 +1,7 @@
-"""How large a network is, by both customs of counting.
+"""Count the parameters of a network by both customs.
 
 Keras' "total" counts the running statistics of batch normalisation as parameters; torch does not.
-Published numbers follow either, so both are given. Records and reports call this.
+Published numbers follow either, so both are given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated run: machines that turn slow, workers that crash and come back.
+"""Perturb a simulated run: machines that slow down, workers that crash and are replaced.
 
-Given moments (`Slowdown`, `Crash`) or at random (`Straggling`, a two-state Markov modulator per
-machine). Plain data, and `Weather`, which says how slow a machine is at a moment.
+At given moments (`SlowMachine`, `Crash`) or at random (`Straggling`, a two-state Markov modulator
+per machine). Plain data, and `SlowdownModel`, which tells how slow a machine is at a moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 
-class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+class SlowMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine computes more slowly for a while."""
 
     machine: str
@@ -43,33 +43,36 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
     """From the crash until a successor takes part; None: never."""
 
 
-Disturbance = Slowdown | Straggling | Crash
+Perturbation = SlowMachine | Straggling | Crash
 
 
-class Weather:
-    """How slow each machine is at a moment.
+class SlowdownModel:
+    """Tell how slow each machine is at a moment.
 
     Args:
-        disturbances: What happens; crashes are left to the simulation.
+        perturbations: What happens; crashes are left to the simulation.
         seed: Decides the spells of `Straggling`.
     """
 
-    def __init__(self, disturbances: Sequence[Disturbance], seed: int) -> None:
-        self._slowdowns = [one for one in disturbances if isinstance(one, Slowdown)]
-        self._spells = [
-            _Spells(one, np.random.default_rng((seed, 7, number)))
-            for number, one in enumerate(disturbances)
-            if isinstance(one, Straggling)
-        ]
+    def __init__(self, perturbations: Sequence[Perturbation], seed: int) -> None:
+        # By machine, since every step of hundreds of workers asks.
+        self._slowdowns: dict[str, list[SlowMachine]] = {}
+        self._spells: dict[str, list[_Spells]] = {}
+        for number, one in enumerate(perturbations):
+            if isinstance(one, SlowMachine):
+                self._slowdowns.setdefault(one.machine, []).append(one)
+            elif isinstance(one, Straggling):
+                spells = _Spells(one, np.random.default_rng((seed, 7, number)))
+                self._spells.setdefault(one.machine, []).append(spells)
 
     def factor(self, machine: str, time_s: float) -> float:
-        """How many times as long a computation takes that begins now."""
+        """Return how many times as long a computation takes that begins now."""
         factor = 1.0
-        for slowdown in self._slowdowns:
-            if slowdown.machine == machine and slowdown.begin_s <= time_s < slowdown.end_s:
+        for slowdown in self._slowdowns.get(machine, ()):
+            if slowdown.begin_s <= time_s < slowdown.end_s:
                 factor *= slowdown.factor
-        for spells in self._spells:
-            if spells.of.machine == machine and spells.is_slow(time_s):
+        for spells in self._spells.get(machine, ()):
+            if spells.is_slow(time_s):
                 factor *= spells.of.factor
         return factor
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.plan.disturbance import Crash, Disturbance, Slowdown, Straggling
 from phalanx.plan.facts import ClusterModel, LinkFacts, NetworkFacts
 from phalanx.plan.placement import Candidate, Seat
 from phalanx.plan.predict import throughput_of
-from phalanx.plan.simulate import simulate
-from phalanx.plan.simulated import SimulatedRun
 from phalanx.plan.workers import WorkerModels, worker_models
+from phalanx.simulate.perturbation import Crash, Perturbation, SlowMachine, Straggling
+from phalanx.simulate.run import SimulatedRun
+from phalanx.simulate.simulator import simulate
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -40,14 +40,14 @@ def run(
     where: ClusterModel,
     *,
     rounds: int = 40,
-    disturbances: list[Disturbance] | None = None,
+    perturbations: list[Perturbation] | None = None,
     seed: int = 1,
 ) -> SimulatedRun:
     (found,) = simulate(
         on_machines(size, strategy),
         where,
         num_rounds=rounds,
-        disturbances=disturbances or [],
+        perturbations=perturbations or [],
         seed=seed,
     )
     return found
@@ -83,7 +83,7 @@ def test_a_crash_never_leaves_anybody_waiting(
     strategy: ParameterServerSpec, size: int, at: float, back: float | None, who: int
 ) -> None:
     crash = Crash(rank=who % size, at_s=at, noticed_s=0.1, back_s=back)
-    found = run(size, strategy, even(size), rounds=10, disturbances=[crash])
+    found = run(size, strategy, even(size), rounds=10, perturbations=[crash])
     assert sum(found.staleness.values()) + found.dropped + found.lost == found.pushes
     # Lost work is done again by whoever is left; only dropped gradients are not.
     assert found.samples + 64 * found.dropped >= 64 * size * 10
@@ -190,29 +190,29 @@ def test_encryption_takes_longer_on_a_share_of_a_core() -> None:
 
 def test_a_straggler_holds_up_lockstep_but_not_async() -> None:
     where = even(4, bandwidth=1e9)
-    slow: list[Disturbance] = [Slowdown(machine="m0", factor=4.0)]
-    lockstep = [run(4, AllreduceSpec(), where, disturbances=d).samples_per_s for d in ([], slow)]
-    flowing = [run(4, ASYNC, where, disturbances=d).samples_per_s for d in ([], slow)]
+    slow: list[Perturbation] = [SlowMachine(machine="m0", factor=4.0)]
+    lockstep = [run(4, AllreduceSpec(), where, perturbations=d).samples_per_s for d in ([], slow)]
+    flowing = [run(4, ASYNC, where, perturbations=d).samples_per_s for d in ([], slow)]
     assert lockstep[1] < lockstep[0] / 2.5
     assert flowing[1] > flowing[0] * 0.7
 
 
 def test_a_bound_ties_all_to_a_straggler() -> None:
     where = even(4, bandwidth=1e9)
-    slow: list[Disturbance] = [Slowdown(machine="m0", factor=4.0)]
+    slow: list[Perturbation] = [SlowMachine(machine="m0", factor=4.0)]
     bounded = ParameterServerSpec(consistency="ssp", staleness=3)
-    free = run(4, ASYNC, where, disturbances=slow, rounds=60)
-    tied = run(4, bounded, where, disturbances=slow, rounds=60)
+    free = run(4, ASYNC, where, perturbations=slow, rounds=60)
+    tied = run(4, bounded, where, perturbations=slow, rounds=60)
     assert tied.samples_per_s < free.samples_per_s * 0.6
 
 
 def test_backup_workers_save_the_wait_for_spells() -> None:
     where = even(6, bandwidth=1e9)
-    spells: list[Disturbance] = [
+    spells: list[Perturbation] = [
         Straggling(machine=f"m{i}", factor=6.0, normal_s=3.0, slow_s=0.5) for i in range(6)
     ]
-    plain = run(6, ParameterServerSpec(consistency="bsp"), where, disturbances=spells)
-    spare = run(6, ParameterServerSpec(consistency="bsp", backup=1), where, disturbances=spells)
+    plain = run(6, ParameterServerSpec(consistency="bsp"), where, perturbations=spells)
+    spare = run(6, ParameterServerSpec(consistency="bsp", backup=1), where, perturbations=spells)
     assert spare.updates / spare.elapsed_s > plain.updates / plain.elapsed_s * 1.1
     assert spare.dropped > 0
 
@@ -220,7 +220,7 @@ def test_backup_workers_save_the_wait_for_spells() -> None:
 def test_lockstep_repeats_what_a_crash_took() -> None:
     where = even(2, bandwidth=1e9, startup_s=3.0)
     calm = run(2, AllreduceSpec(), where)
-    hit = run(2, AllreduceSpec(), where, disturbances=[Crash(rank=0, at_s=1.0, noticed_s=0.5)])
+    hit = run(2, AllreduceSpec(), where, perturbations=[Crash(rank=0, at_s=1.0, noticed_s=0.5)])
     assert hit.samples == calm.samples
     assert hit.lost > 0
     assert hit.elapsed_s == pytest.approx(calm.elapsed_s + 1.0 + 0.5 + 3.0, rel=0.05)

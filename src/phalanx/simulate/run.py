@@ -1,4 +1,4 @@
-"""What a simulated run came to, and the randomness of computation that all simulations share."""
+"""Hold the totals of a simulated run, and draw compute times for all simulations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from phalanx.plan.disturbance import Disturbance, Weather
 from phalanx.plan.workers import WorkerModels
+from phalanx.simulate.perturbation import Perturbation, SlowdownModel
 
 _LEAST_JITTER = 1e-4
 # Gamma variates are drawn in blocks: one call per number would be most of the simulation.
@@ -31,7 +31,7 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the time in which each worker computed."""
     server_busy: tuple[float, ...] = ()
     sent_bytes: float = 0.0
-    happenings: int = 0
+    num_events: int = 0
 
     @property
     def samples_per_s(self) -> float:
@@ -45,24 +45,31 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
         total = sum(value * times for value, times in self.staleness.items())
         return total / count if count else 0.0
 
+    @property
+    def waiting_share(self) -> float:
+        """Share of the workers' time in exchanges and waiting for others."""
+        return 1 - sum(self.busy) / len(self.busy) if self.busy else 0.0
 
-class Computation:
-    """How long each worker's next computation takes.
+
+class ComputeTimes:
+    """Draw how long each worker's next computation takes.
 
     Args:
         crew: The workers.
-        disturbances: What slows them down.
+        perturbations: What slows them down.
         seed: Decides everything random.
     """
 
-    def __init__(self, crew: WorkerModels, disturbances: Sequence[Disturbance], seed: int) -> None:
+    def __init__(
+        self, crew: WorkerModels, perturbations: Sequence[Perturbation], seed: int
+    ) -> None:
         self._hands = crew.workers
-        self._weather = Weather(disturbances, seed)
+        self._slowdowns = SlowdownModel(perturbations, seed)
         self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.workers))]
         self._stock: list[list[float]] = [[] for _ in crew.workers]
 
     def next_s(self, rank: int, now_s: float) -> float:
-        """The duration of a computation that begins now."""
+        """Return the duration of a computation that begins now."""
         hand = self._hands[rank]
         stock = self._stock[rank]
         if not stock:
@@ -72,4 +79,4 @@ class Computation:
             else:
                 shape = 1 / jitter**2
                 stock.extend(self._rngs[rank].gamma(shape, 1 / shape, _BLOCK).tolist())
-        return hand.compute_s * stock.pop() * self._weather.factor(hand.machine, now_s)
+        return hand.compute_s * stock.pop() * self._slowdowns.factor(hand.machine, now_s)

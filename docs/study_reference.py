@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from job_reference import settings_table
+
 from phalanx.spec.base import Spec
 from phalanx.spec.published import (
     ClaimSpec,
@@ -15,7 +17,6 @@ from phalanx.spec.published import (
     RowSpec,
     TableSpec,
 )
-from phalanx.spec.reference import settings_table
 from phalanx.spec.study import (
     GateSpec,
     RecommendSpec,
