@@ -16,8 +16,8 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from phalanx import api
 from phalanx.cli.main import run
+from phalanx.launch import local
 from phalanx.launch.base import WorkerGroup
 from phalanx.launch.local import LocalGroup, LocalLauncher
 from phalanx.spec.worker import WorkerSpec
@@ -120,5 +120,5 @@ class ApartGroup(LocalGroup):
 
 
 if __name__ == "__main__":
-    api.LocalLauncher = ApartLauncher  # type: ignore[misc]
+    local.LocalLauncher = ApartLauncher  # type: ignore[misc]
     run()

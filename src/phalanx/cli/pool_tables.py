@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.agent.ssh import Fault
 from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE
-from phalanx.pool.facts import Fault
 from phalanx.pool.inventory import Inventory, Member, differences
 from phalanx.pool.selection import Selection
 from phalanx.report.format import NOTHING, format_bytes

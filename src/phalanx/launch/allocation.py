@@ -1,41 +1,43 @@
-"""Where the processes of a run live: on this machine, or on those of a fleet.
+"""Keep which machine, cores, directories and address every process of a run has.
 
-A site answers for every process which machine it has, how many cores, which directories and which
-address. It keeps who sits where, and moves a process whose machine was lost; it starts nothing.
-Called by the controller's roster, which makes the specs of processes from it.
+An allocation also moves a process whose machine was lost; it starts nothing. Called by the
+controller, which makes the specs of processes from it; launchers make it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from phalanx.launch.cores import share_cores
-from phalanx.launch.fleet import Fleet
+from phalanx.agent.remote.host import free_ports
 from phalanx.launch.placement import (
-    Placement,
-    Room,
-    Seat,
-    seat_for_helper,
-    seat_for_worker,
+    HostCapacity,
+    ProcessPlacement,
+    SlotInfo,
+    share_cores,
+    slot_for_helper,
+    slot_for_worker,
 )
 from phalanx.spec.data import DataSpec
 from phalanx.spec.environment import Endpoint, environment_of
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import LOOPBACK
 
+if TYPE_CHECKING:
+    from phalanx.launch.hosts import HostGroup
+
 _PORTS_S = 15.0
 
 
 @dataclass(frozen=True)
-class Berth:
+class ProcessSlot:
     """What one process is given by the machine that it runs on.
 
     Attributes:
@@ -65,8 +67,8 @@ class Berth:
     watts: tuple[float, float] | None = None
 
 
-class Site(ABC):
-    """All machines of one run.
+class Allocation(ABC):
+    """Where the processes of one run are.
 
     Attributes:
         listen: Address at which the controller listens.
@@ -80,12 +82,12 @@ class Site(ABC):
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
 
     @abstractmethod
-    def berth(self, role: str, rank: int) -> Berth:
-        """Where a process runs."""
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        """Return what a process is given where it runs; a new process gets a slot first."""
 
     @abstractmethod
     def move(self, role: str, rank: int, *, crowd: bool) -> bool:
-        """Find a place for the successor of a lost process, or for a newcomer.
+        """Find a slot for the successor of a lost process, or for a new one.
 
         Args:
             role: Its role.
@@ -98,29 +100,29 @@ class Site(ABC):
 
     @abstractmethod
     def free_ports(self, machine: str, count: int) -> list[int]:
-        """Ports that nobody uses there at the moment."""
+        """Return ports of a machine that are free at the moment."""
 
     def announce(self, processes: Sequence[tuple[str, int]]) -> None:
-        """Note with whom the run begins: what each finds in its environment about the others."""
-        berths = {process: self.berth(*process) for process in processes}
-        for machine in dict.fromkeys(berth.machine for berth in berths.values()):
-            here = [process for process, berth in berths.items() if berth.machine == machine]
+        """Fix the endpoints of the first processes, which each finds in its environment."""
+        slots = {process: self.slot(*process) for process in processes}
+        for machine in dict.fromkeys(slot.machine for slot in slots.values()):
+            here = [process for process, slot in slots.items() if slot.machine == machine]
             ports = self.free_ports(machine, len(here))
             for (role, rank), port in zip(here, ports, strict=True):
-                address = berths[role, rank].address
+                address = slots[role, rank].address
                 self._endpoints[role, rank] = Endpoint(role, rank, machine, address, port)
 
     def environment(self, role: str, rank: int, *, run: str) -> dict[str, str]:
-        """What a process finds in its environment."""
-        berth = self.berth(role, rank)
+        """Return the variables that a process finds in its environment."""
+        slot = self.slot(role, rank)
         known = self._endpoints.get((role, rank))
-        port = known.port if known is not None else self.free_ports(berth.machine, 1)[0]
-        one = Endpoint(role, rank, berth.machine, berth.address, port)
+        port = known.port if known is not None else self.free_ports(slot.machine, 1)[0]
+        one = Endpoint(role, rank, slot.machine, slot.address, port)
         self._endpoints[role, rank] = one
         return environment_of(one, list(self._endpoints.values()), run=run)
 
 
-class LocalSite(Site):
+class LocalAllocation(Allocation):
     """This machine alone.
 
     Args:
@@ -141,11 +143,11 @@ class LocalSite(Site):
         self.worker_threads = self._shares[0].threads
 
     @override
-    def berth(self, role: str, rank: int) -> Berth:
-        # Servers, the evaluator and late workers go wherever there is room.
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        # Servers, the evaluator and workers that join later are not bound to cores.
         own = role == "worker" and rank < len(self._shares)
         run_dir, data_root, cache_root = self._places
-        return Berth(
+        return ProcessSlot(
             machine=socket.gethostname(),
             address=LOOPBACK,
             controller=LOOPBACK,
@@ -164,89 +166,89 @@ class LocalSite(Site):
 
     @override
     def free_ports(self, machine: str, count: int) -> list[int]:
-        with contextlib.ExitStack() as stack:
-            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-            for probe in probes:
-                probe.bind((LOOPBACK, 0))
-            return [probe.getsockname()[1] for probe in probes]
+        return free_ports(LOOPBACK, count)
 
 
-class FleetSite(Site):
-    """The machines of a fleet.
+class PoolAllocation(Allocation):
+    """Slots on the machines of a pool.
 
     Args:
-        fleet: The machines, ready and with the directory of the run.
+        group: The machines, ready and with the directory of the run.
         placement: Where the run begins.
-        rooms: What the machines lend, in their order.
+        capacities: What the machines offer, in their order.
     """
 
-    def __init__(self, fleet: Fleet, placement: Placement, rooms: Sequence[Room]) -> None:
+    def __init__(
+        self, group: HostGroup, placement: ProcessPlacement, capacities: Sequence[HostCapacity]
+    ) -> None:
         super().__init__()
-        self._fleet = fleet
-        self._rooms = tuple(rooms)
+        self._group = group
+        self._capacities = tuple(capacities)
         self._planned = placement.helpers
-        self._seats: dict[tuple[str, int], Seat] = {
-            ("worker", rank): seat for rank, seat in enumerate(placement.workers)
+        self._slots: dict[tuple[str, int], SlotInfo] = {
+            ("worker", rank): place for rank, place in enumerate(placement.workers)
         }
-        self.listen = fleet.listen
-        self.worker_threads = min(seat.threads for seat in placement.workers)
+        self.listen = group.listen
+        self.worker_threads = min(place.threads for place in placement.workers)
 
     @override
-    def berth(self, role: str, rank: int) -> Berth:
-        if (role, rank) not in self._seats:
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        if (role, rank) not in self._slots:
             self.move(role, rank, crowd=True)
-        seat = self._seats[role, rank]
-        machine = self._fleet.machines[seat.machine]
-        spec = machine.spec
+        place = self._slots[role, rank]
+        host = self._group.by_name[place.machine]
+        spec = host.spec
         both = spec.watts_idle is not None and spec.watts_full is not None
-        return Berth(
-            machine=seat.machine,
-            address=machine.address,
-            controller=machine.controller,
-            threads=seat.threads,
-            # A seat counts the cores that a login may run on; they have other numbers there.
-            cpus=tuple(machine.cpus[number] for number in seat.cpus),
-            run_dir=machine.folder,
+        return ProcessSlot(
+            machine=place.machine,
+            address=host.address,
+            controller=host.controller,
+            threads=place.threads,
+            # A slot counts the cores that a login may run on; they have other numbers there.
+            cpus=tuple(host.cpus[number] for number in place.cpus),
+            run_dir=host.folder,
             shares_run_dir=False,
-            data=machine.data,
-            data_root=machine.data_root,
-            cache_root=machine.cache_root,
+            data=host.data,
+            data_root=host.data_root,
+            cache_root=host.cache_root,
             watts=(spec.watts_idle or 0.0, spec.watts_full or 0.0) if both else None,
         )
 
     @override
     def move(self, role: str, rank: int, *, crowd: bool) -> bool:
-        rooms = self._open_rooms()
-        there = {room.machine for room in rooms}
-        seat = self._seats.get((role, rank))
-        if seat is not None and seat.machine in there:
+        capacities = self._usable()
+        there = {one.machine for one in capacities}
+        place = self._slots.get((role, rank))
+        if place is not None and place.machine in there:
             return True
         planned = self._planned.get(f"{role}-{rank}")
         if planned in there:
-            self._seats[role, rank] = Seat(planned)
+            self._slots[role, rank] = SlotInfo(planned)
             return True
-        self._seats.pop((role, rank), None)
-        found = self._find(role, rooms, crowd=crowd)
+        self._slots.pop((role, rank), None)
+        found = self._find(role, capacities, crowd=crowd)
         if found is not None:
-            self._seats[role, rank] = found
+            self._slots[role, rank] = found
         return found is not None
 
-    def _find(self, role: str, rooms: Sequence[Room], *, crowd: bool) -> Seat | None:
-        seats: Collection[Seat] = self._seats.values()
+    def _find(
+        self, role: str, capacities: Sequence[HostCapacity], *, crowd: bool
+    ) -> SlotInfo | None:
+        taken: Collection[SlotInfo] = self._slots.values()
         if role != "worker":
-            return seat_for_helper(seats, rooms)
-        workers = [seat for (kind, _), seat in self._seats.items() if kind == "worker"]
-        found = seat_for_worker(workers, rooms)
-        return seat_for_helper(seats, rooms) if found is None and crowd else found
+            return slot_for_helper(taken, capacities)
+        workers = [place for (kind, _), place in self._slots.items() if kind == "worker"]
+        found = slot_for_worker(workers, capacities)
+        return slot_for_helper(taken, capacities) if found is None and crowd else found
 
-    def _open_rooms(self) -> list[Room]:
-        """Machines that are not lost."""
-        machines = self._fleet.machines
-        return [room for room in self._rooms if machines[room.machine].session.fault is None]
+    def _usable(self) -> list[HostCapacity]:
+        """List the machines that are not lost."""
+        hosts = self._group.by_name
+        return [one for one in self._capacities if hosts[one.machine].session.fault is None]
 
     @override
     def free_ports(self, machine: str, count: int) -> list[int]:
-        ready = self._fleet.machines[machine]
-        order = {"do": "ports", "address": ready.address, "count": count}
-        ports: list[int] = ready.session.ask(order, _PORTS_S)
+        host = self._group.by_name[machine]
+        order = {"do": "ports", "address": host.address, "count": count}
+        ports: list[int] = host.session.ask(order, _PORTS_S)
         return ports

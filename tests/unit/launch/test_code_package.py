@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.agent.remote.install import unpack
 from phalanx.errors import SpecError
-from phalanx.launch import parcel
-from phalanx.launch.parcel import data_files, data_there, pack, pack_phalanx, pack_user_code
-from phalanx.launch.remote import unpack
+from phalanx.launch import code_package
+from phalanx.launch.code_package import pack, pack_phalanx, pack_user_code
+from phalanx.launch.data_staging import data_files, data_there
 from phalanx.spec.data import DataSpec
 from phalanx.spec.model import MlpSpec, UserModelSpec
 
 
-def names(one: parcel.Parcel) -> list[str]:
+def names(one: code_package.CodePackage) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(one.content)) as opened:
         return opened.namelist()
 
@@ -37,7 +38,7 @@ def test_the_package_in_use_runs_where_it_was_unpacked(tmp_path: Path) -> None:
     assert unpack(pack_phalanx().content, folder)
     assert not unpack(b"", folder), "what is there is not unpacked again"
     assert [path.name for path in tmp_path.iterdir()] == ["code"]
-    code = "import phalanx.launch.look_for_data as m; print(m.__file__)"
+    code = "import phalanx.launch.data_lookup as m; print(m.__file__)"
     done = subprocess.run(
         ["env", f"PYTHONPATH={folder}", sys.executable, "-c", code],
         capture_output=True,
@@ -45,7 +46,7 @@ def test_the_package_in_use_runs_where_it_was_unpacked(tmp_path: Path) -> None:
         check=True,
         cwd=tmp_path,
     )
-    assert done.stdout.strip() == str(folder / "phalanx" / "launch" / "look_for_data.py")
+    assert done.stdout.strip() == str(folder / "phalanx" / "launch" / "data_lookup.py")
 
 
 def test_the_users_code_is_sent_with_what_it_imports_and_without_what_is_not_code(
@@ -70,7 +71,7 @@ def test_built_in_and_installed_models_need_no_code(tmp_path: Path) -> None:
 
 def test_too_much_to_be_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text("x" * 100)
-    monkeypatch.setattr(parcel, "MAX_CODE_BYTES", 50)
+    monkeypatch.setattr(code_package, "MAX_CODE_BYTES", 50)
     with pytest.raises(SpecError, match="start from a folder that holds only the code"):
         pack_user_code(UserModelSpec(name="net:make"), tmp_path)
 

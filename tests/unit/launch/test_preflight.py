@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.launch.candidates import unfit
+from phalanx.launch.preflight_host import unfit
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from phalanx.pool.ssh import SshRoute, explain, quote_path, shared_connections
+from phalanx.agent.ssh import SshRoute, explain, quote_path
 from phalanx.spec.machine import MachineSpec
 
 MACHINE = MachineSpec(host="alpha", user="ada", port=2222, key="/keys/id")
@@ -17,11 +15,10 @@ def options(command: list[str]) -> list[str]:
 
 
 def test_the_command_never_asks_and_has_a_deadline() -> None:
-    command = SshRoute(MACHINE, "/etc/my_config", Path("/tmp/phx-1")).command("true")
+    command = SshRoute(MACHINE, "/etc/my_config").command("true")
     assert command[0] == "ssh"
     assert command[-3:] == ["--", "alpha", "true"], "a host can never be taken for an option"
     assert {"BatchMode=yes", "ConnectTimeout=10"} <= set(options(command))
-    assert {"ControlMaster=auto", "ControlPath=/tmp/phx-1/%C"} <= set(options(command))
     assert {"IdentityFile=/keys/id", "IdentitiesOnly=yes"} <= set(options(command))
     for pair in (["-F", "/etc/my_config"], ["-l", "ada"], ["-p", "2222"]):
         at = command.index(pair[0])
@@ -45,13 +42,6 @@ def test_paths_are_quoted_and_home_still_means_home() -> None:
     assert quote_path("~/my env/bin/python") == "~/'my env/bin/python'"
     assert quote_path("/opt/a b;rm") == "'/opt/a b;rm'"
     assert quote_path("~$(x)/y") == "'~$(x)/y'"
-
-
-def test_the_directory_of_shared_connections_is_private_and_goes_away() -> None:
-    with shared_connections() as directory:
-        assert directory is not None
-        assert directory.stat().st_mode & 0o077 == 0
-    assert not directory.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""The machines of one run that have passed the preflight, each with an open line.
+"""Hold the machines of one run that have passed the preflight, each with an open session.
 
-Closing a fleet ends whatever still runs on its machines and removes what the run left there; a
-machine that does not answer is tried once more over a new line, and otherwise cleans up by itself.
+Closing a group ends everything that still runs on its machines and removes what the run left there;
+a machine that does not answer is tried once more over a new session, and otherwise cleans up by
+itself.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from phalanx.agent.session import Session
 from phalanx.errors import LaunchError
-from phalanx.launch.session import Session
 from phalanx.spec.data import DataSpec
 from phalanx.spec.machine import MachineSpec
 
@@ -27,12 +28,12 @@ _SWEEP_CONNECT_S = 4
 
 
 @dataclass(frozen=True)
-class ReadyMachine:
+class Host:
     """A machine that can take part.
 
     Attributes:
         spec: As the pool has it.
-        session: The line to it.
+        session: The connection to its agent.
         address: Where the others reach it.
         controller: Where it reaches the controller.
         python: The interpreter that runs the processes.
@@ -62,25 +63,25 @@ class ReadyMachine:
         return self.spec.title
 
 
-class Fleet:
-    """Machines for one run; a context manager that leaves nothing behind on them.
+class HostGroup:
+    """The machines of one run; a context manager that leaves nothing behind on them.
 
     Args:
-        machines: By name, in the order of the pool; their sessions are open.
+        hosts: By name, in the order of the pool; their sessions are open.
         listen: Address at which the controller is to listen for all of them.
         notes: What is odd about them, though no obstacle; one sentence each.
     """
 
     def __init__(
-        self, machines: Mapping[str, ReadyMachine], *, listen: str, notes: Sequence[str] = ()
+        self, hosts: Mapping[str, Host], *, listen: str, notes: Sequence[str] = ()
     ) -> None:
-        self.machines = dict(machines)
+        self.by_name = dict(hosts)
         self.listen = listen
         self.notes = tuple(notes)
         self._secret = secrets.token_hex(16)
         self._sweepers: dict[str, threading.Thread] = {}
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> HostGroup:
         return self
 
     def __exit__(
@@ -89,69 +90,66 @@ class Fleet:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with ThreadPoolExecutor(max(1, len(self.machines))) as threads:
-            list(threads.map(self._leave, self.machines.values()))
+        with ThreadPoolExecutor(max(1, len(self.by_name))) as threads:
+            list(threads.map(self._leave, self.by_name.values()))
 
     def begin(self, run: str, *, limit_s: float) -> None:
         """Make the directory of a run on every machine.
 
         Args:
             run: Name of the run.
-            limit_s: Silence after which a machine ends everything.
+            limit_s: Silence after which an agent ends everything on its machine.
 
         Raises:
             LaunchError: A machine is gone, or cannot make the directory.
         """
 
-        def begin(machine: ReadyMachine) -> ReadyMachine:
-            folder = f"{machine.spec.workdir}/{run}@{machine.name}"
-            order: dict[str, object] = {"do": "begin", "folder": folder, "machine": machine.name}
-            order |= {"token": self._token(machine), "limit_s": limit_s}
-            made = machine.session.ask(order, _BEGIN_S)
-            return replace(machine, folder=made)
+        def begin(host: Host) -> Host:
+            folder = f"{host.spec.workdir}/{run}@{host.name}"
+            order: dict[str, object] = {"do": "begin", "folder": folder, "machine": host.name}
+            order |= {"token": self._token(host), "limit_s": limit_s}
+            made = host.session.ask(order, _BEGIN_S)
+            return replace(host, folder=made)
 
-        with ThreadPoolExecutor(max(1, len(self.machines))) as threads:
-            ready = list(threads.map(begin, self.machines.values()))
-        self.machines = {machine.name: machine for machine in ready}
+        with ThreadPoolExecutor(max(1, len(self.by_name))) as threads:
+            ready = list(threads.map(begin, self.by_name.values()))
+        self.by_name = {host.name: host for host in ready}
 
     def lose(self, name: str, reason: str) -> None:
-        """Count a machine as lost, and clean up there if a new line can be had."""
-        machine = self.machines[name]
-        machine.session.give_up(reason)
-        if name not in self._sweepers and machine.folder:
-            sweeper = threading.Thread(target=self._sweep, args=(machine,), name=f"sweep-{name}")
+        """Count a machine as lost, and clean up there if it can be logged in to again."""
+        host = self.by_name[name]
+        host.session.give_up(reason)
+        if name not in self._sweepers and host.folder:
+            sweeper = threading.Thread(target=self._sweep, args=(host,), name=f"sweep-{name}")
             self._sweepers[name] = sweeper
             sweeper.start()
 
-    def _token(self, machine: ReadyMachine) -> str:
-        """By what the processes on one machine are known; those on others have another."""
-        return f"{self._secret}@{machine.name}"
+    def _token(self, host: Host) -> str:
+        """Return what marks the processes on one machine; those on others have another token."""
+        return f"{self._secret}@{host.name}"
 
-    def _leave(self, machine: ReadyMachine) -> None:
-        session = machine.session
-        if session.fault is None:
-            try:
-                session.ask({"do": "end"}, _END_S)
-            except LaunchError as error:
-                session.give_up(str(error))
-        if session.fault is not None:
-            self.lose(machine.name, session.fault)
-            if (sweeper := self._sweepers.get(machine.name)) is not None:
+    def _leave(self, host: Host) -> None:
+        session = host.session
+        try:
+            session.ask({"do": "end"}, _END_S)
+        except LaunchError as error:
+            self.lose(host.name, session.fault.reason if session.fault else str(error))
+            if (sweeper := self._sweepers.get(host.name)) is not None:
                 sweeper.join()
         session.close()
 
-    def _sweep(self, machine: ReadyMachine) -> None:
-        """Over a new line, do what a supervisor that was killed or is frozen cannot do."""
-        session = Session(replace(machine.session.route, connect_s=_SWEEP_CONNECT_S))
+    def _sweep(self, host: Host) -> None:
+        """Over a new session, do what an agent that was killed or is frozen cannot do."""
+        session = Session(replace(host.session.route, connect_s=_SWEEP_CONNECT_S))
         try:
             session.open()
-            order = {"do": "sweep", "folder": machine.folder, "token": self._token(machine)}
+            order = {"do": "sweep", "folder": host.folder, "token": self._token(host)}
             session.ask(order, _END_S)
         except LaunchError as error:
             _log.warning(
                 "%s cannot be asked to clean up (%s); it does so by itself when it finds the "
                 "controller silent",
-                machine.name,
+                host.name,
                 error,
             )
         finally:

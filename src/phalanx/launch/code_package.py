@@ -1,6 +1,6 @@
-"""What is sent to machines: this version of Phalanx, the user's code, and data that is small.
+"""Pack what is sent to machines: this version of Phalanx, the user's code, and small data.
 
-A parcel is an archive with a key that follows from names and contents alone, so a machine that has
+A package is an archive with a key that follows from names and contents alone, so a machine that has
 it already is not sent it again. Packs and nothing else; `preflight` sends.
 """
 
@@ -14,15 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.data.catalogue import CATALOGUE
-from phalanx.data.directory import locate
-from phalanx.data.parquet import parquet_files
 from phalanx.errors import SpecError
-from phalanx.spec.data import DataSpec
 from phalanx.spec.model import UserModelSpec
 
 MAX_CODE_BYTES = 32 << 20
-MAX_DATA_BYTES = 256 << 20
 _CODE_SUFFIXES = frozenset({".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt", ".cfg"})
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "runs", "dist", "build", "site-packages"})
 # The same bytes for the same files, whenever they are packed.
@@ -30,14 +25,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Parcel:
+class CodePackage:
     """Files to be unpacked into a folder that is called by the key."""
 
     key: str
     content: bytes
 
 
-def pack(files: Mapping[str, Path], *, compress: bool = True) -> Parcel:
+def pack(files: Mapping[str, Path], *, compress: bool = True) -> CodePackage:
     """Pack files under the names that they are to have."""
     digest = hashlib.sha256()
     archive = io.BytesIO()
@@ -50,18 +45,18 @@ def pack(files: Mapping[str, Path], *, compress: bool = True) -> Parcel:
             entry.compress_type = kind
             entry.external_attr = 0o644 << 16
             opened.writestr(entry, content)
-    return Parcel(digest.hexdigest()[:24], archive.getvalue())
+    return CodePackage(digest.hexdigest()[:24], archive.getvalue())
 
 
-def pack_phalanx() -> Parcel:
-    """The package as it is in use here."""
+def pack_phalanx() -> CodePackage:
+    """Pack Phalanx as it is in use here."""
     root = Path(__file__).resolve().parents[1]
     files = {f"phalanx/{path.relative_to(root).as_posix()}": path for path in _below(root)}
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 
 
-def pack_user_code(model: object, directory: Path) -> Parcel | None:
-    """The user's code around a model of their own; None: it is installed, or there is none.
+def pack_user_code(model: object, directory: Path) -> CodePackage | None:
+    """Pack the code around a user's own model; None: it is installed, or there is none.
 
     Raises:
         SpecError: It is too much to be code.
@@ -86,30 +81,8 @@ def pack_user_code(model: object, directory: Path) -> Parcel | None:
     return pack(files)
 
 
-def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
-    """The files of a data set under the names that they are sent by; none if it needs none."""
-    root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
-    entry = CATALOGUE.get(spec.name)
-    if entry is not None:
-        if not entry.files:
-            return {}
-        return {f"{entry.name}/{path.name}": path for path in locate(entry, root).files}
-    given = Path(spec.name).expanduser()
-    path = given if given.exists() else root / given
-    if path.is_dir():
-        return {f"{path.name}/{one.name}": one for one in parquet_files(path)}
-    return {path.name: path}
-
-
-def data_there(spec: DataSpec, folder: str) -> DataSpec:
-    """A data set as it is called on a machine to which `data_files` were sent."""
-    if spec.name in CATALOGUE:
-        return spec.model_copy(update={"directory": folder})
-    return spec.model_copy(update={"name": f"{folder}/{Path(spec.name).name}", "directory": None})
-
-
 def _below(root: Path) -> Iterator[Path]:
-    """All files in a folder that may be code; hidden folders and environments are passed over."""
+    """Yield all files in a folder that may be code, without hidden folders and environments."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(
             name

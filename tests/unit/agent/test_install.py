@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.remote import build, versions
+from phalanx.agent.remote.install import build, versions
 
 
 def make_wheel(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of the run directory that grow on other machines, kept up here as they come over the line.
+"""Copy what grows on other machines into the run directory, as it arrives.
 
 Event logs arrive as they are; what processes print gets the name of process and machine before each
 line, so that all of it can be read together.
@@ -14,8 +14,8 @@ from phalanx.errors import LaunchError
 from phalanx.store.atomic import write_atomically
 
 
-class Mirror:
-    """The run directory's copy of what one machine writes.
+class LogSync:
+    """Keep the run directory's copy of what one machine writes.
 
     Args:
         root: The run directory.
@@ -44,7 +44,7 @@ class Mirror:
         write_atomically(target, base64.b64decode(content))
 
     def finish(self, process: str) -> None:
-        """A process has ended: write down the line that it did not complete."""
+        """Write down the line that an ended process did not complete."""
         path = f"logs/{process}.log"
         with self._writing:
             torn = self._torn.pop(path, b"")
@@ -63,8 +63,8 @@ class Mirror:
         return f"[{PurePosixPath(path).stem} {self._machine}] ".encode()
 
     def _target(self, path: str) -> Path:
-        """Where a file goes; a machine cannot name a place outside of the run directory."""
+        """Return where a file goes; a machine cannot name a path outside of the run directory."""
         folder, _, name = path.partition("/")
         if folder not in ("events", "logs", "profile") or "/" in name or name.startswith("."):
-            raise LaunchError(f"{self._machine} sends a file that is none of its own: {path}")
+            raise LaunchError(f"{self._machine} sends a file that is not of its run: {path}")
         return self._root / folder / name

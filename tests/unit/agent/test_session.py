@@ -1,4 +1,4 @@
-"""A supervisor at the other end of a line: what it sends home, and that it leaves nothing."""
+"""An agent at the other end of a session: what it sends home, and that it leaves nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from phalanx.agent.remote.measure import TOKEN_LENGTH
+from phalanx.agent.session import Session
 from phalanx.errors import LaunchError
-from phalanx.launch.session import Session
 from support.there import children_of, here, is_alive
 from support.waiting import wait_until
 
@@ -103,7 +104,7 @@ def test_what_a_process_writes_comes_home_before_its_exit_code(tmp_path: Path) -
         assert heard.text("logs/w.log").endswith("last words")
         spec = json.loads(heard.text("events/w.jsonl"))
         assert spec["hello"] == "there"
-        assert spec["parent_pid"] > 0, "the process is to die with its supervisor"
+        assert spec["parent_pid"] > 0, "the process is to die with its agent"
         line.ask({"do": "end"}, LIMIT_S)
         assert not (tmp_path / "work").exists()
 
@@ -138,7 +139,7 @@ def test_silence_ends_everything(tmp_path: Path) -> None:
             os.kill(cat, signal.SIGCONT)
 
 
-def test_a_killed_supervisor_takes_its_processes_along_and_is_swept_up_after(
+def test_a_killed_agent_takes_its_processes_along_and_is_swept_up_after(
     tmp_path: Path,
 ) -> None:
     heard, folder = Heard(), tmp_path / "work" / "run@m"
@@ -159,7 +160,7 @@ def test_a_killed_supervisor_takes_its_processes_along_and_is_swept_up_after(
     assert not is_alive(pid)
 
 
-def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path) -> None:
+def test_the_next_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
     heard, old, new = Heard(), tmp_path / "work" / "old@m", tmp_path / "work" / "new@m"
     with session(heard) as line:
         begin(line, old)
@@ -173,7 +174,7 @@ def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path) -> N
         assert not old.exists()
         assert other.exists(), "a folder without our lock is somebody else's"
         begin(two, tmp_path / "work" / "third@m", token="two")
-        assert new.exists(), "its supervisor lives"
+        assert new.exists(), "its agent lives"
 
 
 def test_killing_and_starting_again(tmp_path: Path) -> None:
@@ -202,19 +203,19 @@ def test_a_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
 
 def test_ways_ports_and_addresses() -> None:
     with session(Heard()) as line:
-        port = line.ask({"do": "listen"}, LIMIT_S)
+        port = line.ask({"do": "listen", "token": "0" * TOKEN_LENGTH}, LIMIT_S)
         order = {"do": "reach", "targets": [["open", "127.0.0.1", port], ["shut", "127.0.0.1", 1]]}
         assert line.ask(order, LIMIT_S) == {"shut": "Connection refused"}
         ports = line.ask({"do": "ports", "address": "127.0.0.1", "count": 5}, LIMIT_S)
         assert len(set(ports)) == 5
-        assert line.ask({"do": "bindable", "address": "localhost"}, LIMIT_S) == "127.0.0.1"
+        assert line.ask({"do": "resolve", "address": "localhost"}, LIMIT_S) == "127.0.0.1"
         with pytest.raises(LaunchError, match="Cannot assign requested address"):
-            line.ask({"do": "bindable", "address": "192.0.2.1"}, LIMIT_S)
+            line.ask({"do": "resolve", "address": "192.0.2.1"}, LIMIT_S)
 
 
 def test_versions_of_an_interpreter() -> None:
     with session(Heard()) as line:
-        order = {"do": "packages", "python": sys.executable, "names": ["msgspec", "no-such-thing"]}
+        order = {"do": "versions", "python": sys.executable, "names": ["msgspec", "no-such-thing"]}
         found = line.ask(order, LIMIT_S)
         assert found["no-such-thing"] is None
         assert found["msgspec"].count(".") >= 1

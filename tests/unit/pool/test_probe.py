@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.pool.rounds import pair_rounds
+from phalanx.pool.probe import pair_rounds
 
 
 @given(st.integers(0, 40))

@@ -1,26 +1,28 @@
-"""The system's OpenSSH: how a machine is called, and what its refusals mean.
+"""Call a machine by the system's OpenSSH, and explain its refusals.
 
 The user's own ssh config holds, jump hosts and aliases included; a pool may name another file.
 ssh never asks anything here (BatchMode): what needs a password or a new host key is refused with
-ssh's own reason. Builds commands and reads messages; processes are started by the callers.
+ssh's own reason. Builds commands and reads messages; `session` starts the processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, Literal
 
-from phalanx.pool.facts import Fault, FaultKind
+import msgspec
+from typing_extensions import override
+
+from phalanx.errors import LaunchError
 from phalanx.spec.machine import MachineSpec
 
+FaultKind = Literal["unknown_host", "key", "host_key", "unreachable", "python", "slow", "broken"]
+MISTAKES: frozenset[FaultKind] = frozenset({"unknown_host", "key", "host_key"})
+"""Kinds that the user mends in a file: they end a command as bad input does."""
+
 CONNECT_S = 10
-# ssh appends some 60 characters to the directory, and a socket's path may have 107 in all.
-_MAX_DIRECTORY = 45
 _NOISE = re.compile(
     r"^(Warning: |warning: |debug\d|mux_|ControlSocket |Connection to .* closed"
     r"|kex_exchange.*banner|Pseudo-terminal|\*\* |\s*$)"
@@ -46,6 +48,23 @@ _ADVICE: dict[FaultKind, str] = {
 }
 
 
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a machine cannot be used."""
+
+    machine: str
+    kind: FaultKind
+    reason: str
+    """One sentence, from ssh or from the machine itself."""
+
+
+class MachineFault(LaunchError):
+    """A machine could not be reached, or stopped answering; `fault` says why."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.fault: Fault = facts["fault"]
+
+
 @dataclass(frozen=True)
 class SshRoute:
     """The way to one machine.
@@ -53,17 +72,15 @@ class SshRoute:
     Attributes:
         machine: Host, user, port and key.
         config: A file for ssh instead of the user's own; None: the user's own.
-        control_dir: Where sessions to the same machine share one connection; None: each its own.
         connect_s: Seconds after which a machine that does not answer is given up.
     """
 
     machine: MachineSpec
     config: str | None = None
-    control_dir: Path | None = None
     connect_s: int = CONNECT_S
 
     def command(self, remote: str) -> list[str]:
-        """The local command that runs `remote` in the login shell of the machine."""
+        """Return the local command that runs `remote` in the login shell of the machine."""
         machine = self.machine
         options = [
             "BatchMode=yes",
@@ -73,10 +90,6 @@ class SshRoute:
             "ServerAliveCountMax=3",
             "ClearAllForwardings=yes",
         ]
-        if self.control_dir is not None:
-            # The first session is the master and ends with it: nothing stays behind.
-            options += ["ControlMaster=auto", "ControlPersist=no"]
-            options += [f"ControlPath={self.control_dir}/%C"]
         if machine.key is not None:
             options += [f"IdentityFile={machine.key}", "IdentitiesOnly=yes"]
         if machine.agent is True:
@@ -95,19 +108,21 @@ class SshRoute:
         return [*command, "--", machine.host, remote]
 
     def python(self, *arguments: str) -> str:
-        """The remote command that runs the machine's interpreter with these arguments."""
+        """Return the remote command that runs the machine's interpreter with these arguments."""
         return " ".join(["exec", quote_path(self.machine.python), *map(shlex.quote, arguments)])
 
 
-@contextlib.contextmanager
-def shared_connections() -> Iterator[Path | None]:
-    """A private directory for `control_dir`; None where its path is too long for sockets."""
-    with tempfile.TemporaryDirectory(prefix="phx-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory) if len(directory) <= _MAX_DIRECTORY else None
+@dataclass(frozen=True)
+class LocalRoute(SshRoute):
+    """The way to this machine under a machine's name: a shell in the place of ssh."""
+
+    @override
+    def command(self, remote: str) -> list[str]:
+        return ["sh", "-c", remote]
 
 
 def quote_path(path: str) -> str:
-    """A path for the remote shell; `~` at its beginning still means the home directory."""
+    """Quote a path for the remote shell; `~` at its beginning still means the home directory."""
     home, slash, rest = path.partition("/")
     if home.startswith("~") and (home == "~" or home[1:].isalnum()):
         return home + slash + (shlex.quote(rest) if rest else "")
@@ -118,7 +133,7 @@ def explain(machine: MachineSpec, said: str, exit_code: int | None) -> Fault:
     """Turn what ssh or the remote shell said into a fault.
 
     Args:
-        machine: Whom it was about.
+        machine: The one it was about.
         said: Standard error of ssh.
         exit_code: Of ssh; None if it was ended because it took too long.
     """

@@ -1,9 +1,9 @@
-"""The controller's end of one machine: a supervisor is sent there over ssh, then orders and news.
+"""Send the agent to one machine over ssh, give it orders and take its news; one login in all.
 
 One ssh process per machine lives as long as the session. It is in a session of its own, so that
-Ctrl-C ends the controller and not the line. If this process dies, however it dies, ssh's input
-closes, and with it everything on the other side ends; if the network dies, pings stop, with the
-same end. What the news mean is decided by `ssh`, which makes the sessions of a run.
+Ctrl-C ends the controller and not the connection. If this process dies, however it dies, ssh's
+input closes, and with it everything on the other side ends; if the network dies, pings stop, with
+the same end. What the news of a run mean is decided by `launch.ssh`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import cache
 from importlib import resources
 from typing import IO, Any
 
 import msgspec
 
+from phalanx.agent.remote import MODULES
+from phalanx.agent.remote.main import MARKER
+from phalanx.agent.remote.processes import AGENT_NAME
+from phalanx.agent.ssh import Fault, FaultKind, MachineFault, SshRoute, explain
 from phalanx.errors import LaunchError
-from phalanx.launch.remote import MARKER
-from phalanx.pool.ssh import SshRoute, explain
 
 _log = logging.getLogger(__name__)
 
@@ -35,15 +38,35 @@ News = dict[str, Any]
 PING_S = 1.0
 _HELLO_S = 60.0
 _CLOSE_S = 3.0
-# Reads as many bytes as the first line says and runs them; the rest of the input is orders.
+_PACKAGE = "phalanx.agent.remote"
+# Reads as many bytes as the first line says and runs them; the rest of the input is orders. On one
+# line, because some login shells do not take a line break inside of quotes.
 _LOADER = (
     "import sys; n = int(sys.stdin.buffer.readline()); "
-    'exec(compile(sys.stdin.buffer.read(n), "phalanx-supervisor", "exec"))'
+    f'exec(compile(sys.stdin.buffer.read(n), "{AGENT_NAME}", "exec"))'
 )
+# Makes the package in memory, so that a Phalanx that is installed there is never mixed in.
+_BOOT = """\
+import sys, types
+package = sys.modules["{package}"] = types.ModuleType("{package}")
+for name, source in {modules!r}:
+    module = sys.modules["{package}." + name] = types.ModuleType("{package}." + name)
+    setattr(package, name, module)
+    exec(compile(source, "{agent}/" + name, "exec"), vars(module))
+module.main()
+"""
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor says first."""
+@cache
+def agent_program() -> bytes:
+    """Return the source of the agent as one program."""
+    folder = resources.files(_PACKAGE)
+    modules = [(name, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return _BOOT.format(package=_PACKAGE, modules=modules, agent=AGENT_NAME).encode()
+
+
+class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says first."""
 
     pid: int
     host: str
@@ -56,7 +79,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    """A line to one machine; `open` first, `close` on every way out.
+    """A connection to the agent of one machine; `open` first, `close` on every way out.
 
     Args:
         route: How to get there.
@@ -69,16 +92,16 @@ class Session:
         self.machine = route.machine.title
         self.route = route
         self.on_news = on_news
-        self.fault: str | None = None
-        """Why the line is gone, in one sentence; None: it is there."""
-        self._hello: Future[Hello] = Future()
+        self.fault: Fault | None = None
+        """Why the connection is gone; None: it is there."""
+        self._hello: Future[AgentInfo] = Future()
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[Any]] = {}
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._threads: list[threading.Thread] = []
 
     @property
@@ -86,20 +109,20 @@ class Session:
         """Time since something was heard."""
         return time.monotonic() - self._heard
 
-    def open(self) -> Hello:
-        """Log in and start the supervisor.
+    def open(self) -> AgentInfo:
+        """Log in and start the agent.
 
         Raises:
-            LaunchError: The machine cannot be reached, or did not answer in time.
+            MachineFault: The machine cannot be reached, or did not answer in time.
         """
-        source = resources.files("phalanx.launch").joinpath("remote.py").read_bytes()
+        source = agent_program()
         command = self.route.command(self.route.python("-u", "-c", _LOADER))
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
         )
         self._to_send.put(b"%d\n" % len(source) + source)
@@ -107,16 +130,18 @@ class Session:
             thread = threading.Thread(target=target, name=f"{name}-{self.machine}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        hello: Hello = self.wait(self._hello, _HELLO_S)
-        return hello
+        try:
+            return self._hello.result(_HELLO_S)
+        except FutureTimeout:
+            raise self._error(explain(self.route.machine, self._stderr_text(), None)) from None
 
     def tell(self, order: dict[str, Any], content: bytes = b"") -> Future[Any]:
-        """Give an order; the answer comes later, or a `LaunchError`."""
+        """Give an order; the future gets its answer, or a `LaunchError`."""
         number = next(self._numbers)
         future: Future[Any] = Future()
         self._asked[number] = future
         if self.fault is not None:
-            future.set_exception(self._error())
+            future.set_exception(self._error(self.fault))
             return future
         line = msgspec.json.encode({**order, "id": number, "bytes": len(content)})
         self._to_send.put(line + b"\n" + content)
@@ -126,21 +151,22 @@ class Session:
         """Give an order and wait for its answer.
 
         Raises:
-            LaunchError: The line is gone, the machine was too slow, or it could not do it.
+            MachineFault: The connection is gone, or the machine did not answer in time.
+            LaunchError: The machine answered that it could not do it.
         """
         return self.wait(self.tell(order, content), limit_s)
 
-    def give_up(self, reason: str) -> None:
-        """Count the machine as lost; whatever was asked of it fails."""
+    def give_up(self, reason: str, kind: FaultKind = "broken") -> None:
+        """Count the machine as lost; everything that was asked of it fails."""
         if self.fault is None:
-            self.fault = reason
+            self.fault = Fault(machine=self.machine, kind=kind, reason=reason)
         self._end_ssh()
         for future in (self._hello, *self._asked.values()):
             if not future.done():
-                future.set_exception(self._error())
+                future.set_exception(self._error(self.fault))
 
     def close(self) -> None:
-        """End the line; the other side ends with it."""
+        """End the connection; the other side ends with it."""
         self._closing = True
         self._to_send.put(None)
         if self._process is not None:
@@ -151,8 +177,8 @@ class Session:
             thread.join()
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
-        if self._said is not None:
-            self._said.close()
+        if self._stderr is not None:
+            self._stderr.close()
 
     def _end_ssh(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -168,9 +194,8 @@ class Session:
         try:
             return answer.result(limit_s)
         except FutureTimeout:
-            raise LaunchError(
-                f"{self.machine} did not answer within {limit_s:g} s", machine=self.machine
-            ) from None
+            reason = f"no answer within {limit_s:g} s; it may be overloaded"
+            raise self._error(Fault(machine=self.machine, kind="slow", reason=reason)) from None
 
     def _send(self) -> None:
         assert self._process is not None
@@ -200,12 +225,13 @@ class Session:
                 self._take(msgspec.json.decode(text.removeprefix(MARKER)))
         if self._closing or self.fault is not None:
             return
-        self.give_up(self._explain())
+        fault = self._explain()
+        self.give_up(fault.reason, fault.kind)
 
     def _take(self, news: News) -> None:
         kind = news["news"]
-        if kind == "hello":
-            self._hello.set_result(msgspec.convert(news, Hello))
+        if kind == "hello" and not self._hello.done():
+            self._hello.set_result(msgspec.convert(news, AgentInfo))
         elif kind == "answer":
             future = self._asked.pop(news["id"], None)
             if future is None or future.done():
@@ -216,26 +242,30 @@ class Session:
                 )
             else:
                 future.set_result(news["ok"])
-        elif kind != "alive":
+        elif kind not in ("hello", "alive"):
             try:
                 self.on_news(news)
-            except Exception:  # a thread's boundary: a full disk here must not cut the line
+            except Exception:  # a thread's boundary: a full disk here must not cut the connection
                 _log.exception("news of %s could not be taken in", self.machine)
 
-    def _explain(self) -> str:
-        """Why ssh has ended, in its own words or in the remote shell's."""
+    def _explain(self) -> Fault:
+        """Say why ssh has ended, in its own words or in the remote shell's."""
         assert self._process is not None
-        assert self._said is not None
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_CLOSE_S)
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace")
-        if self._hello.done():
-            # What ssh says then is of little help: whoever was there is there no more.
-            last = said.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
-            return f"the line to it broke off ({last[0].strip().rstrip('.')})"
-        return explain(self.route.machine, said, code).reason
+        stderr = self._stderr_text()
+        if not self._hello.done():
+            return explain(self.route.machine, stderr, code)
+        # After the hello, ssh's own words are of little help: the machine was there, and is gone.
+        last = stderr.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
+        reason = f"the connection to it broke off ({last[0].strip().rstrip('.')})"
+        return Fault(machine=self.machine, kind="broken", reason=reason)
 
-    def _error(self) -> LaunchError:
-        return LaunchError(f"{self.machine}: {self.fault}", machine=self.machine)
+    def _stderr_text(self) -> str:
+        assert self._stderr is not None
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def _error(self, fault: Fault) -> MachineFault:
+        return MachineFault(f"{self.machine}: {fault.reason}", machine=self.machine, fault=fault)
