@@ -414,7 +414,7 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=25", "--set", f"strategy={SERVED}")
     lab.await_training(before)
-    lab.cluster.slam_door("d")
+    lab.cluster.kill_sshd("d")
     _, said = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert lab.causes()[0].startswith(

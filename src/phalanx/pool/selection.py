@@ -1,4 +1,4 @@
-"""Which machines of an inventory a policy and filters choose; pure.
+"""Choose machines of an inventory by a policy and filters; pure.
 
 Policies, over the machines M that pass all filters, in the order of the file:
     all       M
@@ -26,7 +26,7 @@ ALL = Policy("all")
 
 @dataclass(frozen=True)
 class Selection:
-    """Who was chosen, and why the others were not."""
+    """Which machines were chosen, and why the others were not."""
 
     chosen: tuple[Member, ...]
     refused: dict[str, str]
@@ -37,7 +37,7 @@ def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter]
     """Choose machines.
 
     Raises:
-        SpecError: Nobody is left, or the policy needs what is not known of any machine.
+        SpecError: No machine is left, or the policy needs what is not known of any machine.
     """
     refused: dict[str, str] = {}
     left = []

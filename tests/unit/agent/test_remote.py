@@ -157,7 +157,5 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
 def test_an_answer_that_makes_no_sense_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with agent() as asked:
         monkeypatch.setattr(asked, "ask", lambda order, limit_s: 0.0)
-        with pytest.raises(
-            LaunchError, match="alpha: its answer makes no sense: Expected"
-        ):
+        with pytest.raises(LaunchError, match="alpha: its answer makes no sense: Expected"):
             probe_host(asked, ProbeOptions(quick=True))

@@ -1,7 +1,7 @@
-"""The ssh servers of an emulated cluster: keys, settings, start; and the files that lead there.
+"""Run the ssh servers of an emulated cluster, and write the keys and files that lead to them.
 
 Every host has its own host key and its own server, which lives in the host's namespaces and
-control group, so whatever is started through it does so too. Only the cluster's own key opens.
+control group, so everything that is started through it does so too. Only the cluster's key opens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from phalanx.pool.emulate.layout import Host, Layout
+from phalanx.pool.emulate.layout import ClusterLayout, EmulatedHost
 from phalanx.pool.emulate.system import run, tool
 from phalanx.spec.cluster import ClusterSpec
 from phalanx.spec.flow import flow
@@ -52,7 +52,7 @@ exec NSENTER --net="$net" UNSHARE --uts \
 """
 
 
-def cut_keys(layout: Layout, state: Path) -> None:
+def make_keys(layout: ClusterLayout, state: Path) -> None:
     """Make the cluster's key, the hosts' keys, and the files that know them.
 
     Raises:
@@ -73,7 +73,7 @@ def cut_keys(layout: Layout, state: Path) -> None:
     (state / "known_hosts").write_text("".join(known))
 
 
-def open_door(host: Host, groups: Sequence[Path]) -> None:
+def start_sshd(host: EmulatedHost, groups: Sequence[Path]) -> None:
     """Start the ssh server of a host; it goes on by itself.
 
     Raises:
@@ -88,7 +88,7 @@ def open_door(host: Host, groups: Sequence[Path]) -> None:
     run("sh", "-c", script, "sh", *arguments, *map(str, groups))
 
 
-def slam_door(processes: Iterable[int]) -> None:
+def kill_sshd(processes: Iterable[int]) -> None:
     """Kill an ssh server and its sessions, given the processes of its host."""
     for pid in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -96,7 +96,7 @@ def slam_door(processes: Iterable[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def await_doors(layout: Layout) -> None:
+def await_sshd(layout: ClusterLayout) -> None:
     """Wait until every ssh server answers.
 
     Raises:
@@ -110,7 +110,7 @@ def await_doors(layout: Layout) -> None:
             pause.wait(0.05)
 
 
-def answers(host: Host) -> bool:
+def answers(host: EmulatedHost) -> bool:
     """Whether something speaks ssh at the host's address."""
     try:
         with socket.create_connection((host.address, _PORT), timeout=2.0) as connection:
@@ -119,10 +119,10 @@ def answers(host: Host) -> bool:
         return False
 
 
-def write_signposts(spec: ClusterSpec, layout: Layout, state: Path) -> Path:
+def write_ssh_config(spec: ClusterSpec, layout: ClusterLayout, state: Path) -> Path:
     """Write the ssh config and the pool file of the cluster; returns the pool file."""
     entries = [
-        "Host *",
+        "EmulatedHost *",
         f"  IdentityFile {state / 'key'}",
         "  IdentitiesOnly yes",
         "  IdentityAgent none",
@@ -133,7 +133,7 @@ def write_signposts(spec: ClusterSpec, layout: Layout, state: Path) -> Path:
         f"  User {getpass.getuser()}",
     ]
     for host in layout.hosts:
-        entries += [f"Host {host.spec.name}", f"  HostName {host.address}"]
+        entries += [f"EmulatedHost {host.spec.name}", f"  HostName {host.address}"]
     # ssh takes the first value that it finds, so what holds for all stands last.
     general, particular = entries[:9], entries[9:]
     (state / "ssh_config").write_text("\n".join([*particular, *general]) + "\n")
@@ -144,7 +144,7 @@ def write_signposts(spec: ClusterSpec, layout: Layout, state: Path) -> Path:
     return pool
 
 
-def _machine(spec: ClusterSpec, host: Host) -> dict[str, object]:
+def _machine(spec: ClusterSpec, host: EmulatedHost) -> dict[str, object]:
     own = host.spec.model_dump(
         mode="json", exclude={"cores", "memory", "link"}, exclude_defaults=True
     )
