@@ -1,4 +1,7 @@
-"""Processes on two machines, both played by this one, and what is left when one of them is lost."""
+"""Two machines, both played by this one: what happens when one is lost, and who moves where.
+
+What all launchers promise is in `tests/contract/test_launcher.py`.
+"""
 
 from __future__ import annotations
 
@@ -84,32 +87,6 @@ def started(hosts: HostGroup, tmp_path: Path) -> SshGroup:
 
 def by_name(group: SshGroup) -> dict[str, ProcessStatus]:
     return {status.process: status for status in group.poll()}
-
-
-def test_processes_run_until_they_are_stopped(hosts: HostGroup, tmp_path: Path) -> None:
-    group = started(hosts, tmp_path)
-    assert [status.running for status in group.poll()] == [True, True]
-    group.stop(grace_s=10.0)
-    assert [status.running for status in group.poll()] == [False, False]
-    assert [status.lost for status in group.poll()] == [None, None]
-    group.stop(grace_s=0.0)
-
-
-def test_last_words_are_at_hand_with_the_exit_code(hosts: HostGroup, tmp_path: Path) -> None:
-    group = SshGroup(hosts, tmp_path / "run", silence_s=10.0)
-    # A core that is not there ends a worker with a traceback.
-    group.add(spec(hosts, 1, "b").model_copy(update={"cpus": (9999,)}))
-    wait_until(lambda: by_name(group)["worker-1"].exit_code is not None, "worker-1 to fail")
-    assert by_name(group)["worker-1"].exit_code == 1
-    assert "[worker-1 b] Traceback" in group.log_tail("worker-1", 100)
-    assert group.log_tail("worker-7") == ""
-
-
-def test_a_killed_process_can_be_started_again(hosts: HostGroup, tmp_path: Path) -> None:
-    group = started(hosts, tmp_path)
-    group.kill("worker-0")
-    group.add(spec(hosts, 0, "a"))
-    assert by_name(group)["worker-0"].running
 
 
 def test_a_machine_is_lost_with_its_processes_and_the_others_stay(
