@@ -129,15 +129,17 @@ def _count_processes(
     job: JobSpec, placement: ProcessPlacement, hosts: Sequence[HostCapacity]
 ) -> Counter[str]:
     """Count the processes that each machine will run, helpers of the workers included."""
+    wanted = processes_of(job)
+    helpers = [f"server-{rank}" for rank in range(wanted.servers)]
+    helpers += [f"evaluator-{rank}" for rank in range(wanted.evaluators)]
     slots = list(placement.workers)
     counts = Counter(slot.machine for slot in slots)
-    for role, rank in processes_of(job):
-        if role == "worker":
-            continue
+    for name in helpers:
+        # As the allocation will do it, unless a plan has chosen.
         slot = slot_for_helper(slots, hosts)
         assert slot is not None
         slots.append(slot)
-        counts[placement.helpers.get(f"{role}-{rank}") or slot.machine] += 1
+        counts[placement.helpers.get(name, slot.machine)] += 1
     return counts
 
 

@@ -1,14 +1,26 @@
-"""Say which processes a job needs, before any of them exists."""
+"""Count the processes that a job needs, before any of them exists."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
 
 
-def processes_of(job: JobSpec) -> list[tuple[str, int]]:
-    """Return role and rank of every process that a job starts with or may come to need.
+@dataclass(frozen=True)
+class ProcessCounts:
+    """Processes of a run by role."""
+
+    workers: int
+    servers: int = 0
+    """Parameter servers that are processes, not threads of workers."""
+    evaluators: int = 0
+
+
+def processes_of(job: JobSpec) -> ProcessCounts:
+    """Count the processes that a job starts with or may come to need.
 
     A run that switches counts with the most servers that any of its phases has.
     """
@@ -16,7 +28,9 @@ def processes_of(job: JobSpec) -> list[tuple[str, int]]:
     if isinstance(job.strategy, SwitchSpec):
         phases = [phase.strategy for phase in job.strategy.resolved]
     served = [one for one in phases if isinstance(one, ParameterServerSpec)]
-    counts = [one.servers for one in served if isinstance(one.servers, int)]
-    found = [("worker", rank) for rank in range(job.worker_processes)]
-    found += [("server", rank) for rank in range(max(counts, default=0))]
-    return [*found, ("evaluator", 0)] if served else found
+    servers = [one.servers for one in served if isinstance(one.servers, int)]
+    return ProcessCounts(
+        workers=job.worker_processes,
+        servers=max(servers, default=0),
+        evaluators=1 if served else 0,
+    )

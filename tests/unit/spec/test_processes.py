@@ -5,25 +5,22 @@ from __future__ import annotations
 import pytest
 
 from phalanx.spec.job import JobSpec
-from phalanx.spec.processes import processes_of
-
-WORKERS = [("worker", 0), ("worker", 1)]
-EVALUATOR = ("evaluator", 0)
+from phalanx.spec.processes import ProcessCounts, processes_of
 
 
 @pytest.mark.parametrize(
-    ("strategy", "helpers"),
+    ("strategy", "servers", "evaluators"),
     [
-        ("allreduce", []),
-        ({"name": "local_sgd", "every": 4}, []),
-        ({"name": "parameter_server", "servers": 2}, [("server", 0), ("server", 1), EVALUATOR]),
-        ({"name": "parameter_server", "servers": "colocated"}, [EVALUATOR]),
-        ({"name": "switch", "at": 0.5}, [EVALUATOR]),
+        ("allreduce", 0, 0),
+        ({"name": "local_sgd", "every": 4}, 0, 0),
+        ({"name": "parameter_server", "servers": 2}, 2, 1),
+        ({"name": "parameter_server", "servers": "colocated"}, 0, 1),
+        ({"name": "switch", "at": 0.5}, 0, 1),
     ],
 )
-def test_helpers_follow_from_the_strategy(strategy: object, helpers: list[tuple[str, int]]) -> None:
+def test_helpers_follow_from_the_strategy(strategy: object, servers: int, evaluators: int) -> None:
     job = JobSpec.model_validate({"workers": 2, "strategy": strategy})
-    assert processes_of(job) == WORKERS + helpers
+    assert processes_of(job) == ProcessCounts(2, servers, evaluators)
 
 
 def test_a_switched_run_counts_the_most_servers_of_its_phases() -> None:
@@ -33,4 +30,4 @@ def test_a_switched_run_counts_the_most_servers_of_its_phases() -> None:
         {"strategy": {"name": "parameter_server", "servers": 3}, "at": 0.6},
     ]
     job = JobSpec.model_validate({"workers": 2, "strategy": {"name": "switch", "phases": phases}})
-    assert len([one for one in processes_of(job) if one[0] == "server"]) == 3
+    assert processes_of(job) == ProcessCounts(workers=2, servers=3, evaluators=1)
