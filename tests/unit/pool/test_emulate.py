@@ -69,6 +69,10 @@ def test_the_pool_file_can_be_read(tmp_path: Path) -> None:
     a, b = pool.machines
     assert (a.host, a.address, a.python, a.labels) == ("a", "10.77.0.11", "/opt/python", ("x",))
     assert b.price_per_hour == 0.5
+    config = [line.strip() for line in (tmp_path / "ssh_config").read_text().splitlines()]
+    blocks = [line for line in config if line.startswith("Host ")]
+    assert blocks == ["Host a", "Host b", "Host *"], "ssh takes the first value that it finds"
+    assert config[config.index("Host b") + 1] == "HostName 10.77.0.12"
 
 
 def fake_root(tmp_path: Path, mounts: list[str], groups: str) -> Path:

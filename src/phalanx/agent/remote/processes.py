@@ -134,8 +134,7 @@ class RunProcesses:
 
     def clean(self) -> None:
         """Kill every process of the run and remove its directory."""
-        if self._token:
-            kill_marked(self._token)
+        kill_marked(self._token)
         if self._folder is not None:
             remove(self._folder, with_parent=self._made_parent)
 
@@ -221,6 +220,8 @@ def _sweep_abandoned(folder: Path) -> None:
 
 def kill_marked(token: str) -> None:
     """Kill every process that has this run in its environment, until none is left."""
+    if not token:
+        return  # no run has begun
     giving_up = time.monotonic() + _KILL_S
     while (found := _marked(token)) and time.monotonic() < giving_up:
         for pid in found:

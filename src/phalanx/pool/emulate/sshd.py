@@ -122,7 +122,7 @@ def answers(host: EmulatedHost) -> bool:
 def write_ssh_config(spec: ClusterSpec, layout: ClusterLayout, state: Path) -> Path:
     """Write the ssh config and the pool file of the cluster; returns the pool file."""
     entries = [
-        "EmulatedHost *",
+        "Host *",
         f"  IdentityFile {state / 'key'}",
         "  IdentitiesOnly yes",
         "  IdentityAgent none",
@@ -133,7 +133,7 @@ def write_ssh_config(spec: ClusterSpec, layout: ClusterLayout, state: Path) -> P
         f"  User {getpass.getuser()}",
     ]
     for host in layout.hosts:
-        entries += [f"EmulatedHost {host.spec.name}", f"  HostName {host.address}"]
+        entries += [f"Host {host.spec.name}", f"  HostName {host.address}"]
     # ssh takes the first value that it finds, so what holds for all stands last.
     general, particular = entries[:9], entries[9:]
     (state / "ssh_config").write_text("\n".join([*particular, *general]) + "\n")
