@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test test-all check bench clean
+
+# Two processes, a file of tests at a time: files share runs that are dear to make.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP) ## install everything into .venv
 
@@ -21,8 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## train on a local cluster of four processes and compare strategies
 	@$(BIN)/phalanx demo
 
-test: $(STAMP) ## run all tests
-	@$(BIN)/python -m pytest
+test: $(STAMP) ## run the tests that a change needs: at most a quarter of an hour on two cores
+	@$(PYTEST) -m "not full" --durations-file test-durations.csv $(TESTS)
+
+test-all: $(STAMP) ## run all tests: every fault at every moment, every backend, every launcher
+	@$(PYTEST) --durations-file test-durations-all.csv $(TESTS)
 
 check: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

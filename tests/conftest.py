@@ -9,6 +9,21 @@ import pytest
 from hypothesis import settings
 
 from support.leaks import adopt_orphans, leaks_since, take_census
+from support.tiers import (
+    pytest_addoption,
+    pytest_make_collect_report,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+)
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_make_collect_report",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+]
 
 adopt_orphans()
 # A busy machine is slow, not wrong: no test may fail for the time that one example took.

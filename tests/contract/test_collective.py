@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from phalanx.comm.base import Collective
+from phalanx.observe.sockets import stream_bytes
 from support.ranks import run_ranks
 
 SIZES = [1, 2, 3]
@@ -57,12 +58,27 @@ class TestCollective:
 
         assert run_ranks(size, body) == [[rank + 0.5 for rank in range(size)]] * size
 
-    def test_sent_bytes_follow_the_ring(self, size: int) -> None:
-        def body(group: Collective) -> int:
-            group.all_reduce(torch.zeros(1200))
-            return group.sent_bytes
+    def test_sent_bytes_are_what_the_kernel_counted(self, size: int) -> None:
+        """All ranks are threads of this process, so the kernel's count is of all of them."""
 
-        assert run_ranks(size, body) == [int(2 * (size - 1) / size * 4800)] * size
+        def body(group: Collective) -> tuple[int, int]:
+            # Nobody sends before everybody has read the counters, nor reads before all is sent.
+            group.all_reduce(torch.zeros(1))
+            before, said = stream_bytes(), group.sent_bytes
+            group.all_reduce(torch.zeros(1))
+            group.all_reduce(torch.zeros(1_200_000))
+            said = group.sent_bytes - said
+            group.all_reduce(torch.zeros(1))
+            after = stream_bytes()
+            assert before is not None
+            assert after is not None
+            return after - before, said
+
+        found = run_ranks(size, body)
+        said = sum(own for _, own in found)
+        counted = found[0][0]
+        assert counted == pytest.approx(said, rel=0.02)
+        assert (said > 0) == (size > 1)
 
     def test_what_has_one_tag_arrives_in_the_order_it_was_sent(self, size: int) -> None:
         def body(group: Collective) -> list[float]:

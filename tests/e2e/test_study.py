@@ -65,7 +65,7 @@ def family(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(len(psutil.Process().cpu_affinity() or []) < 2, reason="takes two cores")
 def test_a_study_that_was_killed_is_resumed_with_every_trial_once(place: Place) -> None:

@@ -195,6 +195,8 @@ def test_a_worker_lost_while_handing_over_is_waited_for(
     [restored] = [event for event in log if isinstance(event, ServerRestored)]
     # Within the one update that only the lost server may have had.
     assert restored.lost_updates <= 1
+    # Nine updates were made before the switch: momentum is that of the state written there.
+    assert restored.optimizer_version == 9
     summary = read_summary(run)
     assert_complete(summary)
     assert len(summary["switches"]) == 2

@@ -30,7 +30,7 @@ from support.runs import Place, Training, events_of, is_running, started_pid
 from support.waiting import wait_until
 
 pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 NUM_TRAIN, NUM_TEST, BATCH = 1294, 359, 64
 NUM_STEPS = -(-NUM_TRAIN // BATCH)
@@ -203,8 +203,10 @@ def test_a_run_is_taken_up_where_it_was(runs: Runs) -> None:
     assert summary is not None
     assert (summary.epochs, summary.samples) == (11, 11 * NUM_TRAIN)
     assert summary.attempts == 2
-    assert summary.train_loss is not None
-    assert summary.train_loss < 1.5 * before["train_loss"]
+    # A resumed run that had forgotten its moments would end elsewhere than one without a break.
+    straight = runs.place.summary("allreduce.yaml", "--epochs", "11")
+    for key in ("train_loss", "val_loss", "test_loss"):
+        assert getattr(summary, key) == pytest.approx(straight[key], rel=1e-4), key
 
 
 KERAS_MODEL = """

@@ -36,7 +36,7 @@ def lines_of(study: StudyDir) -> list[tuple[str, int]]:
     return [(line["cell"], line["seed"]) for line in map(json.loads, text.splitlines())]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_search_that_was_killed_is_resumed_with_every_run_once(place: Place) -> None:
     study = StudyDir(place.runs / "tune-tiny")
@@ -78,19 +78,21 @@ def check_result(place: Place, study: StudyDir) -> None:
     assert (facts["is_over"], facts["found"], facts["runs"]) == (True, 0.25, 3)
     assert facts["cost_s"] == pytest.approx(sum(trial.elapsed_s for trial in study.trials()))
     assert [one["outcome"] for one in facts["settings"]] == ["meets"] * 3
+    # On machines that share their cores asynchronous training may save nothing: then, and only
+    # then, the job stays synchronous.
+    took_s = {trial.cell: trial.elapsed_s for trial in study.trials()}
+    saves = took_s["at-25"] < took_s["synchronous"]
+    assert facts["best"] == (0.25 if saves else 1.0)
     strategy = load_job(study.path / "job.yaml").strategy
-    if facts["best"] == 1.0:
-        # On machines that share their cores asynchronous training may save nothing.
-        assert strategy.name == "allreduce"
-    else:
-        assert isinstance(strategy, SwitchSpec)
-        assert strategy.at == facts["best"] == 0.25
+    assert strategy.name == ("switch" if saves else "allreduce")
+    if isinstance(strategy, SwitchSpec):
+        assert strategy.at == 0.25
     report = place.run("report", str(study.path), "--markdown", "report.md")
     assert report.returncode == 0, report.stderr
     assert "25 %" in (place.folder / "report.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_halving_ends_a_run_that_is_behind_at_its_bar(place: Place) -> None:
     """With a rate of nearly nothing after the switch the bar cannot be met by learning on."""

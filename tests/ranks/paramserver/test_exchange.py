@@ -146,6 +146,49 @@ def test_three_workers_reach_the_target(servers: int, consistency: dict[str, obj
             assert sum(facts.count for facts in counted) == policy.num_applied
 
 
+# Consistencies that drop nothing, and how many gradients one update is the mean of.
+EXACT: list[tuple[dict[str, object], int]] = [
+    ({"consistency": "async"}, 1),
+    ({"consistency": "bsp"}, 3),
+    ({"consistency": "ssp", "staleness": 0}, 3),
+    ({"consistency": "ssp", "staleness": 2}, 1),
+    ({"consistency": "dssp", "staleness_range": [1, 4]}, 1),
+    ({"consistency": "k_async", "k": 2}, 2),
+]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize(("consistency", "gathered"), EXACT, ids=lambda one: str(one))
+def test_every_push_moves_the_parameters_once(
+    servers: int, consistency: dict[str, object], gathered: int
+) -> None:
+    """Each worker pushes ones in a third of its own, so that the parameters count its pushes.
+
+    They are an independent witness: they know nothing of what the policy counted.
+    """
+    workers, steps, lr = 3, 20, 0.5
+    third = SIZE // workers
+    with ExitStack() as stack:
+        cluster = Cluster(
+            stack, workers=workers, servers=servers, optimizer=SgdSpec(lr=lr), **consistency
+        )
+        members = [cluster.client(worker) for worker in range(workers)]
+
+        def work(rank: int) -> None:
+            client, _, gradients = members[rank]
+            for _ in range(steps):
+                gradients.zero_()
+                gradients[rank * third : (rank + 1) * third] = 1.0
+                exchange(client)
+            client.leave(soon("the farewell"))
+
+        together([lambda rank=rank: work(rank) for rank in range(workers)])  # type: ignore[misc]
+        moved = -cluster.parameters()
+    for rank in range(workers):
+        own = moved[rank * third : (rank + 1) * third]
+        assert torch.allclose(own, torch.full_like(own, steps * lr / gathered), atol=1e-4), rank
+
+
 @pytest.mark.parametrize("servers", [1, 3])
 def test_bsp_is_the_step_of_one_process_with_the_whole_batch(servers: int) -> None:
     spec = AdamSpec(lr=0.05)
