@@ -1,6 +1,6 @@
 """Send the agent to one machine over ssh, give it orders and take its news; one login in all.
 
-One ssh process per machine lives as long as the session. It is in a session of its own, so that
+One ssh process per machine lives as long as the session. It has its own process session, so that
 Ctrl-C ends the controller and not the connection. If this process dies, however it dies, ssh's
 input closes, and with it everything on the other side ends; if the network dies, pings stop, with
 the same end. What the news of a run mean is decided by `launch.ssh`.

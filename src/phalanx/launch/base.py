@@ -96,7 +96,7 @@ class PoolRequest:
         return [one.title for one in self.pool.machines]
 
 
-def _tell_nobody(text: str) -> None:
+def _ignore(text: str) -> None:
     pass
 
 
@@ -116,7 +116,7 @@ class LaunchRequest:
     data_root: Path
     cache_root: Path
     pool: PoolRequest | None = None
-    on_progress: Callable[[str], None] = _tell_nobody
+    on_progress: Callable[[str], None] = _ignore
 
 
 class Launcher(ABC):

@@ -49,7 +49,7 @@ def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter]
             refused[member.title] = reason
     chosen = _POLICIES[policy.name](left, policy, refused) if left else []
     if not chosen:
-        raise SpecError(_nobody(inventory, policy, filters, refused))
+        raise SpecError(_none_left(inventory, policy, filters, refused))
     return Selection(tuple(chosen), refused)
 
 
@@ -172,7 +172,7 @@ def _ranked(
     return _keep(members, lambda one: one.title in first, reason, refused)
 
 
-def _nobody(
+def _none_left(
     inventory: Inventory, policy: Policy, filters: Sequence[Filter], refused: dict[str, str]
 ) -> str:
     asked = [f"policy '{policy}'"] if policy.name != "all" else []
