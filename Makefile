@@ -43,6 +43,7 @@ bench: $(STAMP) ## measure against plain PyTorch and the limits of memory and TC
 	@$(BIN)/python benchmarks/report.py
 	@$(BIN)/python benchmarks/observe.py
 	@$(BIN)/python benchmarks/switch.py
+	@$(BIN)/python benchmarks/startup.py
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

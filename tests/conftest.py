@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from phalanx.launch.fork_server import OFF
 from support.leaks import adopt_orphans, leaks_since, take_census
 from support.tiers import (
     pytest_addoption,
@@ -16,6 +17,7 @@ from support.tiers import (
     pytest_runtest_makereport,
     pytest_sessionfinish,
 )
+from support.warm import starting
 
 __all__ = [
     "pytest_addoption",
@@ -29,6 +31,13 @@ adopt_orphans()
 # A busy machine is slow, not wrong: no test may fail for the time that one example took.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cold_starts() -> Iterator[None]:
+    """Tests of parts start few processes or none; end-to-end tests share a fork server."""
+    with starting(OFF):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,11 @@ from phalanx._version import __version__
 if TYPE_CHECKING:
     from phalanx.api import resume, train
     from phalanx.fitting import fit
+    from phalanx.launch.fork_server import warm_workers
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
 
-__all__ = ["JobSpec", "__version__", "fit", "load_job", "resume", "train"]
+__all__ = ["JobSpec", "__version__", "fit", "load_job", "resume", "train", "warm_workers"]
 
 _HOMES = {
     "train": "phalanx.api",
@@ -22,6 +23,7 @@ _HOMES = {
     "fit": "phalanx.fitting",
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
+    "warm_workers": "phalanx.launch.fork_server",
 }
 
 

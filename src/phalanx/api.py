@@ -19,6 +19,7 @@ from phalanx.control.roster import RunRequest
 from phalanx.errors import StoreError
 from phalanx.launch.base import Launcher, LaunchRequest, PoolRequest
 from phalanx.launch.catalogue import default_launcher, make_launcher
+from phalanx.launch.fork_server import warm_workers
 from phalanx.records.manifest import (
     Manifest,
     describe,
@@ -372,7 +373,8 @@ def resume_tune(
         listen=listen or (lambda findings: None),
         retry_failed=retry_failed,
     )
-    return search.run()
+    with warm_workers():
+        return search.run()
 
 
 def make_report(

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from phalanx.data.dataset import open_dataset
 from phalanx.errors import PlanError
+from phalanx.launch.fork_server import warm_workers
 from phalanx.observe.cgroup import memory_limit
 from phalanx.plan.calibrate import calibrate as fit_runs
 from phalanx.plan.calibrate import read_runs
@@ -99,11 +100,12 @@ def _run_trials(
     job: JobSpec, sizes: DataSizes, here: ThisMachine, run_trial: RunTrial
 ) -> list[RunMeasures]:
     """Measure a job by short runs on this machine; the first says how long the others must be."""
-    look = run_trial(look_job(job, sizes.train))
-    steps = trial_steps(look.train_s / max(1, look.updates))
-    workers = min(here.cores, 4)
-    trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
-    found = [run_trial(trial) for trial in trials]
+    with warm_workers():
+        look = run_trial(look_job(job, sizes.train))
+        steps = trial_steps(look.train_s / max(1, look.updates))
+        workers = min(here.cores, 4)
+        trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
+        found = [run_trial(trial) for trial in trials]
     measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
     return [one for one in measured if one is not None]
 

@@ -1,10 +1,37 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from phalanx.launch.fork_server import OFF
+from support.leaks import watch_children_of
 from support.runs import Place
+from support.warm import running_fork_server, starting
+
+
+@pytest.fixture(scope="session")
+def shared_fork_server() -> Iterator[str]:
+    """The fork server of this session; its children count as those of the session."""
+    with running_fork_server() as server:
+        assert server.pid is not None
+        with watch_children_of(server.pid):
+            yield server.address
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_starts(shared_fork_server: str, cold_starts: None) -> Iterator[None]:
+    """Commands and runs of these tests fork their workers, unless a test says otherwise."""
+    with starting(shared_fork_server):
+        yield
+
+
+@pytest.fixture(params=["cold", "warm"])
+def either_start(request: pytest.FixtureRequest, shared_fork_server: str) -> Iterator[str]:
+    """Run a test twice: what it proves may depend on how its processes start."""
+    with starting(OFF if request.param == "cold" else shared_fork_server):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Runs whose processes share no file system: the same bits, the same promises, one depot.
+"""Runs whose processes share no file system: the same bits, the same promises, one store.
 
 Every process has a run directory of its own, which is gone when the process is lost. What the run
 comes to must not depend on that, so most results are held against runs in one directory.

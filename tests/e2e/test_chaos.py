@@ -98,15 +98,19 @@ class Victims:
     """The processes of a run under way, found by the log files that they print to."""
 
     def __init__(self, training: Training) -> None:
-        self._controller = psutil.Process(training.process.pid)
         self.run = training.run
         self.struck: set[int] = set()
 
     def pids(self) -> dict[str, int]:
         found = {}
-        for process in self._controller.children():
+        # Children of the fork server that the session shares, or of the controller.
+        for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                names = [Path(f.path).stem for f in process.open_files() if f.path.endswith(".log")]
+                names = [
+                    Path(f.path).stem
+                    for f in process.open_files()
+                    if f.path.endswith(".log") and Path(f.path).is_relative_to(self.run.path)
+                ]
                 if names and process.status() != psutil.STATUS_ZOMBIE:
                     found[names[0]] = process.pid
         return found

@@ -17,6 +17,8 @@ from data_files import write_mnist
 from phalanx.records.events import Decision, Failure
 from phalanx.records.rundir import RunDir
 from support.runs import ENDLESS, Place, Training, events_of, is_running
+from support.waiting import wait_until
+from support.warm import running_fork_server, starting
 
 # The product's promise, from the fault to its being noticed.
 NOTICED_S = 10.0
@@ -52,7 +54,7 @@ def assert_ended(training: Training, pids: list[int], state: str) -> None:
     ids=["killed", "crashed", "frozen"],
 )
 def test_a_lost_worker_is_named_within_ten_seconds_and_ends_the_run(
-    place: Place, number: signal.Signals, sentence: str
+    place: Place, number: signal.Signals, sentence: str, either_start: str
 ) -> None:
     place.write_job(ENDLESS)
     with place.start("job.yaml", "--quiet") as training:
@@ -73,7 +75,7 @@ def test_a_lost_worker_is_named_within_ten_seconds_and_ends_the_run(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_asked_to_end_does_so_in_order(
-    place: Place, number: signal.Signals, code: int
+    place: Place, number: signal.Signals, code: int, either_start: str
 ) -> None:
     place.write_job(ENDLESS)
     with place.start("job.yaml", "--quiet") as training:
@@ -101,6 +103,32 @@ def test_a_run_that_is_asked_to_end_does_so_in_order(
     assert all(listening.values()), "somebody must listen, or nothing was looked at"
     assert {address for addresses in listening.values() for address in addresses} == {"127.0.0.1"}
     assert shared_memory == []
+
+
+def test_a_killed_controller_leaves_no_process(place: Place, either_start: str) -> None:
+    place.write_job(ENDLESS)
+    with place.start("job.yaml", "--quiet") as training:
+        pids = training.worker_pids()
+        training.process.kill()
+        training.end()
+        wait_until(lambda: not any(map(is_running, pids)), "the workers to end themselves")
+
+
+def test_a_killed_fork_server_is_noticed_as_the_loss_of_its_workers(place: Place) -> None:
+    place.write_job(ENDLESS)
+    with running_fork_server() as server, starting(server.address):
+        with place.start("job.yaml", "--quiet") as training:
+            pids = training.worker_pids()
+            assert server.pid is not None
+            assert {psutil.Process(pid).ppid() for pid in pids} == {server.pid}
+            os.kill(server.pid, signal.SIGKILL)
+            code, errors = training.end()
+            assert code == 4
+            assert "was killed by SIGKILL" in last_line(errors)
+            assert_ended(training, pids, "failed")
+        # Whoever comes later is told of no fork server, and starts cold.
+        job = {key: value for key, value in ENDLESS.items() if key != "epochs"} | {"epochs": 1}
+        assert place.summary(place.write_job(job))["state"] == "finished"
 
 
 @pytest.fixture

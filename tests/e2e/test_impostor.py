@@ -180,7 +180,9 @@ def _visit_over_tcp(port: int, said: bytes) -> None:
 def listening_ports(pid: int) -> dict[str, list[int]]:
     """Ports of a run's processes, by the log file that they print to."""
     found: dict[str, list[int]] = {}
-    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+    # Some are children of the fork server that the session shares; no other run goes on.
+    below = psutil.Process().children(recursive=True)
+    for process in [psutil.Process(pid), *(one for one in below if one.pid != pid)]:
         logs = [Path(file.path) for file in process.open_files() if file.path.endswith(".log")]
         name = logs[0].stem if logs else "controller"
         ports = [

@@ -45,7 +45,7 @@ GROUP_JOB: dict[str, Any] = {
 # The user's own network, found in the current directory. While the file `fault` is there, its 40th
 # step (of 21 in an epoch) kills the controller: after the checkpoint of step 35, before 42.
 USER_MODEL = """
-import os, signal
+import json, os, signal
 from pathlib import Path
 from torch import nn
 
@@ -57,7 +57,8 @@ class Net(nn.Sequential):
             self.calls += 1
             if self.calls == 40 and Path("fault").exists():
                 Path("fault").unlink()
-                os.kill(os.getppid(), signal.SIGKILL)
+                newest = max(Path("runs").glob("*/status.json"), key=os.path.getmtime)
+                os.kill(json.loads(newest.read_text())["pid"], signal.SIGKILL)
                 signal.pause()
         return super().forward(inputs)
 

@@ -13,10 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from phalanx.launch.fork_server import OWN
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from support.runs import ENDLESS, LIMIT_S, Place, is_running
 from support.waiting import wait_until
+from support.warm import starting
 
 MATRIX = {
     "study": "tiny",
@@ -70,7 +72,7 @@ def family(pid: int) -> list[int]:
 @pytest.mark.skipif(len(psutil.Process().cpu_affinity() or []) < 2, reason="takes two cores")
 def test_a_study_that_was_killed_is_resumed_with_every_trial_once(place: Place) -> None:
     study = StudyDir(place.runs / "study-tiny")
-    with started(place, "run", write(place, MATRIX)) as process:
+    with starting(OWN), started(place, "run", write(place, MATRIX)) as process:
 
         def half_way() -> bool:
             assert process.poll() is None, process.communicate()

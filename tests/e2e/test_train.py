@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import phalanx
+from phalanx.launch.fork_server import OFF, OWN
 from phalanx.records.events import (
     Checkpoint,
     Clock,
@@ -29,6 +30,7 @@ from phalanx.records.summary import Summary
 from phalanx.records.usage import host_uses, process_uses, training_windows
 from phalanx.spec.loader import job_from_mapping
 from support.runs import Place, events_of
+from support.warm import starting
 
 FIRST_JOB = """\
 name: first-job
@@ -193,3 +195,51 @@ def test_the_same_job_from_python_gives_the_same_parameters(
     )
     assert result.parameters_sha256 == summary["parameters_sha256"]
     assert Path(result.run_dir).parent == place.folder / "elsewhere"
+
+
+OWN_NETWORK = """
+import os
+from torch import nn
+
+def build(input_shape, num_classes):
+    assert os.environ["SAID_BY_THE_USER"] == "yes"
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "strategy"),
+    [
+        ("native", "allreduce"),
+        ("native", {"name": "parameter_server", "consistency": "bsp"}),
+        ("ddp", "allreduce"),
+    ],
+    ids=["group", "servers", "ddp"],
+)
+def test_a_warm_start_changes_no_bit(
+    place: Place,
+    backend: str,
+    strategy: object,
+    shared_fork_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (place.folder / "own_network.py").write_text(OWN_NETWORK)
+    monkeypatch.setenv("SAID_BY_THE_USER", "yes")
+    job = {
+        "name": "either",
+        "model": "own_network:build",
+        "data": "digits",
+        "epochs": 1,
+        "workers": 2,
+        "strategy": strategy,
+        "backend": backend,
+    }
+    found = {}
+    for way, setting in (("cold", OFF), ("warm", shared_fork_server), ("owned", OWN)):
+        with starting(setting):
+            summary = place.summary(place.write_job(job, f"{way}.yaml"))
+        run = RunDir.open(Path(summary["run_dir"]))
+        events = [*events_of(run, "worker-0"), *events_of(run, "worker-1")]
+        starts = [(one.cpus, one.threads) for one in events if isinstance(one, Started)]
+        found[way] = (summary["parameters_sha256"], summary["val_loss"], starts)
+    assert found["cold"] == found["warm"] == found["owned"]

@@ -9,11 +9,13 @@ import subprocess
 import psutil
 import pytest
 
+from phalanx.launch.fork_server import OWN
 from phalanx.records.study import StudyDir
 from phalanx.spec.loader import load_job
 from phalanx.spec.switch import SwitchSpec
 from support.runs import LIMIT_S, Place, is_running
 from support.waiting import wait_until
+from support.warm import starting
 
 JOB = {
     "name": "tiny",
@@ -40,8 +42,10 @@ def lines_of(study: StudyDir) -> list[tuple[str, int]]:
 @pytest.mark.timeout(400)
 def test_a_search_that_was_killed_is_resumed_with_every_run_once(place: Place) -> None:
     study = StudyDir(place.runs / "tune-tiny")
+    with starting(OWN):
+        command = place.command("tune", "switch", place.write_job(JOB), *SEARCH)
     with subprocess.Popen(
-        place.command("tune", "switch", place.write_job(JOB), *SEARCH),
+        command,
         cwd=place.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,7 +13,7 @@ from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import Strategy
 from phalanx.strategy.catalogue import build_strategy
-from phalanx.worker.snapshot import collect, take_up
+from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.tally import Tally
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
@@ -57,11 +57,11 @@ class Rank:
 
     def save(self) -> State:
         self.strategy.settle()
-        state = collect(self.replica, self.strategy, self.group, self.tally)
+        state = collect_state(self.replica, self.strategy, self.group, self.tally)
         return {name: tensor.clone() for name, tensor in state.items()}
 
     def load(self, state: State) -> None:
-        take_up(state, self.replica, self.strategy, self.group, self.tally)
+        restore_state(state, self.replica, self.strategy, self.group, self.tally)
 
 
 def saved_and_final(job: JobSpec, dataset: Dataset) -> tuple[State, State]:

@@ -2,7 +2,7 @@
 
 As on several machines without a common file system, but on this one. A process that is lost takes
 its directory along. Only event logs are collected, as a launcher over a network does. Processes
-that are named in the file `near` of the current directory share the controller's directory, as
+that are named in the file `sharing` of the current directory share the controller's directory, as
 those on its own machine do. Run as a program; `ApartPlace` does so.
 """
 
@@ -12,18 +12,20 @@ import secrets
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from typing_extensions import override
 
 from phalanx.cli.main import run
 from phalanx.launch import local
+from phalanx.launch.allocation import LocalAllocation, ProcessSlot
 from phalanx.launch.base import WorkerGroup
 from phalanx.launch.local import LocalGroup, LocalLauncher
 from phalanx.spec.worker import WorkerSpec
 from support.runs import Place
 
-MACHINES, NEAR, PID = "machines", "near", "pid"
+MACHINES, SHARING, PID = "machines", "sharing", "pid"
 
 
 class ApartPlace(Place):
@@ -42,7 +44,7 @@ class ApartPlace(Place):
 
     def let_share(self, *processes: str) -> None:
         """Let these processes have the controller's run directory."""
-        (self.folder / NEAR).write_text("\n".join(processes))
+        (self.folder / SHARING).write_text("\n".join(processes))
 
     def folder_of(self, process: str) -> Path:
         """The directory of a process that has been started once."""
@@ -64,6 +66,16 @@ def _path(tests: Path) -> str:
     return ":".join([str(tests), *(one for one in sys.path if one)])
 
 
+class ApartAllocation(LocalAllocation):
+    """This machine, whose processes do not share the controller's run directory."""
+
+    @override
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        sharing = Path(SHARING)
+        shares = sharing.exists() and f"{role}-{rank}" in sharing.read_text().split()
+        return replace(super().slot(role, rank), shares_run_dir=shares)
+
+
 class ApartLauncher(LocalLauncher):
     """Gives each process a directory of its own."""
 
@@ -80,20 +92,17 @@ class ApartGroup(LocalGroup):
 
     def __init__(self, logs: Path) -> None:
         super().__init__(logs)
-        near = Path(NEAR)
-        self._near = near.read_text().split() if near.exists() else []
         self._folders: dict[str, Path] = {}
 
     @override
     def add(self, spec: WorkerSpec) -> None:
-        if spec.process in self._near:
+        if spec.shared_run_dir:
             super().add(spec)
             return
         folder = Path(MACHINES) / f"{spec.process}.{secrets.token_hex(4)}"
         (folder / "events").mkdir(parents=True)
         self._folders[spec.process] = folder
-        own = {"run_dir": str(folder.resolve()), "shared_run_dir": False}
-        super().add(spec.model_copy(update=own))
+        super().add(spec.model_copy(update={"run_dir": str(folder.resolve())}))
         (folder / PID).write_text(str(self._children[spec.process].pid))
 
     @override
@@ -121,4 +130,5 @@ class ApartGroup(LocalGroup):
 
 if __name__ == "__main__":
     local.LocalLauncher = ApartLauncher  # type: ignore[misc]
+    local.LocalAllocation = ApartAllocation  # type: ignore[misc]
     run()

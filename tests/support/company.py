@@ -1,6 +1,6 @@
 """The processes around a parameter server, played without any: messages in, messages out.
 
-The coordinator under test talks to a scripted desk. What it sends lies in the inbox of the process
+The coordinator under test talks to a scripted api. What it sends lies in the inbox of the process
 it was meant for until the test lets that process read it, so every order of events can be played,
 and losses put between any two messages.
 """
@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from phalanx.control.coordinator import Identity
-from phalanx.control.policy import ProcessFacts, ReportedError, Verdict
-from phalanx.control.serving import ServingCoordinator
+from phalanx.control.failure_policy import ProcessFacts, ReportedError, Verdict
+from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
+from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.data.order import share_sizes
 from phalanx.records.events import Event
 from phalanx.records.position import Position
@@ -21,6 +22,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochReport, FromController, FromWorker, Progress, WorkTimes
+from phalanx.wire.phases import HandedOver, HandOver
 from phalanx.wire.serving import (
     Completed,
     Connect,
@@ -68,7 +70,7 @@ def serving_job(*, strategy: Mapping[str, object] | None = None, **fields: objec
     return job_from_mapping(defaults | fields)
 
 
-class ScriptedDesk:
+class ScriptedApi:
     """Keeps what the coordinator has done."""
 
     def __init__(self) -> None:
@@ -111,6 +113,7 @@ class Company:
         job: What the run is.
         position: Where it begins.
         losses: Validation losses by look; the last one stays.
+        bound: Where the phase ends, if it is one.
     """
 
     def __init__(
@@ -119,10 +122,15 @@ class Company:
         position: Position | None = None,
         *,
         losses: Sequence[float] = (0.5,),
+        bound: PhaseBound | None = None,
     ) -> None:
         self.job = job
-        self.desk = ScriptedDesk()
-        self.coordinator = ServingCoordinator(job, self.desk, position or Position())
+        self.api = ScriptedApi()
+        self.now = 0.0
+        """What the coordinator takes for the time."""
+        self.coordinator = ParameterServerCoordinator(
+            job, self.api, position or Position(), bound=bound, clock=lambda: self.now
+        )
         self.plan = TicketPlan(job.workers, -(-NUM_SAMPLES // job.global_batch))
         self.tickets: dict[str, deque[int]] = defaultdict(deque)
         self.gone: set[str] = set()
@@ -167,12 +175,12 @@ class Company:
     def lose(self, name: str) -> None:
         """A process is gone, with everything in its inbox."""
         self.gone.add(name)
-        self.desk.inboxes[name].clear()
+        self.api.inboxes[name].clear()
         self.tickets[name].clear()
         for key in [key for key in self.held if key[0] == name]:
             del self.held[key]
         self.coordinator.left(name)
-        self.desk.incarnations[name] += 1
+        self.api.incarnations[name] += 1
         self._members.discard(name)
         self._pending.pop(name, None)
         self._close_round_if_full()
@@ -195,15 +203,15 @@ class Company:
         """Processes that have something to read or to do."""
         return [
             name
-            for name in sorted(self.desk.inboxes.keys() | self.tickets.keys())
+            for name in sorted(self.api.inboxes.keys() | self.tickets.keys())
             if name not in self.gone | self.done
-            and (self.desk.inboxes[name] or (self.tickets[name] and name not in self._pending))
+            and (self.api.inboxes[name] or (self.tickets[name] and name not in self._pending))
         ]
 
     def scene(self, name: str) -> None:
         """A process reads one message, or does one ticket if there is none."""
-        if self.desk.inboxes[name]:
-            self._obey(name, self.desk.inboxes[name].popleft())
+        if self.api.inboxes[name]:
+            self._obey(name, self.api.inboxes[name].popleft())
         elif self.tickets[name]:
             self.do_ticket(name)
 
@@ -256,8 +264,7 @@ class Company:
 
     def pass_time(self) -> bool:
         """Nobody has anything to do: a round may lack gradients, which only time can show."""
-        assert self.coordinator._feeder is not None
-        self.coordinator._feeder._last_progress -= 10.0
+        self.now += 10.0
         self.judge()
         self.num_stalls += bool(self.busy())
         return bool(self.busy())
@@ -268,13 +275,16 @@ class Company:
 
     def reached(self, name: str, kind: type[FromController]) -> Callable[[], bool]:
         """Whether a message of a kind lies next in an inbox."""
-        return lambda: (
-            bool(self.desk.inboxes[name]) and isinstance(self.desk.inboxes[name][0], kind)
-        )
+        return lambda: bool(self.api.inboxes[name]) and isinstance(self.api.inboxes[name][0], kind)
 
     @property
     def _in_rounds(self) -> bool:
         return bool(getattr(self.job.strategy, "synchronous", False))
+
+    @property
+    def _num_servers(self) -> int:
+        servers = getattr(self.job.strategy, "servers", 1)
+        return self.job.workers if servers == "colocated" else int(servers)
 
     @property
     def _colocated(self) -> bool:
@@ -285,16 +295,16 @@ class Company:
         return names[self._turn]
 
     def _server_up(self, name: str, server: int, *, restoring: bool) -> None:
-        incarnation = 1 + self.desk.incarnations[name]
+        incarnation = 1 + self.api.incarnations[name]
         address = ServerAddress(server, f"tcp://{name}-{incarnation}", f"server-key-{incarnation}")
         self.say(name, ServerUp(address=address, restoring=restoring))
 
     def _push(self, name: str) -> None:
-        for server in range(self.coordinator._num_servers):
+        for server in range(self._num_servers):
             self.server_versions[server] += 1
             self.held[name, server] = self.server_versions[server]
             host = name if self._colocated else f"server-{server}"
-            self.desk.versions[host] = self.server_versions[server]
+            self.api.versions[host] = self.server_versions[server]
 
     def _obey(self, name: str, order: FromController) -> None:
         rank = int(name.split("-")[1])
@@ -324,6 +334,8 @@ class Company:
                     self.say(name, measured(order, loss=loss))
             case Save():
                 self.say(name, saved(order))
+            case HandOver():
+                self.say(name, HandedOver())
             case Finish():
                 self.done.add(name)
                 self.say(name, self._last_words(name, rank))
@@ -368,6 +380,7 @@ def saved(save: Save) -> Saved:
         duration_s=0.1,
         parameters=7,
         parameters_sha256="ab" * 32,
+        pinned=f"kept-{save.look}" if save.pin else "",
     )
 
 

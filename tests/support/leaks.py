@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -43,6 +44,19 @@ class Census:
 def adopt_orphans() -> None:
     """Make this process the parent of every orphan below it, so that none can get out of sight."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+_watched: set[int] = set()
+
+
+@contextlib.contextmanager
+def watch_children_of(pid: int) -> Iterator[None]:
+    """Count the children of another process, such as a fork server, as this process's own."""
+    _watched.add(pid)
+    try:
+        yield
+    finally:
+        _watched.discard(pid)
 
 
 def take_census() -> Census:
@@ -87,17 +101,19 @@ def _differences(before: Census, after: Census) -> list[str]:
 def _children() -> dict[int, str]:
     """Living children with their commands; dead ones are buried on the way."""
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    own = str(os.getpid())
+    own = {str(os.getpid()), *map(str, _watched)}
     found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == tracker:
             continue
         with contextlib.suppress(OSError):
             state, parent, *_ = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            if parent != own:
+            if parent not in own or int(name) in _watched:
                 continue
             if state == "Z":
-                os.waitpid(int(name), os.WNOHANG)
+                # A fork server buries its own.
+                if parent == str(os.getpid()):
+                    os.waitpid(int(name), os.WNOHANG)
                 continue
             command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
             found[int(name)] = command.decode(errors="replace").strip()

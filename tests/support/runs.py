@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from phalanx.launch.fork_server import chosen_fork_server
 from phalanx.records.events import AnyEvent, Started
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir, Status
@@ -62,6 +63,7 @@ class Place:
             f"PHALANX_RUNS={self.runs}",
             f"PHALANX_DATA={self.data}",
             f"PHALANX_CACHE={self.cache}",
+            f"PHALANX_FORK_SERVER={chosen_fork_server()}",
         ]
         return ["env", *settings, str(Path(sys.executable).with_name("phalanx")), *arguments]
 

@@ -41,15 +41,17 @@ def demo(
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.cli.train import follow, print_json
+    from phalanx.launch.fork_server import warm_workers
     from phalanx.report.compare import compare
 
     places = Places(runs=runs_root(runs), data=data_root(), cache=cache_root())
     console = open_console(stderr=as_json)
     summaries = []
-    for number, (strategy, workers) in enumerate(STRATEGIES, start=1):
-        console.print(f"run {number} of {len(STRATEGIES)}: {strategy}", style="dim")
-        request = request_run(demo_job(strategy, workers), places)
-        summaries.append(follow(request, console, plain=as_json))
+    with warm_workers():
+        for number, (strategy, workers) in enumerate(STRATEGIES, start=1):
+            console.print(f"run {number} of {len(STRATEGIES)}: {strategy}", style="dim")
+            request = request_run(demo_job(strategy, workers), places)
+            summaries.append(follow(request, console, plain=as_json))
     if as_json:
         print_json({"comparison": compare(summaries), "summaries": summaries})
     else:

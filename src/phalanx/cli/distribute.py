@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from xml.sax.saxutils import escape
 
 import typer
 
@@ -137,6 +136,8 @@ def _held(one: WorkerShare, start: int, width: int) -> int:
 
 def svg_of(dealt: Distribution) -> str:
     """The picture for a file: darker is a larger share of the class; bars are sizes."""
+    from xml.sax.saxutils import escape
+
     shares, _ = _columns(dealt) if dealt.workers[0].class_counts else ([[]] * len(dealt.workers), 1)
     longest = max(one.num_samples for one in dealt.workers)
     grid_width = _CELL * len(shares[0])

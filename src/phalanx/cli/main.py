@@ -28,6 +28,7 @@ from phalanx.cli import (
     report,
     runs,
     scale,
+    settings,
     study,
     trace,
     train,
@@ -85,6 +86,11 @@ def main(
     ] = False,
 ) -> None:
     """Train neural networks across the ordinary machines you already have."""
+    chosen = settings.fork_server()
+    if chosen is not None:
+        from phalanx.launch.fork_server import use_fork_server
+
+        use_fork_server(chosen)
 
 
 def run() -> NoReturn:

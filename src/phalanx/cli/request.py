@@ -90,6 +90,16 @@ class Request:
 
     job: JobSpec
     start: Callable[[Sequence[Observer]], Summary]
+    machines: PoolRequest | None = None
+    launch: str | None = None
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether several processes of this machine can share their imports."""
+        from phalanx.spec.backend import FORKABLE
+
+        is_local = self.machines is None and self.launch in (None, "local")
+        return is_local and self.job.workers > 1 and self.job.backend in FORKABLE
 
 
 def request_run(
@@ -100,9 +110,11 @@ def request_run(
     launch: str | None = None,
 ) -> Request:
     """A new run of a job, on this machine or on those of a pool."""
-    from phalanx import api
 
     def start(observers: Sequence[Observer]) -> Summary:
+        # Takes a third of a second, in which a fork server imports too.
+        from phalanx import api
+
         return api.train(
             job,
             runs=places.runs,
@@ -115,7 +127,7 @@ def request_run(
             on_progress=_tell(observers),
         )
 
-    return Request(job, start)
+    return Request(job, start, machines, launch)
 
 
 def new_run(
@@ -221,7 +233,7 @@ def resumption(name: str, runs: Path, overrides: Sequence[str], options: Machine
             on_progress=_tell(observers),
         )
 
-    return Request(job, start)
+    return Request(job, start, machines, options.launch or manifest.launch)
 
 
 def _where_to_go_on(

@@ -24,6 +24,11 @@ def cache_root() -> Path:
     return _path("PHALANX_CACHE") or _user_cache() / "cache"
 
 
+def fork_server() -> str | None:
+    """How local workers start: `PHALANX_FORK_SERVER`, own, off, or an address; None: not said."""
+    return os.environ.get("PHALANX_FORK_SERVER") or None  # noqa: TID251 (its one home)
+
+
 def debug() -> bool:
     """Whether faults of Phalanx itself show their traceback: `PHALANX_DEBUG=1`."""
     return os.environ.get("PHALANX_DEBUG", "") not in ("", "0")  # noqa: TID251 (its one home)

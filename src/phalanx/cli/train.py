@@ -209,17 +209,21 @@ def _carry_out_or_ask(
     quiet: bool,
 ) -> Summary:
     """Carry out a run; machines that cannot take part are left out if the user says so."""
-    from phalanx.launch.preflight_host import MachinesUnfit
+    from phalanx.launch.fork_server import warm_workers
 
-    while True:
-        try:
-            return _carry_out(request, plain_stderr=plain, quiet=quiet)
-        except MachinesUnfit as error:
-            names = list(error.facts["faults"])
-            if plain or quiet or not _asks_without(error, names):
-                raise
-            options = replace(options, without=(*options.without, *names), shrink=True)
-            request = request_with(options)
+    with warm_workers(useful=request.can_fork):
+        # Only now, and what this imports: the fork server's own imports go on beside it.
+        from phalanx.launch.preflight_host import MachinesUnfit
+
+        while True:
+            try:
+                return _carry_out(request, plain_stderr=plain, quiet=quiet)
+            except MachinesUnfit as error:
+                names = list(error.facts["faults"])
+                if plain or quiet or not _asks_without(error, names):
+                    raise
+                options = replace(options, without=(*options.without, *names), shrink=True)
+                request = request_with(options)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:

@@ -40,9 +40,11 @@ def main() -> int:
 
 def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
     from phalanx import api
+    from phalanx.launch.fork_server import use_fork_server
     from phalanx.spec.loader import job_from_mapping
 
     try:
+        use_fork_server(order.fork_server)
         api.train(
             job_from_mapping(order.job),
             runs=Path(order.runs),

@@ -1,7 +1,7 @@
 """The controller: starts the processes of a run, watches them, and ends them on every way out.
 
-It alone acts; what the facts mean is decided by `policy`. It polls processes and messages a few
-times a second: a killed worker is noticed at once and a frozen one after its heartbeat limit.
+It alone acts; what the facts mean is decided by `failure_policy`. It polls processes and messages a
+few times a second: a killed worker is noticed at once and a frozen one after its heartbeat limit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from dataclasses import replace
 
 from phalanx.control.collect import summarise
 from phalanx.control.coordinator import Coordinator, Identity
-from phalanx.control.depot import Depot
+from phalanx.control.failure_policy import ProcessFailure
+from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
 from phalanx.control.peers import PeerCoordinator
-from phalanx.control.policy import Trouble
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
-from phalanx.control.serving import ServingCoordinator
 from phalanx.control.signals import CaughtSignals, catch_signals
-from phalanx.control.switching import SwitchCoordinator
+from phalanx.control.switch.coordinator import SwitchCoordinator
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.allocation import Allocation
@@ -36,6 +35,7 @@ from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import SwitchSpec
+from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
 from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
 
@@ -99,10 +99,10 @@ class Controller:
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
                 ControlServer(self._allocation.listen) as server,
-                Depot(server, run.path) as depot,
+                StoreServer(server, run.path) as store,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
-                self._server, self._log, self._depot = server, log, depot
+                self._server, self._log, self._store = server, log, store
                 for note in self._launcher.notes:
                     log.record(Warned(message=note))
                 summary = self._supervise(caught)
@@ -152,7 +152,7 @@ class Controller:
             server,
             self._launcher,
             allocation=self._allocation,
-            depot_port=self._depot.port,
+            store=self._store,
         )
         grace_s = self._request.job.deadlines.stop_s
         roster.start(coordinator.processes())
@@ -176,7 +176,7 @@ class Controller:
         if request.job.backend == "tensorflow":
             return PeerCoordinator(request.job, self, position)
         if isinstance(request.job.strategy, ParameterServerSpec):
-            return ServingCoordinator(request.job, self, position)
+            return ParameterServerCoordinator(request.job, self, position)
         if isinstance(request.job.strategy, SwitchSpec):
             return SwitchCoordinator(request.job, self, position, resumed=found is not None)
         return SynchronousCoordinator(request.job, self)
@@ -196,12 +196,12 @@ class Controller:
             statuses = roster.poll()
             self._take_messages(coordinator, wait_s=0.0)
             verdict = coordinator.judge(roster.facts(statuses))
-            if verdict.trouble is not None:
-                raise self._failure(verdict.trouble)
+            if verdict.failure is not None:
+                raise self._failure(verdict.failure)
             if verdict.finished:
                 return
-            for trouble in verdict.replace:
-                self._replace(trouble, coordinator)
+            for failure in verdict.replace:
+                self._replace(failure, coordinator)
             self._grow(coordinator)
             self._report_progress(now - started)
 
@@ -215,18 +215,18 @@ class Controller:
                 coordinator.take(name, message)
             wait_s = 0.0
 
-    def _replace(self, trouble: Trouble, coordinator: Coordinator) -> None:
+    def _replace(self, failure: ProcessFailure, coordinator: Coordinator) -> None:
         """Go on without a lost process until its successor has joined."""
-        name = trouble.process
-        detail = trouble.detail or self._roster.log_tail(name)
+        name = failure.process
+        detail = failure.detail or self._roster.log_tail(name)
         rank = self._roster.rank(name)
-        self._log.record(Failure(rank=rank, cause=trouble.cause, detail=detail))
-        self._log.record(Decision(what=f"replace {name}", reason=trouble.cause, rank=rank))
+        self._log.record(Failure(rank=rank, cause=failure.cause, detail=detail))
+        self._log.record(Decision(what=f"replace {name}", reason=failure.cause, rank=rank))
         coordinator.left(name)
         if self._roster.replace(name, crowd=not coordinator.can_shrink):
             return
         if not self._roster.worker_progress or not name.startswith("worker-"):
-            raise self._failure(trouble)
+            raise self._failure(failure)
         reason = "no other machine has a free slot for it"
         self._log.record(Decision(what=f"go on without {name}", reason=reason, rank=rank))
 
@@ -249,16 +249,16 @@ class Controller:
         progress = combine(workers, epochs=self._request.job.epochs, elapsed_s=elapsed_s, rate=rate)
         self._notify(lambda one: one.progressed(progress))
 
-    def _failure(self, trouble: Trouble) -> RunFailed:
-        detail = trouble.detail or self._roster.log_tail(trouble.process)
-        rank = self._roster.rank(trouble.process)
-        self._log.record(Failure(rank=rank, cause=trouble.cause, detail=detail))
+    def _failure(self, failure: ProcessFailure) -> RunFailed:
+        detail = failure.detail or self._roster.log_tail(failure.process)
+        rank = self._roster.rank(failure.process)
+        self._log.record(Failure(rank=rank, cause=failure.cause, detail=detail))
         return RunFailed(
-            trouble.cause,
-            process=trouble.process,
+            failure.cause,
+            process=failure.process,
             rank=rank,
             detail=detail,
-            exit_code=trouble.exit_code,
+            exit_code=failure.exit_code,
         )
 
     def send(self, process: str, message: FromController) -> None:

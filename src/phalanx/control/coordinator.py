@@ -1,7 +1,7 @@
-"""What the controller asks of a strategy's own side: which processes, and what their words mean.
+"""Define the interface between the controller and the coordinator of a strategy.
 
 The controller supervises processes the same way for every strategy; a coordinator knows what they
-are for. It decides and asks the `Desk` to act; it never touches a process or a socket itself.
+are for. It decides and asks the `ControllerApi` to act; it never touches a process or a socket.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from phalanx.control.policy import ProcessFacts, Verdict
+from phalanx.control.failure_policy import ProcessFacts, Verdict
 from phalanx.records.events import Event, Placed, Switched
+from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.wire.messages import (
     EpochReport,
@@ -55,8 +56,21 @@ class Splitting:
     """By process."""
 
 
-class Desk(Protocol):
-    """What a coordinator can have done; the controller is one."""
+@dataclass(frozen=True)
+class PhaseEnd:
+    """What one phase of a run leaves to the next."""
+
+    position: Position
+    statistics: bytes
+    """Batch-norm statistics to go on from, as float32; empty: each worker's own."""
+    snapshot: str
+    """Name of the checkpoint of this moment; empty: the state is in the workers' memory only."""
+    is_unsaved: bool
+    """Whether the next phase has to write the state that it begins with."""
+
+
+class ControllerApi(Protocol):
+    """Act for a coordinator; the controller implements it."""
 
     def send(self, process: str, message: FromController) -> None:
         """Send a message to a process; lost if the process is."""
@@ -79,17 +93,20 @@ class Coordinator(ABC):
 
     Attributes:
         times: What each finished worker spent its time on, by process.
-        serving: What the servers saw, in a run that has some; asked once it has finished.
         switches: Changes of strategy so far.
         splitting: What was expected of a split network, and what its workers saw.
         successor: Who takes the run over with new processes, once those of this one have left.
     """
 
     times: dict[str, WorkTimes]
-    serving: ServingSummary | None = None
     switches: Sequence[Switched] = ()
     splitting: Splitting | None = None
     successor: Coordinator | None = None
+
+    @property
+    def serving(self) -> ServingSummary | None:
+        """What the servers saw, in a run that has some; asked once it has finished."""
+        return None
 
     @property
     def can_shrink(self) -> bool:

@@ -1,26 +1,34 @@
-"""Coordinating the processes of `backend: tensorflow`, phase by phase.
+"""Coordinate the processes of `backend: tensorflow`, phase by phase.
 
-TensorFlow's chief hands out work and its servers hold the parameters; here is decided which
-processes there are, what the loss of one means, and what follows a phase. Every phase has processes
-of its own: the next one takes up the checkpoint that the chief of the last has written.
+TensorFlow's chief hands out work and its servers hold the parameters; this module decides which
+processes there are, what the loss of one means, and what follows a phase. Every phase has new
+processes, which take up the checkpoint that the chief of the phase before has written.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from typing_extensions import override
 
-from phalanx.control.boundaries import boundary
 from phalanx.control.collect import summarise_servers
-from phalanx.control.coordinator import Coordinator, Desk, Process
-from phalanx.control.policy import ProcessFacts, Trouble, Verdict, Weight, diagnose, find_cause
-from phalanx.control.switching import add_times
-from phalanx.errors import ExitCode, LaunchError
+from phalanx.control.coordinator import ControllerApi, Coordinator, Process
+from phalanx.control.failure_policy import (
+    ProcessFacts,
+    ProcessFailure,
+    Verdict,
+    find_cause,
+    find_losses,
+)
+from phalanx.control.switch.boundaries import boundary, describe_moment
+from phalanx.control.switch.record import add_times
+from phalanx.errors import LaunchError
 from phalanx.records import events
 from phalanx.records.position import Position
+from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import PhaseSpec, SwitchSpec
@@ -31,70 +39,91 @@ from phalanx.wire.phases import CARRIED, Begin, Begun, Idle, Limit
 from phalanx.wire.serving import Finish
 
 CHIEF = "chief-0"
-# TensorFlow cannot go on without these; whoever else is lost is started again.
+# TensorFlow cannot go on without these; all others are started again when they are lost.
 _KEY_ROLES = ("chief", "server")
 # Heartbeats come twice a second: so long a silence is no accident.
 _SILENT_S = 3.0
-# Errors that a new start would only repeat.
-_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
+
+
+@dataclass(frozen=True)
+class EarlierPhase:
+    """What the phase before leaves to the coordinator of the next."""
+
+    strategy: str
+    ended_at: float
+    num_lost: int
+    times: Mapping[str, WorkTimes]
+    """Of its workers, which may still report."""
+    switches: Sequence[events.Switched]
+    serving: ServingSummary | None
 
 
 class PeerCoordinator(Coordinator):
-    """For all strategies of `backend: tensorflow`.
+    """Coordinate all strategies of `backend: tensorflow`.
 
     Args:
         job: What is to be done.
-        desk: Who acts.
+        api: Acts.
         position: Where to begin.
-        before: The coordinator of the phase before, in a run that switches.
+        earlier: The phase before, in a run that switches.
     """
 
     def __init__(
         self,
         job: JobSpec,
-        desk: Desk,
+        api: ControllerApi,
         position: Position,
         *,
-        before: PeerCoordinator | None = None,
+        earlier: EarlierPhase | None = None,
     ) -> None:
         self._job = job
-        self._desk = desk
+        self._api = api
         self._position = position
         switch = job.strategy if isinstance(job.strategy, SwitchSpec) else None
         self._phases: Sequence[PhaseSpec] = switch.resolved if switch else ()
         self._strategy = self._phases[position.phase].strategy if switch else job.strategy
-        self._before = before
-        self._ended = 0.0
+        self._earlier = earlier
+        self._has_begun = False
         self._outcome: Outcome | None = None
-        self._over: PhaseOver | None = None
         self._suspicion: float | None = None
-        self._num_lost: int = before._num_lost if before else 0
-        self._earlier = before
+        self._num_lost = earlier.num_lost if earlier else 0
         self._own_times: dict[str, WorkTimes] = {}
+        self._serving = earlier.serving if earlier else None
         self.times: dict[str, WorkTimes] = {}
-        self.switches: list[events.Switched] = list(before.switches) if before else []
-        self.serving = before.serving if before else None
+        self.switches: list[events.Switched] = list(earlier.switches) if earlier else []
 
     @property
-    def _is_serving(self) -> bool:
-        return isinstance(self._strategy, ParameterServerSpec)
+    @override
+    def serving(self) -> ServingSummary | None:
+        return self._serving
+
+    @property
+    def _served(self) -> ParameterServerSpec | None:
+        """The settings of the present strategy, if it has servers."""
+        return self._strategy if isinstance(self._strategy, ParameterServerSpec) else None
+
+    @property
+    def _num_servers(self) -> int:
+        served = self._served
+        servers = served.servers if served is not None else 0
+        assert isinstance(servers, int), "refused by the job's validator"
+        return servers
 
     @property
     def _chief(self) -> str:
-        return CHIEF if self._is_serving else "worker-0"
+        return CHIEF if self._served else "worker-0"
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the chief has said its last word in this phase."""
-        return self._outcome is not None or self._over is not None
+        """Whether the chief has ended this phase."""
+        return self._outcome is not None or self.successor is not None
 
     @override
     def processes(self) -> Sequence[Process]:
         workers = [Process("worker", rank) for rank in range(self._job.worker_processes)]
-        if not isinstance(self._strategy, ParameterServerSpec):
+        if self._served is None:
             return workers
-        assert isinstance(self._strategy.servers, int), "refused by the job's validator"
-        servers = [Process("server", rank) for rank in range(self._strategy.servers)]
+        servers = [Process("server", rank) for rank in range(self._num_servers)]
         return [*servers, *workers, Process("chief", 0), Process("evaluator", 0)]
 
     @override
@@ -106,11 +135,11 @@ class PeerCoordinator(Coordinator):
                 if process == self._chief:
                     self._begun()
             case Relay():
-                self._desk.send(message.process, Relayed(process, message.body))
+                self._api.send(message.process, Relayed(process, message.body))
             case Note():
-                self._desk.record(msgspec.json.decode(message.event, type=events.AnyEvent))
+                self._api.record(msgspec.json.decode(message.event, type=events.AnyEvent))
             case EpochDone():
-                self._desk.announce(message.report)
+                self._api.announce(message.report)
             case PhaseOver():
                 self._phase_over(process, message)
             case Done():
@@ -120,22 +149,24 @@ class PeerCoordinator(Coordinator):
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
-        deadlines = self._job.deadlines
-        if self._is_ending and self._is_serving:
-            # Whoever goes now has nothing left to do but to say goodbye.
+        deadlines, served = self._job.deadlines, self._served
+        if served is None:
+            failure = self._find_cause(processes)
+            is_over = self._suspicion is None and self._all_left(processes)
+            return Verdict(failure=failure, finished=failure is None and is_over)
+        if self._is_ending:
+            # A process that goes now has nothing left to do but to report.
             gone = all(
                 f.exit_code is not None or f.silent_s > deadlines.heartbeat_s for f in processes
             )
             return Verdict(finished=gone)
-        needed = [f for f in processes if not self._is_serving or _role(f) in _KEY_ROLES]
-        trouble = self._find_cause(needed)
-        if trouble is not None:
-            return Verdict(trouble=trouble)
-        if not self._is_serving:
-            return Verdict(finished=self._suspicion is None and self._all_left(processes))
-        return self._judge_replaceable([f for f in processes if _role(f) not in _KEY_ROLES])
+        failure = self._find_cause([f for f in processes if _role(f) in _KEY_ROLES])
+        if failure is not None:
+            return Verdict(failure=failure)
+        losses = find_losses([f for f in processes if _role(f) not in _KEY_ROLES], deadlines)
+        return losses.verdict(num_before=self._num_lost, max_failures=served.max_failures)
 
-    def _find_cause(self, needed: Sequence[ProcessFacts]) -> Trouble | None:
+    def _find_cause(self, needed: Sequence[ProcessFacts]) -> ProcessFailure | None:
         """Why those that need one another cannot go on, once that is certain."""
         now = time.monotonic()
         # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
@@ -156,35 +187,9 @@ class PeerCoordinator(Coordinator):
         limit_s = self._job.deadlines.heartbeat_s
         return all(f.done and (f.exit_code == 0 or f.silent_s > limit_s) for f in processes)
 
-    def _judge_replaceable(self, processes: Sequence[ProcessFacts]) -> Verdict:
-        assert isinstance(self._strategy, ParameterServerSpec)
-        lost: list[Trouble] = []
-        for facts in processes:
-            found = diagnose(facts, self._job.deadlines)
-            if found is None:
-                continue
-            weight, trouble = found
-            hopeless = facts.error is not None and facts.error.kind in _HOPELESS
-            if hopeless or weight == Weight.NEVER_JOINED:
-                return Verdict(trouble=trouble)
-            lost.append(trouble)
-        allowed = self._strategy.max_failures
-        if self._num_lost + len(lost) > allowed:
-            number = self._num_lost + len(lost)
-            return Verdict(
-                trouble=Trouble(
-                    process=lost[-1].process,
-                    cause=f"{lost[-1].cause}; that is loss number {number}, and "
-                    f"strategy.max_failures allows {allowed}",
-                    exit_code=ExitCode.WORKER_LOST,
-                    detail=lost[-1].detail,
-                )
-            )
-        return Verdict(replace=tuple(lost))
-
     @override
     def left(self, process: str) -> None:
-        if not self._is_serving:
+        if self._served is None:
             raise LaunchError(f"{process} cannot be replaced: every step needs all workers")
         self._num_lost += 1
 
@@ -202,7 +207,7 @@ class PeerCoordinator(Coordinator):
         stop: Limit | None = None
         if following:
             stop = boundary(following[0], self._job, num_samples=num_samples)
-        self._desk.send(
+        self._api.send(
             process,
             Begin(
                 phase=self._position.phase,
@@ -213,34 +218,40 @@ class PeerCoordinator(Coordinator):
         )
 
     def _begun(self) -> None:
-        """The chief trains: a switch is complete."""
-        if self._before is None:
+        """Record the switch: the chief trains."""
+        earlier = self._earlier
+        if earlier is None or self._has_begun:
             return
-        phase = self._phases[self._position.phase]
+        self._has_begun = True
         switched = events.Switched(
             phase=self._position.phase,
-            before=self._before._strategy.name,
+            before=earlier.strategy,
             after=self._strategy.name,
-            cause=_cause(phase),
+            cause=describe_moment(self._phases[self._position.phase]),
             epoch=self._position.epoch,
             samples=self._position.samples,
-            pause_s=time.monotonic() - self._before._ended,
+            pause_s=time.monotonic() - earlier.ended_at,
             carried=list(CARRIED),
             handover="restart",
         )
         self.switches.append(switched)
-        self._desk.record(switched)
-        self._before = None
+        self._api.record(switched)
 
     def _phase_over(self, process: str, message: PhaseOver) -> None:
         self._note_times(process, message.times)
         if process != self._chief:
             return
-        self._over = message
-        self._ended = time.monotonic()
         position = msgspec.json.decode(message.position, type=Position)
         self._sum_up(position, message.server)
-        self.successor = PeerCoordinator(self._job, self._desk, position, before=self)
+        earlier = EarlierPhase(
+            strategy=self._strategy.name,
+            ended_at=time.monotonic(),
+            num_lost=self._num_lost,
+            times=self.times,
+            switches=self.switches,
+            serving=self._serving,
+        )
+        self.successor = PeerCoordinator(self._job, self._api, position, earlier=earlier)
 
     def _done(self, process: str, message: Done) -> None:
         self._note_times(process, message.times)
@@ -250,33 +261,33 @@ class PeerCoordinator(Coordinator):
             self._sum_up(end, message.server)
 
     def _sum_up(self, end: Position, facts: ServerFacts | None) -> None:
-        """The chief has ended the phase: let the others go."""
-        if not isinstance(self._strategy, ParameterServerSpec):
+        """Summarise a phase that the chief has ended, and dismiss the other processes."""
+        if self._served is None:
             return
-        self.serving = summarise_servers(
-            self._strategy,
+        self._serving = summarise_servers(
+            self._served,
             {self._chief: facts} if facts is not None else {},
             updates=end.updates - self._position.updates,
             train_s=end.train_s - self._position.train_s,
             updates_lost=0,
             processes_replaced=self._num_lost,
         )
-        assert isinstance(self._strategy.servers, int)
-        self.serving.servers = self._strategy.servers
+        self._serving.servers = self._num_servers
         for one in self.processes():
             if one.name != self._chief:
-                self._desk.send(one.name, Finish())
+                self._api.send(one.name, Finish())
 
     def _note_times(self, process: str, times: WorkTimes | None) -> None:
         if times is None:
             return
         self._own_times[process] = times
-        # Asked now, because workers of the phase before may speak after their chief.
-        earlier = self._earlier.times if self._earlier is not None else {}
-        self.times = earlier | add_times(earlier, self._own_times)
+        # Read now, because workers of the phase before may report after their chief.
+        earlier = dict(self._earlier.times) if self._earlier is not None else {}
+        # In place: the next phase holds on to this dictionary.
+        self.times |= earlier | add_times(earlier, self._own_times)
 
 
-def _misses_somebody(cause: Trouble, processes: Sequence[ProcessFacts]) -> bool:
+def _misses_somebody(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
     """Whether a process complains about a peer while another has fallen silent."""
     said = {one.process: one.error for one in processes if one.error is not None}
     own = said.get(cause.process)
@@ -289,11 +300,3 @@ def _misses_somebody(cause: Trouble, processes: Sequence[ProcessFacts]) -> bool:
 
 def _role(facts: ProcessFacts) -> str:
     return facts.process.partition("-")[0]
-
-
-def _cause(phase: PhaseSpec) -> str:
-    if isinstance(phase.at, float):
-        return f"{phase.at:.0%} of the samples"
-    if phase.epoch is not None:
-        return f"epoch {phase.epoch:g}"
-    return f"decay {phase.lr_drop} of the learning rate"

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
-from phalanx.control.policy import ProcessFacts, ReportedError
+from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.launch.allocation import Allocation, ProcessSlot
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
+from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
 from phalanx.wire.messages import Beat, Done, Failed, FromWorker, Hello, Progress
 
@@ -55,7 +56,7 @@ class Roster:
         server: The control channel, which makes the processes' keys.
         launcher: How processes start.
         allocation: On which machines.
-        depot_port: Where processes without this run directory leave and find its files.
+        store: Serves this run directory to processes that do not share it.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class Roster:
         launcher: Launcher,
         *,
         allocation: Allocation,
-        depot_port: int,
+        store: StoreServer,
     ) -> None:
         self._request = request
         self._server = server
         self._launcher = launcher
         self._allocation = allocation
-        self._depot_port = depot_port
+        self._store = store
         self._entries: dict[str, _Entry] = {}
         self._group: WorkerGroup | None = None
 
@@ -225,7 +226,8 @@ class Roster:
             address=slot.address,
             run_dir=slot.run_dir,
             shared_run_dir=slot.shares_run_dir,
-            depot_port=self._depot_port,
+            # Runs on one machine have no store server: it starts with the first remote process.
+            store_port=0 if slot.shares_run_dir else self._store.start(),
             data_root=slot.data_root,
             cache_root=slot.cache_root,
             threads=slot.threads,

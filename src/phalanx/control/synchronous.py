@@ -1,4 +1,4 @@
-"""Coordinating a group of workers that need one another in every step: all of them, or none."""
+"""Coordinate a group of workers that need one another in every step: all of them, or none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from typing_extensions import override
 
-from phalanx.control.coordinator import Coordinator, Desk, Process, Splitting
-from phalanx.control.policy import ProcessFacts, Verdict, find_cause
+from phalanx.control.coordinator import ControllerApi, Coordinator, Process, Splitting
+from phalanx.control.failure_policy import ProcessFacts, Verdict, find_cause
 from phalanx.errors import LaunchError
 from phalanx.records.events import Placed
 from phalanx.spec.job import JobSpec
@@ -22,12 +22,12 @@ class SynchronousCoordinator(Coordinator):
 
     Args:
         job: What is to be done.
-        desk: Who acts.
+        api: Acts.
     """
 
-    def __init__(self, job: JobSpec, desk: Desk) -> None:
+    def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job
-        self._desk = desk
+        self._api = api
         self._outcome: Outcome | None = None
         self._suspicion: float | None = None
         self.times: dict[str, WorkTimes] = {}
@@ -41,10 +41,10 @@ class SynchronousCoordinator(Coordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, EpochDone):
-            self._desk.announce(message.report)
+            self._api.announce(message.report)
         elif isinstance(message, Placement):
             self._placed = msgspec.json.decode(message.event, type=Placed)
-            self._desk.record(self._placed)
+            self._api.record(self._placed)
         elif isinstance(message, Done):
             if message.split is not None:
                 self._split[process] = message.split
@@ -68,12 +68,12 @@ class SynchronousCoordinator(Coordinator):
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
-        # Whoever has still not left by then has nothing to lose and is ended.
+        # A process that has still not left by then is done, and is ended.
         finished = not wrong and all(
             facts.done and (facts.exit_code == 0 or facts.silent_s > deadlines.heartbeat_s)
             for facts in processes
         )
-        return Verdict(finished=finished, trouble=cause)
+        return Verdict(finished=finished, failure=cause)
 
     @override
     def left(self, process: str) -> None:

@@ -1,5 +1,7 @@
-"""Processes on this machine, started by command; each gets its WorkerSpec on standard input.
+"""Start processes on this machine, warm or by command; each gets its WorkerSpec on stdin.
 
+A warm process is forked from one that has imported the framework already (`fork_server`); where
+that would differ from a cold start, the process is started by command.
 Standard input stays open as a lifeline: when the controller is gone it closes, and the worker ends
 itself. Workers live in sessions of their own, so Ctrl-C reaches the controller alone, which then
 ends them in order.
@@ -8,6 +10,7 @@ ends them in order.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from phalanx.data.sources import open_source
 from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
+from phalanx.launch.fork_server import ChildProcess, WarmStart
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -55,6 +59,7 @@ class LocalLauncher(Launcher):
     def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
         group = LocalGroup(self._logs)
         try:
+            group.prepare(specs)
             for spec in specs:
                 group.add(spec)
         except BaseException:
@@ -66,27 +71,23 @@ class LocalLauncher(Launcher):
 class LocalGroup(WorkerGroup):
     """Child processes of this one."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, warm: WarmStart | None = None) -> None:
         self._logs = logs
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._warm = warm or WarmStart()
+        self._children: dict[str, ChildProcess] = {}
+
+    def prepare(self, specs: Sequence[WorkerSpec]) -> None:
+        """Begin with what the processes of these specs share."""
+        self._warm.prepare(sum(spec.can_fork for spec in specs))
 
     @override
     def add(self, spec: WorkerSpec) -> None:
-        command = [sys.executable, "-m", spec.module]
         with self._log_path(spec.process).open("ab") as log:
-            try:
-                child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise LaunchError(
-                    f"cannot start {spec.process} with {command[0]}: {error.strerror}",
-                    process=spec.process,
-                ) from error
+            forked = self._warm.fork(spec.module, log.fileno()) if spec.can_fork else None
+            child: ChildProcess = forked or _start_cold(spec, log)
+        if forked is not None and spec.parent_pid == os.getpid():
+            # It dies with the fork server, which kills it when this process is gone.
+            spec = spec.model_copy(update={"parent_pid": forked.parent_pid})
         self._children[spec.process] = child
         # A process that died at once breaks the pipe; poll() reports it with its exit code and log.
         with contextlib.suppress(BrokenPipeError):
@@ -126,17 +127,35 @@ class LocalGroup(WorkerGroup):
             except subprocess.TimeoutExpired:
                 child.kill()
             _reap(name, child)
+        self._warm.close()
 
     def _log_path(self, process: str) -> Path:
         return self._logs / f"{process}.log"
 
 
-def _lifeline(child: subprocess.Popen[bytes]) -> BinaryIO:
+def _start_cold(spec: WorkerSpec, log: BinaryIO) -> ChildProcess:
+    command = [sys.executable, "-m", spec.module]
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"cannot start {spec.process} with {command[0]}: {error.strerror}",
+            process=spec.process,
+        ) from error
+
+
+def _lifeline(child: ChildProcess) -> BinaryIO:
     assert child.stdin is not None
     return child.stdin  # type: ignore[return-value]  # Popen types its pipes as IO[bytes]
 
 
-def _reap(name: str, child: subprocess.Popen[bytes]) -> None:
+def _reap(name: str, child: ChildProcess) -> None:
     """Wait for a process that was killed and close its lifeline."""
     try:
         child.wait(_KILL_LIMIT_S)

@@ -38,6 +38,17 @@ class Rule:
             return max(1, num_workers - self.spare)
         return min(self.gather, num_workers) if self.barrier else self.gather
 
+    def in_rounds(self, num_workers: int) -> bool:
+        """Say whether every update takes a gradient of every worker."""
+        if self.gather is None:
+            return self.barrier and self.spare == 0
+        return self.barrier and self.gather >= num_workers > 1
+
+    def holds_back(self, num_workers: int) -> bool:
+        """Say whether others would wait for a worker that has nothing to push."""
+        waits = self.barrier or self.lead is not None
+        return waits and not self.in_rounds(num_workers)
+
 
 def rule_for(spec: ParameterServerSpec) -> Rule:
     """The rule that a job's words stand for."""

@@ -6,27 +6,14 @@ either can take up the other's.
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import msgspec
 
 from phalanx.errors import StoreError
+from phalanx.store.local import read_metadata
 
 CHECKPOINT_PATTERN = "samples-*.safetensors"
-# What reading a damaged header may end in.
-_DAMAGE = (
-    OSError,
-    StoreError,
-    struct.error,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    msgspec.DecodeError,
-)
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -60,15 +47,8 @@ def read_position(path: Path) -> Position:
     A file that was cut off has none: those who read its tensors will not take it up either.
     """
     try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = msgspec.json.decode(file.read(length))
-        metadata = header.pop("__metadata__")
-        end = 8 + length + max((one["data_offsets"][1] for one in header.values()), default=0)
-        if path.stat().st_size != end:
-            raise StoreError(f"it has {path.stat().st_size} bytes instead of {end}")
-        return msgspec.json.decode(metadata["position"], type=Position)
-    except _DAMAGE as error:
+        return msgspec.json.decode(read_metadata(path)["position"], type=Position)
+    except (KeyError, msgspec.DecodeError) as error:
         raise StoreError(f"cannot read the checkpoint {path}: {error}", path=str(path)) from error
 
 

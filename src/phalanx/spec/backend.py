@@ -25,6 +25,9 @@ MODULES: dict[Backend, str] = {
 }
 """What a launcher starts as `python -m`, by backend."""
 
+FORKABLE: frozenset[Backend] = frozenset({"native", "ddp"})
+"""Whose framework starts no thread while it is imported; TensorFlow does."""
+
 
 def check_backend(job: JobSpec) -> None:
     """Refuse what the job's backend cannot express.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from phalanx.spec.backend import MODULES
+from phalanx.spec.backend import FORKABLE, MODULES
 from phalanx.spec.base import ListOf, Spec
 from phalanx.spec.job import JobSpec
 
@@ -30,9 +30,9 @@ class WorkerSpec(Spec):
     """Where records go, on the machine of this process."""
     shared_run_dir: bool = True
     """Whether that is the controller's own run directory. If not, checkpoints and the state of
-    servers go to the controller's machine, and come from there, over the depot's channel."""
-    depot_port: int = 0
-    """Port of the depot, on the host of `control_address`."""
+    servers go to the controller's machine, and come from there, through the store server."""
+    store_port: int = 0
+    """Port of the store server, on the host of `control_address`; 0: this process needs none."""
     data_root: str
     """Where data sets lie."""
     cache_root: str
@@ -76,3 +76,8 @@ class WorkerSpec(Spec):
     def module(self) -> str:
         """What a launcher starts as `python -m`."""
         return MODULES[self.job.backend]
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether it may be forked from a process that has imported its framework."""
+        return self.job.backend in FORKABLE

@@ -1,1 +1,5 @@
-"""BYTES BY KEY: files that are either whole or absent, whatever happens while they are written."""
+"""FILES OF A RUN: checkpoints and server state, each file whole or absent.
+
+`base` is the interface, `local` and `remote` implement it, `server` is the controller's side of
+`remote`. Imports no deep-learning framework: tensors come in through a `TensorAdapter`.
+"""

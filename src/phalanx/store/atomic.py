@@ -1,4 +1,4 @@
-"""Writing a file in one stroke: temporary file, fsync, rename, fsync of the directory.
+"""Write a file atomically: temporary file, fsync, rename, fsync of the directory.
 
 A reader sees the old content or the new, never a mixture; a crash or a full disk leaves the old.
 """
@@ -22,14 +22,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
-    """Replace `path` by whatever `write` puts into the file; returns the size in bytes.
+    """Replace `path` by what `write` puts into the file; return the size in bytes.
 
     Raises:
         StoreError: The disk is full or the directory cannot be written; `path` is as it was.
     """
     replacement = Replacement(path)
     try:
-        with _told_as_store_error(path):
+        with _as_store_error(path):
             write(replacement.file)
         return replacement.commit()
     finally:
@@ -37,13 +37,13 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
 
 
 def link_atomically(path: Path, other: Path) -> None:
-    """Let a file be found under another name of the same directory as well, in one stroke.
+    """Link a file under a second name of the same directory, replacing that atomically.
 
     Raises:
         StoreError: The file is not there, or the directory cannot be written.
     """
     temporary = other.with_name(f".{other.name}")
-    with _told_as_store_error(other):
+    with _as_store_error(other):
         temporary.unlink(missing_ok=True)
         try:
             os.link(path, temporary)
@@ -54,10 +54,10 @@ def link_atomically(path: Path, other: Path) -> None:
 
 
 class Replacement:
-    """New content for a file, that grows beside it until it takes its place.
+    """New content for a file, written beside it until it replaces it.
 
     Args:
-        path: What will be replaced.
+        path: The file that will be replaced.
 
     Raises:
         StoreError: By any method: the disk is full or the directory cannot be written; `path` is
@@ -66,20 +66,20 @@ class Replacement:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _told_as_store_error(path):
+        with _as_store_error(path):
             descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         self._temporary: Path | None = Path(temporary)
         self.file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, content: bytes | memoryview) -> None:
-        """Add to it."""
-        with _told_as_store_error(self._path):
+        """Append to the new content."""
+        with _as_store_error(self._path):
             self.file.write(content)
 
     def commit(self) -> int:
-        """Put it in its place, durably; returns the size in bytes."""
+        """Replace the file, durably; return the size in bytes."""
         assert self._temporary is not None, "committed or abandoned before"
-        with _told_as_store_error(self._path):
+        with _as_store_error(self._path):
             self.file.flush()
             os.fsync(self.file.fileno())
             size = self.file.tell()
@@ -90,17 +90,17 @@ class Replacement:
         return size
 
     def abandon(self) -> None:
-        """Leave nothing behind, unless it has been committed."""
+        """Delete the new content, unless it has been committed."""
         if self._temporary is not None:
             temporary, self._temporary = self._temporary, None
-            # What the disk still refuses is not wanted any more.
+            # Closing may flush to a full disk; the content is not wanted any more.
             with suppress(OSError):
                 self.file.close()
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def _told_as_store_error(path: Path) -> Iterator[None]:
+def _as_store_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

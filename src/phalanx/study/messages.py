@@ -21,6 +21,8 @@ class TrialOrder(msgspec.Struct, kw_only=True):
     cache_root: str
     cores: list[int]
     """The only ones that the run may use."""
+    fork_server: str = "own"
+    """How its processes start, as `launch.fork_server.use_fork_server` takes it."""
 
 
 class RunBegun(msgspec.Struct, tag="begun", kw_only=True):

@@ -17,7 +17,9 @@ from typing import Protocol
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.data.sources import open_source
 from phalanx.errors import DataError, Interrupted, SpecError, Terminated
+from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
+from phalanx.spec.backend import FORKABLE
 from phalanx.spec.loader import job_from_mapping
 from phalanx.study.estimate import Outlook, look_ahead
 from phalanx.study.lanes import share_lanes
@@ -101,6 +103,8 @@ class StudyRunner:
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
         self._lanes = share_lanes(cores, jobs, self._manifest.parallel)
         self._free = list(self._lanes)
+        self._can_fork = any(job.backend in FORKABLE for job in jobs)
+        self._fork_server = OWN
         self._running: list[TrialProcess] = []
         self._retry = retry_failed
         self._trials: list[Trial] = []
@@ -119,6 +123,7 @@ class StudyRunner:
             StudyLock(self._study.path / "lock") as lock,
             catch_signals() as caught,
             selectors.DefaultSelector() as selector,
+            warm_workers(useful=self._can_fork) as self._fork_server,
         ):
             self._take_stock()
             try:
@@ -197,6 +202,7 @@ class StudyRunner:
                 data_root=self._manifest.data_root,
                 cache_root=self._manifest.cache_root,
                 cores=cores,
+                fork_server=self._fork_server,
             ),
             log=self._study.logs / f"{name}.log",
             lock=lock.descriptor,

@@ -128,6 +128,8 @@ class Saved(_Message, frozen=True):
     duration_s: float
     parameters: int
     parameters_sha256: str
+    pinned: str = ""
+    """Name under which it is kept for the rest of the run, if that was asked for."""
 
 
 class Admit(_Message, frozen=True):

@@ -8,6 +8,7 @@ thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import socket
@@ -27,6 +28,7 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient
+from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
@@ -39,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 # Characters; the control channel refuses messages above 1 MiB.
 _MAX_SAID = 100_000
+_OPENBLAS = "openblas"
 
 
 def main(roles: str) -> None:
@@ -131,6 +134,20 @@ def _trace(error: Exception) -> str:
 
 
 def _limit_threads(threads: int) -> None:
-    """Tell the thread pools of the libraries below torch, which read the environment at import."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
+    """Tell the thread pools of the libraries below torch how many threads they may have."""
+    # Libraries read the environment when they are loaded, so a cold process needs no more.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+        _limit_openblas(threads)
+
+
+def _limit_openblas(threads: int) -> None:
+    """Set the thread count of the OpenBLAS below NumPy, which has no call for it in Python."""
+    for path in {word for word in Path("/proc/self/maps").read_text().split() if _OPENBLAS in word}:
+        library = ctypes.CDLL(path)
+        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("", "")):
+            with contextlib.suppress(AttributeError):
+                if getattr(library, f"{prefix}{_OPENBLAS}_get_num_threads{suffix}")() != threads:
+                    getattr(library, f"{prefix}{_OPENBLAS}_set_num_threads{suffix}")(threads)
+                break

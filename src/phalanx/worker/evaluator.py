@@ -29,11 +29,11 @@ from phalanx.wire.serving import (
     Saved,
     ServerAddress,
 )
-from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint import Checkpoints, pinned
+from phalanx.worker.checkpoint.state import served_state
 from phalanx.worker.evaluate import evaluate, judge_of
 from phalanx.worker.replica import build_replica
 from phalanx.worker.serverfile import read_optimizer
-from phalanx.worker.snapshot import served_state
 from phalanx.worker.station import Station
 
 
@@ -66,7 +66,7 @@ class _Evaluator:
             self._replica.parameters,
             kernels=self._replica.layout.kernels(),
         )
-        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
+        self._checkpoints = Checkpoints(station.store, station.job.checkpoint)
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
         self._optimizer: dict[str, torch.Tensor] = {}
@@ -131,7 +131,7 @@ class _Evaluator:
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
-        self._optimizer = read_optimizer(self._station.depot, self._layout)
+        self._optimizer = read_optimizer(self._station.store, self._layout)
         self._station.control.send(Looked(order.look))
         if order.part is None:
             return
@@ -171,5 +171,6 @@ class _Evaluator:
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
                 parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                pinned=pinned(written.name) if order.pin else "",
             )
         )

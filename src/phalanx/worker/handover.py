@@ -130,10 +130,10 @@ def set_statistics(replica: Replica, statistics: bytes) -> None:
         replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))
 
 
-def read_statistics(replica: Replica, checkpoints: Checkpoints, name: str) -> None:
+def read_statistics(replica: Replica, checkpoints: Checkpoints[Tensor], name: str) -> None:
     """Go on from the batch-norm statistics of a checkpoint, if the model has any."""
     if replica.buffers.numel() == 0:
         return
-    found = checkpoints.take(name, only=["replica.buffers"])
+    found = checkpoints.load(name, only=["replica.buffers"])
     if found is not None:
         replica.buffers.copy_(found.tensors["replica.buffers"])

@@ -27,17 +27,17 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
-from phalanx.worker.checkpoint import NEWEST, Checkpoints
+from phalanx.worker.checkpoint import NEWEST
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.checkpoint.state import collect_state, restore_state
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
 from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, Share, evaluate, judge_of, reduce_measures
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.learner import Learner, Stepper
 from phalanx.worker.profile import EpochProfiler
-from phalanx.worker.scribe import Scribe
-from phalanx.worker.snapshot import collect, take_up
 from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.tally import Tally
-from phalanx.worker.together import Item, read_together, wait_together
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TrainLoop:
     Args:
         job: What is to be done.
         trainee: Data, replica, strategy (attached already) and group.
-        checkpoints: Where the chief writes states down.
+        checkpointer: Writes the chief's checkpoints.
         reporting: Where facts go.
         position: Where to begin; None: at the beginning of the job.
         council: Where the workers agree now and then whether to end the phase; None: they do not.
@@ -82,7 +82,7 @@ class TrainLoop:
         job: JobSpec,
         *,
         trainee: Trainee,
-        checkpoints: Checkpoints,
+        checkpointer: AsyncCheckpointer,
         reporting: Reporting,
         position: Position | None = None,
         council: Council | None = None,
@@ -94,8 +94,7 @@ class TrainLoop:
         self._strategy = trainee.strategy
         self._collective = trainee.collective
         self._share = trainee.share or Share(trainee.collective.rank, trainee.collective.size)
-        self._checkpoints = checkpoints
-        self._scribe = Scribe(checkpoints, reporting.log)
+        self._checkpointer = checkpointer
         self._log = reporting.log
         self._control = reporting.control
         self._tally = reporting.tally
@@ -125,29 +124,33 @@ class TrainLoop:
 
     def restore(self, name: str = NEWEST) -> None:
         """Take up a checkpoint, all workers together: one reads it; with none, start anew."""
-        found = read_together(self._collective, lambda: self._read(name))
+        found = broadcast_from_chief(self._collective, lambda: self._read(name))
         if found is None:
             self._log.record(
                 events.Warned(message="no checkpoint yet: starting from the beginning")
             )
             return
-        position = msgspec.json.decode(found.words["position"], type=Position)
-        take_up(found.tensors, self._replica, self._strategy, self._collective, self._tally)
+        position = msgspec.json.decode(found.metadata["position"], type=Position)
+        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._tally)
         position.num_workers = self._collective.size
         self._position = position
         self._tally.step = position.updates
         self._record_as_chief(
-            events.Resumed(path=found.words["path"], epoch=position.epoch, samples=position.samples)
+            events.Resumed(
+                path=found.metadata["path"], epoch=position.epoch, samples=position.samples
+            )
         )
 
-    def _read(self, name: str) -> Item | None:
-        self._checkpoints.background.wait()
-        found = self._checkpoints.take(name)
+    def _read(self, name: str) -> ChiefData | None:
+        # The newest may still be on its way.
+        self._checkpointer.wait()
+        checkpoints = self._checkpointer.checkpoints
+        found = checkpoints.load(name)
         if found is None:
             return None
         position = msgspec.json.encode(found.position).decode()
-        words = {"path": self._checkpoints.where(found.name), "position": position}
-        return Item(words, found.tensors)
+        metadata = {"path": checkpoints.where(found.name), "position": position}
+        return ChiefData(metadata, found.tensors)
 
     def advance(self, limit: Limit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
@@ -172,14 +175,14 @@ class TrainLoop:
 
     def state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint would hold now, live; all workers call it together."""
-        return collect(self._replica, self._strategy, self._collective, self._tally)
+        return collect_state(self._replica, self._strategy, self._collective, self._tally)
 
     def conclude(self, *, precision: str, startup_s: float) -> Outcome:
         """Measure the test part; what the run came to, all of it written down."""
         test = None
         if self._job.evaluate != "never" and self._dataset.test.num_samples > 0:
             test = self._measure("test")
-        self._checkpoints.background.wait()
+        self._checkpointer.wait()
         return self._outcome(test, precision=precision, startup_s=startup_s)
 
     def is_at(self, limit: Limit | None) -> bool:
@@ -384,11 +387,11 @@ class TrainLoop:
         begin = time.perf_counter()
         if self._position.epoch_samples > 0:
             self._strategy.settle()
-        state = collect(self._replica, self._strategy, self._collective, self._tally)
+        state = collect_state(self._replica, self._strategy, self._collective, self._tally)
         # The one before may still be on its way.
-        wait_together(self._collective, self._checkpoints.background.wait)
+        wait_for_chief(self._collective, self._checkpointer.wait)
         if self._is_chief:
-            self._scribe.put(self._position, state, best=best, begun=begin)
+            self._checkpointer.save(self._position, state, best=best, begun=begin)
 
     def times(self) -> WorkTimes:
         """Where this worker's time went, once the job is over."""

@@ -35,11 +35,12 @@ from phalanx.wire.phases import Begin, Begun, Idle
 from phalanx.wire.serving import Finish
 from phalanx.worker import handover
 from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.council import Council
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.handover import Entry
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.keeper import Keeper
 from phalanx.worker.loop import Reporting, Trainee, TrainLoop
 from phalanx.worker.rate import ramp_into
 from phalanx.worker.replica import Basis, build_replica, settle_precision
@@ -47,7 +48,6 @@ from phalanx.worker.served import ServedWorker
 from phalanx.worker.server import run_server
 from phalanx.worker.serverfile import read_optimizer
 from phalanx.worker.station import Station
-from phalanx.worker.together import Item, read_together
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -122,10 +122,10 @@ def entry_of(station: Station, order: Begin) -> Entry:
 
 def _appears(station: Station, name: str) -> bool:
     """Whether a checkpoint that may still be on its way is there in time."""
-    checkpoints = Checkpoints(station.depot, station.job.checkpoint)
+    checkpoints = Checkpoints(station.store, station.job.checkpoint)
     deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
     while not checkpoints.has(name) and not deadline.expired:
-        threading.Event().wait(0.25 if checkpoints.is_far else 0.05)
+        threading.Event().wait(0.25 if checkpoints.is_remote else 0.05)
         if checkpoints.is_coming(unpinned(name)):
             # Whoever sends it has a deadline of its own.
             deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
@@ -159,7 +159,6 @@ class SwitchingWorker:
         self._basis = basis
         self._stack = stack
         self._startup_s = startup_s
-        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
         self._collective: Collective | None = None
         self._group = -1
         self._strategy: Strategy | None = None
@@ -169,8 +168,9 @@ class SwitchingWorker:
         self._stopped = time.monotonic()
         self._slowdown = Slowdown(station.job.inject, rank=station.spec.rank)
         self._has_room = False
-        self._keeper = Keeper(self._checkpoints, station.log)
-        stack.callback(self._keeper.wait)
+        checkpoints = Checkpoints(station.store, station.job.checkpoint)
+        self._checkpointer = AsyncCheckpointer(checkpoints, station.log)
+        stack.callback(self._checkpointer.wait)
 
     def run(self) -> Done:
         """Take up phases until the job is done."""
@@ -199,7 +199,7 @@ class SwitchingWorker:
         handover.set_statistics(replica, order.statistics)
         equal = self._served is not None
         self._take_back(collective)
-        self._keeper.copy(serving=False)
+        self._checkpointer.copy_staged(serving=False)
         strategy = self._attach(phase, collective, equal=equal)
         self._council = self._convene(strategy, collective)
         tally.sent_before = tally.sent_bytes - collective.sent_bytes
@@ -207,7 +207,7 @@ class SwitchingWorker:
         loop = TrainLoop(
             phase.job,
             trainee=Trainee(self._basis.dataset, replica, strategy, collective),
-            checkpoints=self._checkpoints,
+            checkpointer=self._checkpointer,
             reporting=Reporting(
                 log=phase.log,
                 control=phase.control,
@@ -225,11 +225,11 @@ class SwitchingWorker:
         if order.save:
             self._keep(loop)
         phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
-        self._keeper.write()
+        self._checkpointer.write_staged()
         self._make_room()
         loop.advance(order.stop)
         if loop.is_over:
-            self._keeper.wait()
+            self._checkpointer.wait()
             outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped = time.monotonic()
@@ -240,7 +240,7 @@ class SwitchingWorker:
         """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
         loop.restore(checkpoint)
         if checkpoint != NEWEST and self._station.spec.rank == 0:
-            self._checkpoints.go_back_to(checkpoint)
+            self._checkpointer.checkpoints.go_back_to(checkpoint)
         loop.position.phase = position.phase
         loop.position.phase_begin = position.phase_begin
 
@@ -248,14 +248,14 @@ class SwitchingWorker:
         """Have the state written down with which the phase begins."""
         state = loop.state()
         if self._station.spec.rank == 0:
-            self._keeper.take(loop.position, state)
-            self._keeper.copy(serving=False)
+            self._checkpointer.stage(loop.position, state)
+            self._checkpointer.copy_staged(serving=False)
 
     def _make_room(self) -> None:
         """The chief will have to copy its state if another phase follows."""
         if self._station.spec.rank == 0 and not self._has_room:
             self._has_room = True
-            self._keeper.prepare(self._basis.replica.state())
+            self._checkpointer.reserve_memory(self._basis.replica.state())
 
     def _end(self, loop: TrainLoop, order: Begin) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
@@ -264,10 +264,10 @@ class SwitchingWorker:
         tally, position = self._station.tally, loop.position
         snapshot = ""
         if not stays and self._station.spec.rank == 0:
-            snapshot = self._keeper.take(position, state)
+            snapshot = self._checkpointer.stage(position, state)
             if self._is_written_first:
-                self._keeper.write()
-                self._keeper.wait()
+                self._checkpointer.write_staged()
+                self._checkpointer.wait()
         own = msgspec.structs.replace(
             position,
             epoch_loss_sum=tally.epoch_loss_sum if position.epoch_samples else 0.0,
@@ -305,20 +305,20 @@ class SwitchingWorker:
         phase = phase_station(self._station, order)
         tally, entry = self._station.tally, entry_of(self._station, order)
         tally.sent_before = tally.sent_bytes
-        self._keeper.copy(serving=True)
+        self._checkpointer.copy_staged(serving=True)
 
         def on_start() -> None:
             phase.control.send(Begun(pause_s=time.monotonic() - self._stopped))
-            self._keeper.write()
+            self._checkpointer.write_staged()
 
         with ExitStack() as stack:
             worker = ServedWorker(phase, self._basis, stack, entry=entry, slowdown=self._slowdown)
             # What is being written is the state that the last one is going to replace.
-            worker.do(on_start=on_start, on_end=self._keeper.wait)
+            worker.do(on_start=on_start, on_end=self._checkpointer.wait)
             self._stopped = worker.paused_at
             self._strategy = self._strategy_spec = None
             if not worker.handed_over:
-                self._keeper.wait()
+                self._checkpointer.wait()
                 return worker.finish()
             colocated = phase.serving.servers == "colocated"
             self._served = _Served(worker.layout, colocated=colocated)
@@ -334,9 +334,9 @@ class SwitchingWorker:
         if served.colocated:
             handover.gather_slices(replica, served.layout, collective)
         else:
-            depot = self._station.depot
-            found = read_together(
-                collective, lambda: Item({}, read_optimizer(depot, served.layout))
+            store = self._station.store
+            found = broadcast_from_chief(
+                collective, lambda: ChiefData({}, read_optimizer(store, served.layout))
             )
             assert found is not None
             assert replica.optimizer is not None

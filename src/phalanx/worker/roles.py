@@ -19,6 +19,7 @@ from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.catalogue import build_strategy
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.evaluate import Share
 from phalanx.worker.evaluator import run_evaluator
 from phalanx.worker.infer import measure_inference
@@ -80,10 +81,11 @@ def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionCh
     """Run the loop from the beginning, or from a checkpoint, to the end of the job."""
     station.profiler.prepare()
     startup_s = station.record_start(precision.name, precision.reason)
+    checkpoints = Checkpoints(station.store, station.job.checkpoint)
     loop = TrainLoop(
         station.job,
         trainee=trainee,
-        checkpoints=Checkpoints(station.depot, station.job.checkpoint),
+        checkpointer=AsyncCheckpointer(checkpoints, station.log),
         reporting=Reporting(
             log=station.log,
             control=station.control,

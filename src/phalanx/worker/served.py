@@ -40,9 +40,9 @@ from phalanx.wire.serving import (
 )
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.handover import Entry, read_statistics, set_statistics
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.keeper import rescue_memory
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import Basis, build_replica, settle_precision
 from phalanx.worker.server import HostedServer, first_entry
@@ -103,7 +103,7 @@ class ServedWorker:
         self._station = station
         self._stack = stack
         self._entry = entry
-        self._checkpoints = Checkpoints(station.depot, station.job.checkpoint)
+        self._checkpoints = Checkpoints(station.store, station.job.checkpoint)
         self._dataset = basis.dataset
         self._precision = basis.precision
         self._replica = basis.replica
@@ -374,7 +374,7 @@ class ServedWorker:
             case Donate():
                 self._to_donate.append(order.server)
             case Keep():
-                rescue_memory(
+                rescue_optimizer_state(
                     self._checkpoints, order.snapshot, self._replica, position=order.position
                 )
             case HandOver():

@@ -121,7 +121,7 @@ class HostedServer:
         self._index = spec.rank
         self._bounds = layout.bounds(self._index)
         serving = station.serving
-        self._file = ServerFile(station.depot, self._index, every_s=serving.snapshot_s)
+        self._file = ServerFile(station.store, self._index, every_s=serving.snapshot_s)
         self._shard = make_shard(
             station, replica, layout, samples_per_epoch=samples_per_epoch, entry=entry
         )
@@ -282,7 +282,7 @@ class HostedServer:
 
     def _take_up_checkpoint(self, entry: Entry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
-        found = Checkpoints(self._station.depot, job.checkpoint).take(
+        found = Checkpoints(self._station.store, job.checkpoint).load(
             name, only=["replica.parameters", prefix], part=self._bounds
         )
         if found is None:

@@ -1,4 +1,4 @@
-"""What a server writes down: its state, for a successor and for checkpoints."""
+"""Save the state of a parameter server, for its successor and for checkpoints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
-from phalanx.worker.background import Background
-from phalanx.worker.depot import Depot
+from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
+from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 # On a slow link, files that travel take at most about this share of the time.
@@ -34,16 +34,16 @@ class ServerFile:
     """The state that one server has written down last.
 
     Args:
-        depot: Where it lies.
+        store: Where it is.
         server: Which server.
         every_s: How often it is to be replaced.
     """
 
-    def __init__(self, depot: Depot, server: int, *, every_s: float) -> None:
-        self._depot = depot
+    def __init__(self, store: TorchStore, server: int, *, every_s: float) -> None:
+        self._store = store
         self._name = _name(server)
         self._every_s = every_s
-        self._background = Background("snapshots")
+        self._background = BackgroundTask("snapshots")
         self._due = time.monotonic() + every_s
 
     @property
@@ -63,7 +63,7 @@ class ServerFile:
 
     def write_meanwhile(self, state: ServerState) -> None:
         """Replace the file; where it has to travel, without waiting for it."""
-        if self._depot.is_far:
+        if self._store.is_remote:
             self._background.start(lambda: self._write(state))
         else:
             self._write(state)
@@ -71,7 +71,7 @@ class ServerFile:
     def read(self) -> ServerState | None:
         """What was written last, or nothing if there is no whole file."""
         try:
-            found = self._depot.load(self._name)
+            found = self._store.load(self._name)
             metadata, tensors = found.metadata, found.tensors
             return ServerState(
                 version=int(metadata["version"]),
@@ -85,7 +85,7 @@ class ServerFile:
 
     def forget(self) -> None:
         """Remove what an earlier attempt has left, maybe cut in another way."""
-        self._depot.drop([self._name])
+        self._store.drop([self._name])
 
     def close(self) -> None:
         """Wait until nothing is on its way: the next phase has a server of the same name."""
@@ -100,18 +100,18 @@ class ServerFile:
             "samples_seen": str(state.samples_seen),
             "tickets": msgspec.json.encode(state.tickets).decode(),
         }
-        self._depot.save(self._name, tensors, metadata)
+        self._store.save(self._name, tensors, metadata)
         now = time.monotonic()
-        rest_s = (now - begin) / _TRAVELLING_SHARE if self._depot.is_far else 0.0
+        rest_s = (now - begin) / _TRAVELLING_SHARE if self._store.is_remote else 0.0
         self._due = now + max(self._every_s, rest_s)
 
 
-def read_optimizer(depot: Depot, layout: Layout) -> dict[str, torch.Tensor]:
+def read_optimizer(store: TorchStore, layout: Layout) -> dict[str, torch.Tensor]:
     """The optimiser's memory of all servers, put together as one optimiser would have it."""
     parts: list[dict[str, torch.Tensor]] = []
     for server in range(layout.num_servers):
         try:
-            parts.append(_optimizer(depot.load(_name(server), only=[_OPTIMIZER]).tensors))
+            parts.append(_optimizer(store.load(_name(server), only=[_OPTIMIZER]).tensors))
         except StoreError as error:
             message = f"the state that server {server} wrote cannot be read: {error}"
             raise StoreError(message) from error

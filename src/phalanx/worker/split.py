@@ -34,11 +34,11 @@ from phalanx.strategy.split import Split
 from phalanx.strategy.split_network import SplitNetwork
 from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
+from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.evaluate import Share
 from phalanx.worker.loop import Trainee
 from phalanx.worker.station import Station
 from phalanx.worker.survey import survey_costs, survey_memory
-from phalanx.worker.together import Item, read_together
 
 Train = Callable[[Station, Trainee, PrecisionChoice], Done]
 """Runs the training loop to the end of the job."""
@@ -160,14 +160,14 @@ def agree(
         memory_bytes=survey_memory(collective, spec),
     )
     # The search may take longer than an exchange is allowed to.
-    found = read_together(collective, lambda: _decide(spec, question))
+    found = broadcast_from_chief(collective, lambda: _decide(spec, question))
     assert found is not None
-    choice = msgspec.json.decode(found.words["choice"], type=Choice)
+    choice = msgspec.json.decode(found.metadata["choice"], type=Choice)
     return Agreed(graph, forms, choice.places, costs), choice
 
 
-def _decide(spec: SplitSpec, question: Question) -> Item:
-    return Item({"choice": msgspec.json.encode(choose(spec, question)).decode()}, {})
+def _decide(spec: SplitSpec, question: Question) -> ChiefData:
+    return ChiefData({"choice": msgspec.json.encode(choose(spec, question)).decode()}, {})
 
 
 def announce(station: Station, collective: Collective, agreed: Agreed, choice: Choice) -> None:

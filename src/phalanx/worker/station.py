@@ -23,12 +23,16 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.worker import WorkerSpec
+from phalanx.store.base import CheckpointStore
+from phalanx.store.local import LocalStore
+from phalanx.store.remote import RemoteStore
+from phalanx.store.tensors import TensorAdapter, TensorT
 from phalanx.wire.control import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.worker.tally import Tally
 
 if TYPE_CHECKING:
-    from phalanx.worker.depot import Depot
+    from phalanx.worker.checkpoint.torch_tensors import TorchStore
     from phalanx.worker.profile import EpochProfiler
 
 
@@ -54,12 +58,17 @@ class Station:
         return RunDir(Path(self.spec.run_dir))
 
     @property
-    def depot(self) -> Depot:
-        """Where checkpoints and the state of servers lie."""
-        from phalanx.worker.depot import LocalDepot
-        from phalanx.worker.remote_depot import RemoteDepot
+    def store(self) -> TorchStore:
+        """Where checkpoints and the state of servers are, for processes that hold torch."""
+        from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
 
-        return LocalDepot(self.run.path) if self.spec.shared_run_dir else RemoteDepot.of(self.spec)
+        return self.open_store(TorchAdapter())
+
+    def open_store(self, adapter: TensorAdapter[TensorT]) -> CheckpointStore[TensorT]:
+        """Open the store of this run for the tensors of a framework."""
+        if self.spec.shared_run_dir:
+            return LocalStore(self.run.path, adapter)
+        return RemoteStore.for_process(self.spec, adapter)
 
     @cached_property
     def profiler(self) -> EpochProfiler:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from phalanx.control.coordinator import Identity
+from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.control.peers import PeerCoordinator
-from phalanx.control.policy import ProcessFacts, ReportedError
 from phalanx.errors import ExitCode
 from phalanx.records.events import Epoch, Event, Switched
 from phalanx.records.position import Position
@@ -151,7 +151,7 @@ def test_a_lost_worker_or_evaluator_of_a_parameter_server_is_replaced() -> None:
     killed = process("worker-1", exit_code=-9)
     frozen = process("evaluator-0", silent_s=60.0)
     verdict = serving.judge(crew(killed, frozen))
-    assert verdict.trouble is None
+    assert verdict.failure is None
     assert [one.process for one in verdict.replace] == ["worker-1", "evaluator-0"]
 
 
@@ -160,17 +160,17 @@ def test_too_many_losses_end_the_run() -> None:
     for name in ("worker-0", "worker-1"):
         serving.left(name)
     verdict = serving.judge(crew(process("worker-0", exit_code=-9)))
-    assert verdict.trouble is not None
-    assert "loss number 3, and strategy.max_failures allows 2" in verdict.trouble.cause
-    assert verdict.trouble.exit_code == ExitCode.WORKER_LOST
+    assert verdict.failure is not None
+    assert "loss number 3, and strategy.max_failures allows 2" in verdict.failure.cause
+    assert verdict.failure.exit_code == ExitCode.WORKER_LOST
 
 
 def test_without_a_server_or_the_chief_tensorflow_cannot_go_on() -> None:
     for name in ("server-1", "chief-0"):
         serving, _ = coordinator(SERVING)
         verdict = serving.judge(crew(process(name, exit_code=-9)))
-        assert verdict.trouble is not None
-        assert verdict.trouble.cause.startswith(f"{name} was killed by SIGKILL")
+        assert verdict.failure is not None
+        assert verdict.failure.cause.startswith(f"{name} was killed by SIGKILL")
 
 
 def test_the_worker_that_was_killed_is_named_and_not_the_one_that_missed_it() -> None:
@@ -178,8 +178,8 @@ def test_the_worker_that_was_killed_is_named_and_not_the_one_that_missed_it() ->
     missed = ReportedError(kind="PeerError", message="lost", traceback="", exit_code=4)
     facts = [process("worker-0", error=missed), process("worker-1", exit_code=-9)]
     verdict = together.judge(facts)
-    assert verdict.trouble is not None
-    assert verdict.trouble.process == "worker-1"
+    assert verdict.failure is not None
+    assert verdict.failure.process == "worker-1"
 
 
 def test_a_frozen_worker_is_named_even_if_tensorflow_noticed_first() -> None:
@@ -187,22 +187,22 @@ def test_a_frozen_worker_is_named_even_if_tensorflow_noticed_first() -> None:
     missed = ReportedError(kind="PeerError", message="lost", traceback="", exit_code=4)
     complaint = process("worker-0", error=missed, exit_code=4)
     together._suspicion = -1e9
-    assert together.judge([complaint, process("worker-1", silent_s=4.0)]).trouble is None
+    assert together.judge([complaint, process("worker-1", silent_s=4.0)]).failure is None
     verdict = together.judge([complaint, process("worker-1", silent_s=60.0)])
-    assert verdict.trouble is not None
-    assert verdict.trouble.cause.startswith("worker-1 is frozen")
+    assert verdict.failure is not None
+    assert verdict.failure.cause.startswith("worker-1 is frozen")
     # With everybody lively, the complaint is all there is.
     verdict = together.judge([complaint, process("worker-1")])
-    assert verdict.trouble is not None
-    assert verdict.trouble.process == "worker-0"
+    assert verdict.failure is not None
+    assert verdict.failure.process == "worker-0"
 
 
 def test_a_setting_that_a_new_start_would_only_repeat_ends_the_run() -> None:
     serving, _ = coordinator(SERVING)
     wrong = ReportedError(kind="SpecError", message="no tensorflow", traceback="", exit_code=2)
     verdict = serving.judge(crew(process("worker-0", error=wrong, exit_code=2)))
-    assert verdict.trouble is not None
-    assert verdict.trouble.exit_code == ExitCode.BAD_INPUT
+    assert verdict.failure is not None
+    assert verdict.failure.exit_code == ExitCode.BAD_INPUT
 
 
 def test_when_the_chief_is_done_all_others_are_let_go() -> None:

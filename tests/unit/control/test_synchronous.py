@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.control.coordinator import Identity
-from phalanx.control.policy import ProcessFacts, ReportedError
+from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.records.events import Event
 from phalanx.spec.loader import job_from_mapping
@@ -57,12 +57,12 @@ def test_the_run_is_finished_when_all_are_done_and_gone() -> None:
     assert coordinator().judge(gone).finished
     leaving = [gone[0], worker(1, done=True)]
     verdict = coordinator().judge(leaving)
-    assert (verdict.finished, verdict.trouble) == (False, None)
+    assert (verdict.finished, verdict.failure) == (False, None)
 
 
 def test_a_worker_that_is_done_is_not_frozen_while_others_still_work() -> None:
     verdict = coordinator().judge([worker(0), worker(1, done=True, silent_s=2 * HEARTBEAT_S)])
-    assert (verdict.finished, verdict.trouble) == (False, None)
+    assert (verdict.finished, verdict.failure) == (False, None)
 
 
 def test_a_worker_that_cannot_leave_does_not_hold_up_the_end() -> None:
@@ -72,18 +72,18 @@ def test_a_worker_that_cannot_leave_does_not_hold_up_the_end() -> None:
 
 def test_a_silent_worker_that_is_not_done_is_frozen() -> None:
     verdict = coordinator().judge([worker(0, done=True), worker(1, silent_s=2 * HEARTBEAT_S)])
-    assert verdict.trouble is not None
-    assert verdict.trouble.process == "worker-1"
+    assert verdict.failure is not None
+    assert verdict.failure.process == "worker-1"
 
 
-def test_a_worker_that_breaks_on_its_way_out_is_trouble() -> None:
+def test_a_worker_that_breaks_on_its_way_out_is_a_failure() -> None:
     verdict = coordinator().judge([worker(0, done=True), worker(1, done=True, exit_code=-11)])
     assert not verdict.finished
-    assert verdict.trouble is not None
-    assert "SIGSEGV" in verdict.trouble.cause
+    assert verdict.failure is not None
+    assert "SIGSEGV" in verdict.failure.cause
 
 
 def test_a_first_complaint_is_not_yet_the_cause() -> None:
     lost_peer = ReportedError("PeerError", "a peer is gone", "", 4)
     verdict = coordinator().judge([worker(0, exit_code=4, error=lost_peer), worker(1)])
-    assert (verdict.finished, verdict.trouble) == (False, None)
+    assert (verdict.finished, verdict.failure) == (False, None)

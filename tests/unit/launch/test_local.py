@@ -8,17 +8,21 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import psutil
 import pytest
 
 from phalanx.errors import LaunchError
 from phalanx.launch.base import LaunchRequest
+from phalanx.launch.fork_server import OFF, OWN, ForkedProcess, WarmStart
 from phalanx.launch.local import LocalGroup, LocalLauncher
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
+from support.leaks import watch_children_of
 from support.waiting import wait_until
+from support.warm import running_fork_server
 
 
 def spec(folder: Path, rank: int = 0, *, role: str = "worker", **fields: object) -> WorkerSpec:
@@ -62,11 +66,21 @@ def awaits_sigterm(pid: int) -> bool:
     return bool(int(blocked, 16) & (1 << (signal.SIGTERM - 1)))
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[LocalGroup]:
-    group = LocalGroup(tmp_path)
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[str]:
+    with running_fork_server() as server:
+        assert server.pid is not None
+        with watch_children_of(server.pid):
+            yield server.address
+
+
+@pytest.fixture(params=["cold", "warm"])
+def group(tmp_path: Path, request: pytest.FixtureRequest, fork_server: str) -> Iterator[LocalGroup]:
+    group = LocalGroup(tmp_path, WarmStart(OFF if request.param == "cold" else fork_server))
     yield group
     group.stop(grace_s=0.0)
+    kinds = {type(child) for child in group._children.values()}
+    assert kinds == {Popen if request.param == "cold" else ForkedProcess}
 
 
 def test_a_process_is_running_until_it_is_stopped(group: LocalGroup, tmp_path: Path) -> None:
@@ -150,3 +164,26 @@ def test_a_failed_start_leaves_no_process_behind(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with pytest.raises(OSError, match="No such file"):
         launcher(tmp_path).start([spec(tmp_path), spec(tmp_path, role="no/where")])
+
+
+def test_a_group_ends_the_fork_server_that_it_owns(tmp_path: Path) -> None:
+    # The hygiene fixture sees whether the fork server is gone.
+    group = LocalGroup(tmp_path, WarmStart(OWN))
+    group.prepare([orphan(tmp_path, rank) for rank in range(2)])
+    try:
+        group.add(orphan(tmp_path))
+        assert isinstance(group._children["worker-0"], ForkedProcess)
+        wait_until(lambda: not group.poll()[0].running, "the orphan to end itself")
+        assert group.poll()[0].exit_code == 1
+    finally:
+        group.stop(grace_s=0.0)
+
+
+def test_a_framework_that_starts_threads_is_never_forked(tmp_path: Path, fork_server: str) -> None:
+    group = LocalGroup(tmp_path, WarmStart(fork_server))
+    try:
+        group.add(orphan(tmp_path).model_copy(update={"job": JobSpec(backend="tensorflow")}))
+        assert isinstance(group._children["worker-0"], Popen)
+        wait_until(lambda: not group.poll()[0].running, "the orphan to end itself")
+    finally:
+        group.stop(grace_s=0.0)

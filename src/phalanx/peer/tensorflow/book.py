@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from phalanx.peer.tensorflow.files import Arrays, open_files
-from phalanx.peer.tensorflow.saved import SavedStates
+import msgspec
+
 from phalanx.records import events
 from phalanx.records.improvement import note_validation
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
+from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome
 from phalanx.wire.phases import Limit
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.station import Station
 
 
@@ -53,7 +55,7 @@ class Book:
         self._job: JobSpec = station.job
         self._num_samples = num_samples
         self._record = record
-        self._saved = SavedStates(open_files(station), self._job.checkpoint)
+        self._checkpoints = Checkpoints(station.open_store(NumpyAdapter()), self._job.checkpoint)
         self.position = position
 
     @property
@@ -127,9 +129,25 @@ class Book:
     def save(
         self, state: Arrays, *, order: Sequence[str], best: bool = False, pin: bool = False
     ) -> None:
-        """Write the state of a network down; the rest as `SavedStates.write` takes it."""
+        """Write a checkpoint.
+
+        Arrays are named by variable, so a run goes on only under the backend that began it.
+
+        Args:
+            state: Of the network.
+            order: Names of its arrays in the order of the model's variables.
+            best: Keep it as the best one.
+            pin: Keep it for the rest of the run.
+        """
         begin = time.perf_counter()
-        written = self._saved.write(self.position, state, order=order, best=best, pin=pin)
+        variables = msgspec.json.encode(list(order)).decode()
+        written = self._checkpoints.write(
+            self.position, state, metadata={"backend": "tensorflow", "variables": variables}
+        )
+        if best:
+            self._checkpoints.mark_best(written.name)
+        if pin:
+            self._checkpoints.pin(written.name)
         self._write(
             events.Checkpoint(
                 path=written.name,
@@ -142,16 +160,18 @@ class Book:
 
     def restore(self) -> Arrays | None:
         """The newest checkpoint's state; the position becomes its own. None: start anew."""
-        found = self._saved.read_newest()
+        found = self._checkpoints.load(NEWEST)
         if found is None:
             self._write(events.Warned(message="no checkpoint yet: starting from the beginning"))
             return None
-        name, self.position, state = found
+        self.position = found.position
         self.position.num_workers = self._job.workers
         self._write(
-            events.Resumed(path=name, epoch=self.position.epoch, samples=self.position.samples)
+            events.Resumed(
+                path=found.name, epoch=self.position.epoch, samples=self.position.samples
+            )
         )
-        return state
+        return found.tensors
 
     def outcome(
         self,

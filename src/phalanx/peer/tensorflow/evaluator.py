@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from phalanx.data.pipeline import Dataset
 from phalanx.peer.tensorflow.feed import batches, eval_plan, hold, make_transform
-from phalanx.peer.tensorflow.files import open_files
 from phalanx.peer.tensorflow.network import Network
 from phalanx.peer.tensorflow.step import StepMaker
 from phalanx.peer.tensorflow.talk import Answer, Ask, Present, tell, understand
+from phalanx.store.numpy_tensors import NumpyAdapter
 from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.serving import Finish
@@ -38,7 +38,7 @@ class _Evaluator:
     def __init__(self, station: Station, dataset: Dataset) -> None:
         self._station = station
         self._dataset = dataset
-        self._files = open_files(station)
+        self._store = station.open_store(NumpyAdapter())
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
         self._network = Network(station.job, dataset, strategy, learns=False)
         maker = StepMaker(station.job, self._network, options=None, may_be_empty=False)
@@ -48,8 +48,8 @@ class _Evaluator:
 
     def measure(self, ask: Ask) -> Answer:
         self._station.tally.activity = f"measuring {ask.part}"
-        _, state = self._files.load(LOOK_FILE)
-        self._network.load_state(state, optimizer=False)
+        found = self._store.load(LOOK_FILE)
+        self._network.load_state(found.tensors, optimizer=False)
         begin = time.perf_counter()
         part = self._dataset.test if ask.part == "test" else self._dataset.validation
         plan = eval_plan(part, rank=0, num_workers=1, worker_batch=_BATCH)

@@ -14,11 +14,11 @@ import msgspec
 from phalanx.data.pipeline import Dataset
 from phalanx.peer.tensorflow.book import Book, Measures
 from phalanx.peer.tensorflow.evaluator import LOOK_FILE
-from phalanx.peer.tensorflow.files import Arrays, open_files
 from phalanx.peer.tensorflow.network import Network, without_optimizer
 from phalanx.peer.tensorflow.talk import Answer, Ask, Present, tell, understand
 from phalanx.records.improvement import may_stop
 from phalanx.records.position import Position
+from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.wire.peers import Relayed
 from phalanx.worker.station import Station
 
@@ -65,7 +65,7 @@ class Looking:
         self._dataset = dataset
         self._network = network
         self._book = book
-        self._files = open_files(station)
+        self._store = station.open_store(NumpyAdapter())
         self._number = 0
         self._look: _Look | None = None
         self._is_present = False
@@ -95,7 +95,7 @@ class Looking:
             return None
         self._ask(self._make("test", None, 0.0))
         self.wait()
-        self._files.drop([LOOK_FILE])
+        self._store.drop([LOOK_FILE])
         return self._test
 
     def attend(self) -> None:
@@ -130,7 +130,7 @@ class Looking:
 
     def _ask(self, look: _Look) -> None:
         self._look = look
-        self._files.save(LOOK_FILE, without_optimizer(look.state), {})
+        self._store.save(LOOK_FILE, without_optimizer(look.state), {})
         if self._is_present:
             tell(self._station, EVALUATOR, Ask(look=look.number, part=look.part))
 

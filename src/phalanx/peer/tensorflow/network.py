@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError
-from phalanx.peer.tensorflow.files import Arrays
 from phalanx.peer.tensorflow.model import build_model
 from phalanx.peer.tensorflow.rules import is_kernel, slot_names
 from phalanx.spec.job import JobSpec
+from phalanx.store.numpy_tensors import Arrays
 
 _PARAMETERS, _STATISTICS, _OPTIMIZER = "parameters/", "statistics/", "optimizer/"
 

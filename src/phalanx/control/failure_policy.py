@@ -1,0 +1,223 @@
+"""Decide what the state of the processes means: facts in, verdict out; no clock, no I/O.
+
+When one worker dies, the others fail too, because their peer is gone. `find_cause` names the
+process that failed first: a lost machine outranks a process ended by a signal, that outranks a
+reported error, that a frozen process; complaints about a lost peer come last. `find_losses` is for
+processes that can be replaced.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from phalanx.errors import ExitCode
+from phalanx.spec.job import DeadlineSpec
+
+# How long to collect the echoes of a failure before naming its cause.
+ECHO_S = 1.0
+# Errors that a new start would only repeat.
+_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
+
+
+@dataclass(frozen=True)
+class ReportedError:
+    """What a process said before it ended."""
+
+    kind: str
+    message: str
+    traceback: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What is known of one process at one moment."""
+
+    process: str
+    joined: bool
+    done: bool
+    silent_s: float
+    age_s: float
+    exit_code: int | None = None
+    error: ReportedError | None = None
+    machine: str = ""  # where it runs, if not on the controller's own
+    lost: str | None = None  # why nothing is known of it any more
+
+    @property
+    def who(self) -> str:
+        """What messages call it."""
+        return f"{self.process} on {self.machine}" if self.machine else self.process
+
+
+@dataclass(frozen=True)
+class ProcessFailure:
+    """What is wrong with a process."""
+
+    process: str
+    cause: str
+    exit_code: ExitCode
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the controller is to do; nothing set means: go on.
+
+    Attributes:
+        finished: Everything is done.
+        failure: The run cannot go on, for this reason.
+        replace: Processes that are lost, and are to be started again.
+    """
+
+    finished: bool = False
+    failure: ProcessFailure | None = None
+    replace: tuple[ProcessFailure, ...] = ()
+
+
+class Severity(IntEnum):
+    """Rank failures by how near they are to the cause; the lowest is the cause."""
+
+    LOST_MACHINE = 0  # the machine is gone, with all that ran there
+    SIGNAL = 1  # ended by a signal
+    OWN_ERROR = 2  # reported an error of its own
+    SILENT_EXIT = 3  # ended without a word
+    FROZEN = 4  # no heartbeat
+    NEVER_JOINED = 5  # did not report in time after its start
+    LOST_PEER = 6  # complains about another
+
+
+def find_cause(
+    processes: Sequence[ProcessFacts], *, deadlines: DeadlineSpec, since_suspicion_s: float | None
+) -> tuple[bool, ProcessFailure | None]:
+    """Where every process needs every other: is something wrong, and what is the cause?
+
+    Args:
+        processes: All processes of the run.
+        deadlines: The limits of the job.
+        since_suspicion_s: Time since something was first wrong; None: nothing was so far.
+
+    Returns:
+        Whether something is wrong, and the cause as soon as the echoes have been collected.
+    """
+    found = [pair for facts in processes if (pair := diagnose(facts, deadlines)) is not None]
+    if not found:
+        return False, None
+    severity, failure = min(found, key=lambda pair: pair[0])
+    certain = severity in (
+        Severity.LOST_MACHINE,
+        Severity.SIGNAL,
+        Severity.FROZEN,
+        Severity.NEVER_JOINED,
+    )
+    if certain or (since_suspicion_s is not None and since_suspicion_s >= ECHO_S):
+        return True, failure
+    return True, None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Failures of processes that can be replaced.
+
+    Attributes:
+        fatal: One that a replacement would only repeat; None: there is none.
+        replaceable: All others.
+    """
+
+    fatal: ProcessFailure | None = None
+    replaceable: tuple[ProcessFailure, ...] = ()
+
+    def verdict(self, *, num_before: int, max_failures: int) -> Verdict:
+        """Replace what was lost, unless there were too many losses.
+
+        Args:
+            num_before: Processes that were lost before these.
+            max_failures: How many may be lost in all.
+        """
+        if self.fatal is not None:
+            return Verdict(failure=self.fatal)
+        number = num_before + len(self.replaceable)
+        if self.replaceable and number > max_failures:
+            worst = self.replaceable[-1]
+            cause = (
+                f"{worst.cause}; that is loss number {number}, and strategy.max_failures allows "
+                f"{max_failures}"
+            )
+            return Verdict(failure=replace(worst, cause=cause, exit_code=ExitCode.WORKER_LOST))
+        return Verdict(replace=self.replaceable)
+
+
+def find_losses(
+    processes: Sequence[ProcessFacts], deadlines: DeadlineSpec, *, retry_start: bool = False
+) -> Losses:
+    """Find lost processes where each can be replaced alone.
+
+    Args:
+        processes: Those that can.
+        deadlines: The limits of the job.
+        retry_start: Whether one that never joined is replaced as well.
+    """
+    lost: list[ProcessFailure] = []
+    for facts in processes:
+        found = diagnose(facts, deadlines)
+        if found is None:
+            continue
+        severity, failure = found
+        is_hopeless = facts.error is not None and facts.error.kind in _HOPELESS
+        if is_hopeless or (severity == Severity.NEVER_JOINED and not retry_start):
+            return Losses(fatal=failure)
+        lost.append(failure)
+    return Losses(replaceable=tuple(lost))
+
+
+def diagnose(
+    facts: ProcessFacts, deadlines: DeadlineSpec
+) -> tuple[Severity, ProcessFailure] | None:
+    """What is wrong with one process, if anything."""
+    if facts.lost is not None and not facts.done:
+        return Severity.LOST_MACHINE, ProcessFailure(
+            process=facts.process,
+            cause=f"{facts.process} is lost with machine {facts.machine}: {facts.lost}",
+            exit_code=ExitCode.WORKER_LOST,
+        )
+    if facts.exit_code is not None and facts.exit_code < 0:
+        return Severity.SIGNAL, _ended_by_signal(facts, -facts.exit_code)
+    if facts.error is not None:
+        severity = Severity.LOST_PEER if facts.error.kind == "PeerError" else Severity.OWN_ERROR
+        return severity, ProcessFailure(
+            process=facts.process,
+            cause=f"{facts.who} failed: {facts.error.message}",
+            exit_code=ExitCode(facts.error.exit_code),
+            detail=facts.error.traceback,
+        )
+    if facts.exit_code is not None and not (facts.done and facts.exit_code == 0):
+        return Severity.SILENT_EXIT, ProcessFailure(
+            process=facts.process,
+            cause=f"{facts.who} ended with exit code {facts.exit_code} without saying why",
+            exit_code=ExitCode.WORKER_LOST,
+        )
+    if facts.exit_code is None and not facts.joined and facts.age_s > deadlines.start_s:
+        return Severity.NEVER_JOINED, ProcessFailure(
+            process=facts.process,
+            cause=f"{facts.who} did not join within {deadlines.start_s:g} s",
+            exit_code=ExitCode.LAUNCH,
+        )
+    if facts.exit_code is None and facts.joined and facts.silent_s > deadlines.heartbeat_s:
+        return Severity.FROZEN, ProcessFailure(
+            process=facts.process,
+            cause=f"{facts.who} is frozen: no sign of life for {facts.silent_s:.1f} s",
+            exit_code=ExitCode.WORKER_LOST,
+        )
+    return None
+
+
+def _ended_by_signal(facts: ProcessFacts, number: int) -> ProcessFailure:
+    name = signal.Signals(number).name
+    hint = "; the system may have run out of memory" if number == signal.SIGKILL else ""
+    return ProcessFailure(
+        process=facts.process,
+        cause=f"{facts.who} was killed by {name}{hint}",
+        exit_code=ExitCode.WORKER_LOST,
+    )

@@ -1,0 +1,1 @@
+"""Coordinate parameter servers: states, batches, membership, evaluation; no process, no socket."""

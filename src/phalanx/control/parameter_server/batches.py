@@ -1,0 +1,206 @@
+"""Assign tickets to workers on request. Pure: no clock, no I/O.
+
+Tickets are assigned up to a gate (the end of an epoch, a checkpoint); those behind it wait until
+everything before it is done. Every ticket is completed exactly once: tickets of a lost worker go to
+others, and a completion counts only if it comes from the current holder. Where every update takes a
+gradient of every worker, empty tickets are assigned too, so that all push equally often.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from phalanx.protocol.rule import Rule
+from phalanx.wire.serving import Completed
+from phalanx.wire.tickets import TicketPlan
+
+# Without a finished batch for so long, a round lacks gradients that no worker is going to send.
+_STALLED_S = 1.0
+# Take part in an update without samples.
+_EMPTY = 0
+
+
+@dataclass(frozen=True)
+class BatchAssignment:
+    """Give tickets to a worker; without tickets, have it leave the servers until the next gate."""
+
+    worker: int
+    tickets: tuple[int, ...]
+
+
+class BatchScheduler:
+    """Keep account of tickets: waiting, assigned, done.
+
+    Args:
+        plan: The numbering of tickets.
+        rule: Says whether workers wait for each other.
+        static: Whether part i belongs to worker i as long as that worker is present; otherwise the
+            next ticket goes to the worker that asks next.
+        now: The time, from which a stalled round is told.
+    """
+
+    def __init__(self, plan: TicketPlan, rule: Rule, *, static: bool, now: float) -> None:
+        self.plan = plan
+        self._in_rounds = rule.in_rounds(plan.num_parts)
+        self._holds_back = rule.holds_back(plan.num_parts)
+        # In rounds no worker can run ahead, and one of each part makes a round one global batch.
+        self._static = static or self._in_rounds or plan.portions is not None
+        self._is_open = False
+        self._waiting: dict[int, deque[int]] = {}
+        self._returned: deque[int] = deque()
+        self._held: dict[int, int] = {}
+        self._highest = 0
+        self._wanted: dict[int, int] = {}
+        self._num_given: dict[int, int] = {}
+        self._last_progress = now
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every ticket up to the gate is done."""
+        return not self._held and not self._returned and not any(self._waiting.values())
+
+    def open(self, first: int, stop: int, present: Collection[int]) -> list[BatchAssignment]:
+        """Assign tickets from `first` to before `stop`, beginning with workers that wait.
+
+        Args:
+            first: The first ticket.
+            stop: The gate.
+            present: Workers that take part.
+        """
+        self._is_open = True
+        for ticket in filter(self.plan.has_samples, range(first, stop)):
+            queue = self.plan.unit(ticket).part if self._static else 0
+            self._waiting.setdefault(queue, deque()).append(ticket)
+        self._num_given.clear()
+        return self._assign_all(present)
+
+    def close(self) -> None:
+        """Assign nothing until the next gate is opened."""
+        self._is_open = False
+
+    def shorten(self) -> int:
+        """Drop what does not belong to a global batch that a worker has begun.
+
+        Returns:
+            The first ticket that will not be assigned.
+        """
+        if self._highest:
+            begun = self.plan.unit(self._highest)
+            stop = self.plan.first(begun.epoch, begun.step + 1)
+        else:
+            stop = min(ticket for queue in self._waiting.values() for ticket in queue)
+        for part, queue in self._waiting.items():
+            self._waiting[part] = deque(ticket for ticket in queue if ticket < stop)
+        return stop
+
+    def request(self, worker: int, count: int) -> None:
+        """Note that a worker has room for so many tickets."""
+        self._wanted[worker] = count
+
+    def complete(
+        self, worker: int, done: Sequence[Completed], *, want: int, now: float
+    ) -> list[Completed]:
+        """Note what a worker has done and how many more tickets it wants.
+
+        Returns:
+            What counts: tickets that this worker still held.
+        """
+        self._last_progress = now
+        if want > 0:
+            self._wanted[worker] = want
+        counted = [one for one in done if self._held.get(one.ticket) == worker]
+        for one in counted:
+            del self._held[one.ticket]
+        return counted
+
+    def lose(self, worker: int, present: Collection[int]) -> tuple[int, list[BatchAssignment]]:
+        """Take back what a lost worker held; it is assigned to others before anything else.
+
+        Returns:
+            How many tickets that were, and what the others get of them now.
+        """
+        self._wanted.pop(worker, None)
+        self._num_given.pop(worker, None)
+        lost = sorted(ticket for ticket, holder in self._held.items() if holder == worker)
+        for ticket in lost:
+            del self._held[ticket]
+        self._returned.extendleft(reversed(lost))
+        return len(lost), self._assign_all(present)
+
+    def assign(self, worker: int, present: Collection[int]) -> list[BatchAssignment]:
+        """Assign as many tickets as a worker has asked for; fewer or none when the gate is near.
+
+        Args:
+            worker: Who asked.
+            present: Workers that take part; parts of the others may go to any worker.
+        """
+        if not self._is_open or self.is_drained or worker not in present:
+            return []
+        if worker not in self._wanted:
+            return []
+        count = min(self._wanted[worker], self._fair_share(len(present)))
+        tickets = self._take(worker, count, present)
+        if not tickets and self._in_rounds and not self._holds(worker):
+            # Others have pushed more often: their rounds need a push of this worker as well.
+            most = max((self._num_given.get(other, 0) for other in present), default=0)
+            tickets = [_EMPTY] * min(count, most - self._num_given.get(worker, 0))
+        if tickets:
+            return [self._give(worker, tickets)]
+        if self._holds_back and not self._holds(worker):
+            return [BatchAssignment(worker, ())]
+        return []
+
+    def even_out(self, now: float) -> list[BatchAssignment]:
+        """Have idle workers push without samples when a round is stalled after losses."""
+        is_stalled = now - self._last_progress > _STALLED_S
+        if not (self._is_open and self._in_rounds and is_stalled):
+            return []
+        self._last_progress = now
+        idle = [worker for worker in self._wanted if not self._holds(worker)]
+        return [self._give(worker, [_EMPTY]) for worker in idle]
+
+    def _assign_all(self, present: Collection[int]) -> list[BatchAssignment]:
+        return [one for worker in list(self._wanted) for one in self.assign(worker, present)]
+
+    def _fair_share(self, num_workers: int) -> int:
+        """Limit what is given at once, so that no worker hoards the rest: half an even share."""
+        num_left = len(self._returned) + sum(len(queue) for queue in self._waiting.values())
+        return max(1, num_left // (2 * max(1, num_workers)))
+
+    def _take(self, worker: int, count: int, present: Collection[int]) -> list[int]:
+        taken: list[int] = []
+        while len(taken) < count:
+            queue = self._queue_for(worker, present)
+            if queue is None:
+                break
+            ticket = queue.popleft()
+            self._held[ticket] = worker
+            self._highest = max(self._highest, ticket)
+            taken.append(ticket)
+        return taken
+
+    def _queue_for(self, worker: int, present: Collection[int]) -> deque[int] | None:
+        if self._returned:
+            return self._returned
+        if not self._static:
+            return self._waiting.get(0) or None
+        own = self._waiting.get(worker)
+        if own:
+            return own
+        orphaned = (part for part, queue in self._waiting.items() if queue and part not in present)
+        part = min(orphaned, default=None)
+        return None if part is None else self._waiting[part]
+
+    def _holds(self, worker: int) -> bool:
+        return worker in self._held.values()
+
+    def _give(self, worker: int, tickets: Sequence[int]) -> BatchAssignment:
+        self._num_given[worker] = self._num_given.get(worker, 0) + len(tickets)
+        left = self._wanted.get(worker, 0) - len(tickets)
+        if left > 0:
+            self._wanted[worker] = left
+        else:
+            self._wanted.pop(worker, None)
+        return BatchAssignment(worker, tuple(tickets))

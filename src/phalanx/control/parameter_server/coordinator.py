@@ -1,0 +1,284 @@
+"""Coordinate a parameter-server run: take messages, judge losses, replace lost processes.
+
+The coordinator does not train. Tickets of a lost worker go to other workers; a lost server gets its
+parameters back from the worker with the freshest copy. What follows what is decided in `gates`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from typing_extensions import override
+
+from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.failure_policy import ProcessFacts, Verdict, find_losses
+from phalanx.control.parameter_server.account import NormStatistics, RunAccount, ServerAccount
+from phalanx.control.parameter_server.course import PhaseBound, TrainingCourse
+from phalanx.control.parameter_server.evaluation import EvaluationScheduler
+from phalanx.control.parameter_server.gates import GateCycle, ServedRun
+from phalanx.control.parameter_server.membership import Membership
+from phalanx.control.parameter_server.states import Finishing, Left, RunState, Training
+from phalanx.protocol.rule import rule_for
+from phalanx.records import events
+from phalanx.records.position import Position
+from phalanx.records.summary import ServingSummary
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
+from phalanx.wire.phases import HandedOver
+from phalanx.wire.serving import (
+    Copy,
+    Flushed,
+    Looked,
+    Measured,
+    Paused,
+    Ready,
+    Restored,
+    Saved,
+    ServerUp,
+    WantWork,
+    WorkDone,
+)
+
+
+class ParameterServerCoordinator(Coordinator):
+    """Coordinate a run, or one phase of a run, under `parameter_server`.
+
+    Args:
+        job: What is to be done.
+        api: Acts.
+        position: Where to begin.
+        bound: Where to hand over to another strategy.
+        incarnations: Of processes that were replaced before this strategy began.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        api: ControllerApi,
+        position: Position,
+        *,
+        bound: PhaseBound | None = None,
+        incarnations: Mapping[str, int] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert isinstance(job.strategy, ParameterServerSpec)
+        self._job = job
+        self._spec = job.strategy
+        self._run = ServedRun(
+            api=api,
+            clock=clock,
+            rule=rule_for(job.strategy),
+            num_workers=job.workers,
+            is_colocated=self._spec.servers == "colocated",
+            is_static=self._spec.dispatch == "static",
+            course=TrainingCourse(job, position, bound or PhaseBound()),
+            membership=Membership(
+                self._num_servers, api, num_workers=job.workers, incarnations=incarnations
+            ),
+            evaluation=EvaluationScheduler(job, api),
+            account=RunAccount(position, now=clock()),
+            servers=ServerAccount(),
+            statistics=NormStatistics(),
+        )
+        self._cycle = GateCycle(self._run)
+        self.times: dict[str, WorkTimes] = {}
+
+    @property
+    def state(self) -> RunState:
+        """The current state."""
+        return self._cycle.state
+
+    @property
+    def end(self) -> PhaseEnd | None:
+        """What the phase leaves to the next; None: it is not left yet."""
+        return self.state.end if isinstance(self.state, Left) else None
+
+    @property
+    def is_job_done(self) -> bool:
+        """Whether the job ended with this strategy and all processes are told to leave."""
+        return isinstance(self.state, Finishing)
+
+    @property
+    @override
+    def serving(self) -> ServingSummary:
+        return self._run.account.summary(self._spec, self._run.servers)
+
+    @property
+    @override
+    def can_shrink(self) -> bool:
+        # A worker that hosts a slice of the parameters has to come back somewhere.
+        return not self._run.is_colocated
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        servers = 0 if self._run.is_colocated else self._num_servers
+        return [
+            *(Process("server", rank) for rank in range(servers)),
+            *(Process("worker", rank) for rank in range(self._job.workers)),
+            Process("evaluator", 0),
+        ]
+
+    def leave(self, *, discard: bool = False) -> None:
+        """End the phase as soon as the batches that workers have begun are done; see `end`.
+
+        Args:
+            discard: The state at the end is given up: neither measure nor save it.
+        """
+        if self.end is None:
+            self._cycle.end_early(discard=discard)
+            self._cycle.advance()
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        run, cycle, rank = self._run, self._cycle, _rank(process)
+        match message:
+            case ServerUp():
+                run.membership.server_up(process, message.address, restoring=message.restoring)
+                cycle.dismiss_if_finishing(process)
+            case Ready():
+                self._take_ready(process, message)
+            case WantWork():
+                cycle.work_wanted(rank, message.count)
+            case WorkDone():
+                cycle.work_done(rank, message)
+            case Paused():
+                run.statistics.note(rank, message.statistics)
+                cycle.worker_paused(rank)
+            case Copy():
+                run.membership.copy_offered(process, message.server, message.version)
+            case Restored():
+                self._take_restored(message)
+            case Flushed():
+                run.servers.flushed(message.server, message.version)
+                cycle.server_flushed(process)
+            case HandedOver():
+                cycle.worker_handed_over(rank)
+            case Looked() | Measured() | Saved():
+                run.evaluation.take(message, run.course.position)
+            case Done() | PhaseOver():
+                self._take_end(process, message)
+            case _:
+                raise AssertionError(f"{process} said {message}, which is not for this coordinator")
+        cycle.advance()
+
+    @override
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        losses = find_losses(processes, self._job.deadlines)
+        if losses.fatal is None and self.is_job_done:
+            # A process that is lost now had nothing left to do but to leave.
+            gone = {failure.process for failure in losses.replaceable}
+            over = all(f.exit_code is not None or f.process in gone for f in processes)
+            return Verdict(finished=over)
+        num_lost, allowed = self._run.account.num_lost, self._spec.max_failures
+        verdict = losses.verdict(num_before=num_lost, max_failures=allowed)
+        if verdict.failure is None:
+            self._cycle.even_out()
+        return verdict
+
+    @override
+    def left(self, process: str) -> None:
+        run, role, rank = self._run, process.split("-")[0], _rank(process)
+        if isinstance(self.state, Left):
+            # The servers are done; only what the evaluator still writes can be lost with it.
+            if role == "evaluator":
+                run.evaluation.evaluator_left()
+            return
+        run.account.num_lost += 1
+        match role:
+            case "server":
+                self._server_left(rank)
+            case "worker":
+                self._worker_left(rank)
+            case _:
+                run.evaluation.evaluator_left()
+                run.membership.peer_left(Process(role, rank))
+        self._cycle.advance()
+
+    @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        return self._run.membership.grow(num_workers)
+
+    @override
+    def outcome(self) -> Outcome:
+        return self._run.account.outcome(self._run.evaluation)
+
+    def _take_ready(self, process: str, message: Ready) -> None:
+        membership, role, rank = self._run.membership, process.split("-")[0], _rank(process)
+        if role == "worker" and self._must_wait_for_gate(rank):
+            membership.wait_for_gate(rank)
+            if not isinstance(self.state, Training) or not membership.workers:
+                membership.admit_waiting()
+        else:
+            membership.peer_up(Process(role, rank))
+        self._cycle.dismiss_if_finishing(process)
+        if role == "evaluator":
+            self._run.evaluation.evaluator_ready()
+            return
+        self._run.account.precision = message.precision
+        if self._run.is_colocated and not message.serves:
+            membership.server_without_slice(rank)
+        self._cycle.plan(message)
+
+    def _must_wait_for_gate(self, worker: int) -> bool:
+        """Say whether a worker comes into rounds that others have begun.
+
+        Where every update takes a gradient of every worker, it must begin with the same update at
+        every server. While updates are being made, several servers cannot agree on one, so it waits
+        for the next gate; and the gate waits for it.
+        """
+        in_rounds = self._run.rule.in_rounds(self._job.workers)
+        is_new = self._run.membership.is_newcomer(worker)
+        return in_rounds and self._num_servers > 1 and is_new
+
+    def _take_restored(self, message: Restored) -> None:
+        run = self._run
+        run.membership.server_restored(message.server)
+        run.api.record(
+            events.ServerRestored(
+                server=message.server,
+                version=message.version,
+                lost_updates=run.servers.restored(message.server, message.version),
+                optimizer_version=message.optimizer_version,
+            )
+        )
+        self._cycle.server_restored(run.membership.host_of(message.server))
+
+    def _take_end(self, process: str, message: Done | PhaseOver) -> None:
+        if isinstance(message, Done) and message.times is not None:
+            self.times[process] = message.times
+        if message.server is not None:
+            self._run.servers.facts[process] = message.server
+        elif process.startswith("server-") and not isinstance(self.state, Left | Finishing):
+            self._run.membership.server_without_slice(_rank(process))
+
+    def _worker_left(self, rank: int) -> None:
+        run, process = self._run, Process("worker", rank)
+        run.statistics.forget(rank)
+        if run.is_colocated:
+            self._server_left(rank)
+        run.membership.peer_left(process)
+        returned = self._cycle.worker_left(rank)
+        if returned is not None:
+            what = f"give {returned} batches of {process.name} to others"
+            run.api.record(events.Decision(what=what, reason="it is gone", rank=rank))
+        if not run.membership.workers:
+            # No update is being made without workers, so those that wait may come in now.
+            run.membership.admit_waiting()
+
+    def _server_left(self, server: int) -> None:
+        run, process = self._run, self._run.membership.host_of(server)
+        if process is not None:  # otherwise it was lost before it ever served
+            run.servers.lost(server, run.api.progress(process).version)
+            run.membership.server_left(server)
+
+    @property
+    def _num_servers(self) -> int:
+        return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
+
+
+def _rank(process: str) -> int:
+    return int(process.rsplit("-", 1)[1])

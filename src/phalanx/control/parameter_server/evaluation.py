@@ -1,0 +1,365 @@
+"""Schedule evaluations and checkpoints of parameter-server runs, one at a time.
+
+The evaluator reads the parameters (the servers must rest until it has), measures a part of the
+data, and writes a checkpoint; the last two overlap with training. Results belong to the position at
+which the evaluation was requested. docs/explain-protocol.md shows the table below as a diagram.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+from phalanx.control.coordinator import ControllerApi
+from phalanx.control.state_machine import StateMachine, Transitions
+from phalanx.records import events
+from phalanx.records.improvement import may_stop, note_validation
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import EpochReport
+from phalanx.wire.serving import Look, Looked, Measured, Save, Saved
+
+EVALUATOR = "evaluator-0"
+# What an evaluation adds to the position.
+_FOUND = ("val_loss", "val_accuracy", "best_value", "stale_epochs", "stopped_early")
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What is to be found out about the state of the servers at one moment."""
+
+    position: Position
+    """A copy of where the run stood."""
+    part: str | None
+    """Part of the data to measure; None: only save."""
+    statistics: bytes
+    number: int = 0
+    end_of_epoch: bool = False
+    save: bool = False
+    pin: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluatorFree:
+    """Nothing is asked of the evaluator."""
+
+
+@dataclass(frozen=True)
+class ReadingServers:
+    """The evaluator reads the parameters; the servers must not move."""
+
+    request: EvaluationRequest
+    save: Save | None = None
+    """What is to be written, if an evaluator that was lost had measured it already."""
+    is_superseded: bool = False
+
+
+@dataclass(frozen=True)
+class MeasuringPart:
+    """The evaluator has read everything and measures."""
+
+    request: EvaluationRequest
+    is_superseded: bool = False
+    """Whether the servers have moved on: only this evaluator has what it read."""
+
+
+@dataclass(frozen=True)
+class SavingCheckpoint:
+    """All is known; the evaluator writes the checkpoint."""
+
+    request: EvaluationRequest
+    save: Save
+    is_superseded: bool = False
+
+
+EvaluationState = EvaluatorFree | ReadingServers | MeasuringPart | SavingCheckpoint
+
+
+class EvaluationEvent(StrEnum):
+    """What leads from one state of an evaluation to the next."""
+
+    REQUESTED = "requested"
+    READ = "read"
+    READ_TO_SAVE = "read, nothing to measure"
+    MEASURED = "measured"  # and nothing is to be saved
+    MEASURED_TO_SAVE = "measured, to be saved"
+    SAVED = "saved"
+    EVALUATOR_BACK = "evaluator back"
+    ABANDONED = "evaluator lost, servers moved on"
+
+
+INITIAL = EvaluatorFree
+FINAL = (EvaluatorFree,)
+TRANSITIONS: Transitions[EvaluationState] = {
+    (EvaluatorFree, EvaluationEvent.REQUESTED): ReadingServers,
+    (ReadingServers, EvaluationEvent.READ): MeasuringPart,
+    (ReadingServers, EvaluationEvent.READ_TO_SAVE): SavingCheckpoint,
+    (ReadingServers, EvaluationEvent.EVALUATOR_BACK): ReadingServers,
+    (ReadingServers, EvaluationEvent.ABANDONED): EvaluatorFree,
+    (MeasuringPart, EvaluationEvent.MEASURED): EvaluatorFree,
+    (MeasuringPart, EvaluationEvent.MEASURED_TO_SAVE): SavingCheckpoint,
+    (MeasuringPart, EvaluationEvent.EVALUATOR_BACK): ReadingServers,
+    (MeasuringPart, EvaluationEvent.ABANDONED): EvaluatorFree,
+    (SavingCheckpoint, EvaluationEvent.SAVED): EvaluatorFree,
+    (SavingCheckpoint, EvaluationEvent.EVALUATOR_BACK): ReadingServers,
+    (SavingCheckpoint, EvaluationEvent.ABANDONED): EvaluatorFree,
+}
+
+
+class EvaluationScheduler:
+    """Have the state of the servers measured and saved when the job asks for it.
+
+    Args:
+        job: Says what is measured and saved when.
+        api: Sends and records.
+    """
+
+    def __init__(self, job: JobSpec, api: ControllerApi) -> None:
+        self._job = job
+        self._api = api
+        self._machine = StateMachine[EvaluationState](EvaluatorFree(), TRANSITIONS)
+        self._num_requests = 0
+        self._evaluator_is_up = False
+        self.test: Measured | None = None
+        self.saved: Saved | None = None
+        self.regularisation = 0.0
+        self.val_metrics: dict[str, float] = {}
+
+    @property
+    def state(self) -> EvaluationState:
+        """The current state."""
+        return self._machine.state
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no evaluation is under way."""
+        return isinstance(self.state, EvaluatorFree)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether all is known of the last evaluation; its checkpoint may still be written."""
+        return isinstance(self.state, EvaluatorFree | SavingCheckpoint)
+
+    @property
+    def may_train(self) -> bool:
+        """Whether training may go on: the servers were read, and no early stop is possible."""
+        match self.state:
+            case EvaluatorFree():
+                return True
+            case ReadingServers():
+                return False
+            case state:
+                return not may_stop(self._job, state.request.position.epoch)
+
+    @property
+    def test_due(self) -> bool:
+        """Whether the test part is still to be measured."""
+        return self._job.evaluate != "never" and self.test is None
+
+    def start(
+        self, position: Position, *, end_of_epoch: bool, statistics: bytes, pin: bool = False
+    ) -> None:
+        """Evaluate the servers now if the job asks for anything at this position.
+
+        Args:
+            position: Where the run stands.
+            end_of_epoch: Whether an epoch is over.
+            statistics: Batch-norm statistics of the workers.
+            pin: Save in any case, and keep it: another phase begins with it.
+        """
+        job = self._job
+        last = position.epoch >= job.epochs
+        wanted = job.evaluate == "epoch" or (job.evaluate == "end" and last)
+        validate = end_of_epoch and wanted and job.data.validation != 0
+        every = job.checkpoint.every_epochs
+        save = (
+            pin or not end_of_epoch or last or (every is not None and position.epoch % every == 0)
+        )
+        request = EvaluationRequest(
+            position=msgspec.structs.replace(position),
+            part="validation" if validate else None,
+            statistics=statistics,
+            end_of_epoch=end_of_epoch,
+            save=save,
+            pin=pin,
+        )
+        if validate or save:
+            self._read(EvaluationEvent.REQUESTED, request)
+        else:
+            self._conclude(request, None, position)
+
+    def start_test(self, statistics: bytes) -> None:
+        """Measure the test part; training is over."""
+        request = EvaluationRequest(position=Position(), part="test", statistics=statistics)
+        self._read(EvaluationEvent.REQUESTED, request)
+
+    def servers_move_on(self) -> None:
+        """Note that the servers leave the state that was read last: it cannot be read again."""
+        if not isinstance(self.state, EvaluatorFree):
+            self._machine.update(replace(self.state, is_superseded=True))
+
+    def evaluator_ready(self) -> None:
+        """Ask the evaluator, which is there or back after a restart, for what is still open."""
+        self._evaluator_is_up = True
+        match self.state:
+            case EvaluatorFree():
+                return
+            case MeasuringPart(request):
+                save = None
+            case ReadingServers(request, save) | SavingCheckpoint(request, save):
+                pass
+        if save is not None:
+            # What was measured already need not be measured again.
+            request = replace(request, part=None)
+        self._read(EvaluationEvent.EVALUATOR_BACK, request, save)
+
+    def evaluator_left(self) -> None:
+        """Note that the evaluator is lost; so is what it had read, once the servers moved on."""
+        self._evaluator_is_up = False
+        state = self.state
+        if isinstance(state, EvaluatorFree) or not state.is_superseded:
+            return
+        is_measured = not isinstance(state, MeasuringPart) and state.save is not None
+        of = state.request.position
+        lacking = "not saved" if is_measured else "neither measured nor saved"
+        self._api.record(
+            events.Warned(
+                message=f"the state after {of.samples} samples was {lacking}: the evaluator was "
+                "lost while doing so"
+            )
+        )
+        if state.request.end_of_epoch and not is_measured:
+            of.val_loss = of.val_accuracy = None
+            self._report(of)
+        self._machine.advance(EvaluationEvent.ABANDONED, EvaluatorFree())
+
+    def take(self, message: Looked | Measured | Saved, position: Position) -> None:
+        """Take an answer of the evaluator; those to requests that were repeated are ignored."""
+        state = self.state
+        if isinstance(state, EvaluatorFree) or message.look != state.request.number:
+            return
+        request, is_superseded = state.request, state.is_superseded
+        match state, message:
+            case ReadingServers(save=save), Looked():
+                if request.part is not None:
+                    measuring = MeasuringPart(request, is_superseded)
+                    self._machine.advance(EvaluationEvent.READ, measuring)
+                    return
+                save = save or self._conclude(request, None, position)
+                assert save is not None, "the servers were read for nothing"
+                self._write(EvaluationEvent.READ_TO_SAVE, request, save)
+            case MeasuringPart(), Measured():
+                self._take_measures(request, message, position)
+            case SavingCheckpoint(), Saved():
+                self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
+                self._take_saved(request, message)
+            case _:
+                raise AssertionError(f"the evaluator said {message} while {state}")
+
+    def _read(
+        self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None
+    ) -> None:
+        self._num_requests += 1
+        request = replace(request, number=self._num_requests)
+        self._machine.advance(event, ReadingServers(request, save))
+        if self._evaluator_is_up:
+            look = Look(look=request.number, part=request.part, statistics=request.statistics)
+            self._api.send(EVALUATOR, look)
+
+    def _take_measures(
+        self, request: EvaluationRequest, message: Measured, position: Position
+    ) -> None:
+        position.evaluate_s += message.duration_s
+        self.regularisation = message.regularisation
+        self._api.record(
+            events.Evaluation(
+                part=message.part,
+                epoch=request.position.epoch,
+                num_samples=message.num_samples,
+                loss=message.loss,
+                accuracy=message.accuracy,
+                duration_s=message.duration_s,
+                metrics=message.metrics,
+            )
+        )
+        save = None
+        if message.part == "test":
+            self.test = message
+        else:
+            save = self._conclude(request, message, position)
+        if save is None:
+            self._machine.advance(EvaluationEvent.MEASURED, EvaluatorFree())
+        else:
+            self._write(EvaluationEvent.MEASURED_TO_SAVE, request, save)
+
+    def _take_saved(self, request: EvaluationRequest, message: Saved) -> None:
+        self.saved = message
+        self._api.record(
+            events.Checkpoint(
+                path=message.path,
+                epoch=request.position.epoch,
+                samples=request.position.samples,
+                size_bytes=message.size_bytes,
+                duration_s=message.duration_s,
+            )
+        )
+
+    def _conclude(
+        self, request: EvaluationRequest, measured: Measured | None, position: Position
+    ) -> Save | None:
+        """Report and judge a position of which all is known; returns what is to be written."""
+        of = request.position
+        improved = False
+        if measured is not None:
+            of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
+            self.val_metrics = measured.metrics
+            of.evaluate_s = position.evaluate_s
+            improved = note_validation(self._job, of)
+            for field in _FOUND:
+                setattr(position, field, getattr(of, field))
+        if request.end_of_epoch:
+            self._report(of)
+        # The last state of a run is always written, however early it ends.
+        if request.save or improved or of.stopped_early:
+            return Save(look=0, position=msgspec.json.encode(of), best=improved, pin=request.pin)
+        return None
+
+    def _write(self, event: EvaluationEvent, request: EvaluationRequest, save: Save) -> None:
+        state = self.state
+        assert not isinstance(state, EvaluatorFree)
+        save = msgspec.structs.replace(save, look=request.number)
+        self._machine.advance(event, SavingCheckpoint(request, save, state.is_superseded))
+        self._api.send(EVALUATOR, save)
+
+    def _report(self, of: Position) -> None:
+        assert of.train_loss is not None
+        assert of.train_accuracy is not None
+        report = EpochReport(
+            epoch=of.epoch - 1,
+            samples=of.samples,
+            updates=of.updates,
+            train_loss=of.train_loss,
+            train_accuracy=of.train_accuracy,
+            val_loss=of.val_loss,
+            val_accuracy=of.val_accuracy,
+            lr=self._api.progress("worker-0").lr,
+            train_s=of.train_s,
+        )
+        self._api.record(
+            events.Epoch(
+                epoch=report.epoch,
+                samples=report.samples,
+                updates=report.updates,
+                train_loss=report.train_loss,
+                train_accuracy=report.train_accuracy,
+                regularisation=self.regularisation,
+                val_loss=report.val_loss,
+                val_accuracy=report.val_accuracy,
+                lr=report.lr,
+                train_s=report.train_s,
+                evaluate_s=of.evaluate_s,
+            )
+        )
+        self._api.announce(report)

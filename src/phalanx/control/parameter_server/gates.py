@@ -1,0 +1,324 @@
+"""Move a parameter-server run from gate to gate.
+
+Messages only note facts here; `GateCycle.advance` is the one place that goes from one state to the
+next, by the table in `states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from phalanx.control.coordinator import ControllerApi, PhaseEnd
+from phalanx.control.parameter_server.account import NormStatistics, RunAccount, ServerAccount
+from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
+from phalanx.control.parameter_server.course import TrainingCourse
+from phalanx.control.parameter_server.evaluation import EvaluationScheduler
+from phalanx.control.parameter_server.membership import Membership
+from phalanx.control.parameter_server.states import (
+    TRANSITIONS,
+    AtGate,
+    Closing,
+    Finishing,
+    Flushing,
+    GateEvent,
+    HandingOver,
+    Left,
+    Pausing,
+    RunState,
+    Starting,
+    Training,
+)
+from phalanx.control.state_machine import StateMachine
+from phalanx.protocol.rule import Rule
+from phalanx.wire.phases import HandOver
+from phalanx.wire.serving import Finish, Flush, Pause, Ready, Work, WorkDone
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """What a run under parameter servers consists of; shared by its coordinator and its gates."""
+
+    api: ControllerApi
+    clock: Callable[[], float]
+    rule: Rule
+    num_workers: int
+    """Workers of the job; more may have joined."""
+    is_colocated: bool
+    """Whether every worker hosts a server."""
+    is_static: bool
+    """Whether batches belong to workers by rank."""
+    course: TrainingCourse
+    membership: Membership
+    evaluation: EvaluationScheduler
+    account: RunAccount
+    servers: ServerAccount
+    statistics: NormStatistics
+
+
+class GateCycle:
+    """Know the state of a run, and make every transition as soon as it is due.
+
+    Args:
+        run: What it consists of.
+    """
+
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
+        self._machine = StateMachine[RunState](Starting(), TRANSITIONS)
+        self._batches: BatchScheduler | None = None
+
+    @property
+    def state(self) -> RunState:
+        """The current state."""
+        return self._machine.state
+
+    def advance(self) -> None:
+        """Make every transition that is due; called after every message and every loss."""
+        while self._make_transition():
+            pass
+
+    def plan(self, ready: Ready) -> None:
+        """Number the batches when the first worker reports, and open the first gate."""
+        run = self._run
+        if self._batches is not None:
+            return
+        run.course.make_plan(ready)
+        self._batches = BatchScheduler(
+            run.course.plan, run.rule, static=run.is_static, now=run.clock()
+        )
+        if not run.course.is_over and not run.course.is_at_limit:
+            self._open_gate(GateEvent.PLANNED)
+            return
+        # Resumed at the end: only evaluate, with the statistics that the workers have read.
+        workers = frozenset(range(run.num_workers))
+        self._machine.advance(GateEvent.NOTHING_TO_TRAIN, Pausing(workers))
+        for rank in run.membership.connected:
+            self._pause(rank)
+
+    def end_early(self, *, discard: bool) -> None:
+        """End the phase once the batches that workers have begun are done."""
+        ticket = None
+        if isinstance(self.state, Training) and self._batches is not None:
+            ticket = self._batches.shorten()
+        self._run.course.end_at(ticket, discard=discard)
+
+    def work_wanted(self, worker: int, count: int) -> None:
+        """Give a worker that has joined the servers as many tickets as it has room for."""
+        run = self._run
+        assert self._batches is not None, "asked for work before its own report"
+        run.membership.worker_connected(worker)
+        self._batches.request(worker, count)
+        self._send(self._batches.assign(worker, run.membership.workers), run.statistics.mean)
+        if isinstance(self.state, Pausing) and worker in self.state.unpaused:
+            self._pause(worker)
+
+    def work_done(self, worker: int, message: WorkDone) -> None:
+        """Count what a worker has done, and give it more."""
+        run, batches = self._run, self._batches
+        assert batches is not None
+        done, want = message.completed, message.want
+        run.account.count(batches.complete(worker, done, want=want, now=run.clock()))
+        self._send(batches.assign(worker, run.membership.workers))
+
+    def even_out(self) -> None:
+        """Fill a round that lacks gradients after losses; called now and then."""
+        if self._batches is not None:
+            self._send(self._batches.even_out(self._run.clock()))
+
+    def worker_paused(self, worker: int) -> None:
+        """Note that a worker rests, or is gone."""
+        if isinstance(self.state, Pausing):
+            self._machine.update(Pausing(self.state.unpaused - {worker}))
+
+    def server_flushed(self, process: str) -> None:
+        """Note that a server has applied what it had gathered."""
+        if isinstance(self.state, Flushing):
+            self._machine.update(Flushing(self.state.unflushed - {process}))
+
+    def server_restored(self, process: str | None) -> None:
+        """Have a server flushed whose predecessor was lost before it had answered."""
+        if isinstance(self.state, Flushing) and process in self.state.unflushed:
+            self._run.api.send(process, self._flush())
+
+    def worker_handed_over(self, worker: int) -> None:
+        """Note that a worker has taken what the servers hold."""
+        state = self.state
+        # Otherwise it is the answer of a worker that was replaced meanwhile.
+        if isinstance(state, HandingOver) and worker in state.asked:
+            self._machine.update(replace(state, read=state.read | {worker}))
+
+    def worker_left(self, worker: int) -> int | None:
+        """Give the batches of a lost worker to others.
+
+        Returns:
+            How many that were; None: none were ever given.
+        """
+        self.worker_paused(worker)
+        state = self.state
+        if isinstance(state, HandingOver):
+            asked, read = state.asked - {worker}, state.read - {worker}
+            self._machine.update(replace(state, asked=asked, read=read))
+        if self._batches is None:
+            return None
+        num_returned, work = self._batches.lose(worker, self._run.membership.workers)
+        self._send(work)
+        return num_returned
+
+    def dismiss_if_finishing(self, process: str) -> None:
+        """Dismiss a process that was replaced shortly before the end: nothing is left to do."""
+        if isinstance(self.state, Finishing):
+            self._run.api.send(process, Finish())
+
+    def _make_transition(self) -> bool:
+        """Make the next transition, if it is due.
+
+        The order at a gate keeps the evaluated state well defined: workers pause before servers
+        flush, so that no gradient comes after; servers flush before the evaluator reads.
+        """
+        match self.state:
+            case Training(opened_at) if self._batches is not None and self._batches.is_drained:
+                self._close_gate(self._batches, opened_at)
+            case Pausing(unpaused) if not unpaused and self._run.membership.is_complete:
+                # A server that was lost meanwhile has to come back first.
+                self._flush_servers()
+            case Flushing(unflushed) if not unflushed:
+                self._machine.advance(GateEvent.FLUSHED, Closing())
+            case Closing() if self._run.evaluation.is_free:
+                self._close_stretch()
+            case AtGate() as state:
+                return self._leave_gate(state)
+            case HandingOver() as state:
+                return self._hand_over(state)
+            case _:
+                return False
+        return True
+
+    def _open_gate(self, event: GateEvent) -> None:
+        """Train up to the end of the epoch, the next checkpoint or the end of the phase."""
+        run, batches, now = self._run, self._batches, self._run.clock()
+        assert batches is not None
+        first, stop = run.course.next_stretch()
+        self._machine.advance(event, Training(now))
+        run.evaluation.servers_move_on()
+        run.account.gate_opened(now)
+        self._send(batches.open(first, stop, run.membership.workers), run.statistics.mean)
+
+    def _close_gate(self, batches: BatchScheduler, opened_at: float) -> None:
+        run = self._run
+        batches.close()
+        run.course.position.train_s += run.clock() - opened_at
+        workers = frozenset(run.membership.workers)
+        self._machine.advance(GateEvent.DRAINED, Pausing(workers))
+        for rank in workers:
+            self._pause(rank)
+
+    def _flush_servers(self) -> None:
+        run = self._run
+        run.statistics.average()
+        hosts = run.membership.hosts
+        self._machine.advance(GateEvent.PAUSED, Flushing(frozenset(hosts)))
+        for host in hosts:
+            run.api.send(host, self._flush())
+
+    def _close_stretch(self) -> None:
+        """Note that everything up to the gate is applied, and have it evaluated."""
+        run, course = self._run, self._run.course
+        course.position.updates = run.servers.updates
+        if course.goes_on_in_memory:
+            at_gate = AtGate(is_unsaved=not course.bound.discard)
+            self._machine.advance(GateEvent.EVALUATOR_FREE, at_gate)
+            return
+        end_of_epoch = course.is_at_end_of_epoch
+        if end_of_epoch:
+            run.account.end_epoch()
+        self._machine.advance(GateEvent.EVALUATOR_FREE, AtGate(is_unsaved=False))
+        run.evaluation.start(
+            course.position,
+            end_of_epoch=end_of_epoch,
+            statistics=run.statistics.mean,
+            pin=course.is_pinned_here,
+        )
+
+    def _leave_gate(self, state: AtGate) -> bool:
+        """Open the next gate, hand over or finish; False: not yet."""
+        run, evaluation = self._run, self._run.evaluation
+        if run.course.is_over:
+            if not evaluation.is_free:
+                return False
+            if evaluation.test_due:
+                evaluation.start_test(run.statistics.mean)
+                return False
+            self._machine.advance(GateEvent.JOB_DONE, Finishing())
+            self._dismiss_all()
+            return True
+        if run.course.is_at_limit:
+            if self._is_evaluated:
+                self._machine.advance(GateEvent.LIMIT_REACHED, HandingOver(state.is_unsaved))
+            return self._is_evaluated
+        if not evaluation.may_train:
+            return False
+        # Nothing moves here, so workers that had to wait can start with the same update everywhere.
+        run.membership.admit_waiting()
+        if run.membership.is_joining:
+            return False
+        self._open_gate(GateEvent.GATE_OPENED)
+        return True
+
+    def _hand_over(self, state: HandingOver) -> bool:
+        """Have all workers take what the servers hold; False: some have not.
+
+        A lost worker is waited for: the next strategy may need all of them.
+        """
+        run, everybody = self._run, frozenset(range(self._run.num_workers))
+        if state.read >= everybody:
+            self._machine.advance(GateEvent.HANDED_OVER, Left(self._phase_end(state)))
+            run.evaluation.servers_move_on()
+            self._dismiss_all()
+            return True
+        # An evaluator that was lost and came back has to read again before the servers go.
+        if self._is_evaluated:
+            run.membership.admit_waiting()
+            if run.membership.connected >= everybody:
+                read = not (run.course.bound.to_memory and run.is_colocated)
+                for rank in everybody - state.asked:
+                    run.api.send(f"worker-{rank}", HandOver(read=read))
+                self._machine.update(replace(state, asked=everybody))
+        return False
+
+    def _phase_end(self, state: HandingOver) -> PhaseEnd:
+        run, bound = self._run, self._run.course.bound
+        saved = None if bound.to_memory or bound.discard else run.evaluation.saved
+        return PhaseEnd(
+            position=run.course.position,
+            statistics=run.statistics.mean,
+            snapshot=saved.pinned if saved is not None else "",
+            is_unsaved=state.is_unsaved,
+        )
+
+    @property
+    def _is_evaluated(self) -> bool:
+        """Whether the next phase may take over: what is in memory need not be written yet."""
+        evaluation = self._run.evaluation
+        return evaluation.has_measured if self._run.course.bound.to_memory else evaluation.is_free
+
+    def _send(self, work: Iterable[BatchAssignment], statistics: bytes = b"") -> None:
+        for one in work:
+            order = Work(one.tickets, statistics) if one.tickets else Pause(leave=True)
+            self._run.api.send(f"worker-{one.worker}", order)
+
+    def _pause(self, worker: int) -> None:
+        """Tell a worker to rest; it leaves the servers if others would wait for it meanwhile."""
+        leave = self._run.rule.holds_back(self._run.num_workers)
+        self._run.api.send(f"worker-{worker}", Pause(leave=leave))
+
+    def _flush(self) -> Flush:
+        run = self._run
+        # Servers in processes of their own pass the optimiser state on through what they write.
+        write = not (run.course.goes_on_in_memory and run.is_colocated)
+        done_below, _ = run.course.next_stretch()
+        return Flush(done_below=done_below, write=write)
+
+    def _dismiss_all(self) -> None:
+        for process in self._run.membership.everyone:
+            self._run.api.send(process, Finish())

@@ -1,0 +1,114 @@
+"""Define the states of a parameter-server run and the transitions between them.
+
+A run trains up to a gate (the end of an epoch, a checkpoint, or the end of its phase). There it
+rests in a fixed order: workers pause, servers flush, the evaluator reads. docs/explain-protocol.md
+shows the table as a diagram.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phalanx.control.coordinator import PhaseEnd
+from phalanx.control.state_machine import Transitions
+
+
+@dataclass(frozen=True)
+class Starting:
+    """No worker has reported: the number of batches is unknown."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Tickets are handed out up to the gate."""
+
+    opened_at: float
+
+
+@dataclass(frozen=True)
+class Pausing:
+    """Every ticket is done; workers are told to rest."""
+
+    unpaused: frozenset[int]
+    """Workers that have not answered."""
+
+
+@dataclass(frozen=True)
+class Flushing:
+    """Workers rest; servers apply the gradients that they have gathered."""
+
+    unflushed: frozenset[str]
+    """Processes whose server has not answered."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Everything is applied; the evaluator still works on the gate before."""
+
+
+@dataclass(frozen=True)
+class AtGate:
+    """The state of the servers is being evaluated; training waits as long as it has to."""
+
+    is_unsaved: bool
+    """Whether the workers take the state over from memory and no one writes it."""
+
+
+@dataclass(frozen=True)
+class HandingOver:
+    """The phase is over; every worker takes what the servers hold."""
+
+    is_unsaved: bool
+    asked: frozenset[int] = frozenset()
+    """Workers that were told to."""
+    read: frozenset[int] = frozenset()
+    """Workers that have."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """The workers hold everything: another strategy may begin."""
+
+    end: PhaseEnd
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """The job is done; every process is told to leave."""
+
+
+RunState = (
+    Starting | Training | Pausing | Flushing | Closing | AtGate | HandingOver | Left | Finishing
+)
+
+
+class GateEvent(StrEnum):
+    """What leads from one state of a run to the next."""
+
+    PLANNED = "planned"  # the first worker has reported; there are batches to train
+    NOTHING_TO_TRAIN = "nothing to train"  # the same, but the run was resumed at its end
+    DRAINED = "drained"  # every ticket up to the gate is done
+    PAUSED = "all paused"  # no worker computes, and every server is there
+    FLUSHED = "all flushed"
+    EVALUATOR_FREE = "evaluator free"
+    GATE_OPENED = "gate opened"
+    LIMIT_REACHED = "limit reached"  # of the phase
+    HANDED_OVER = "handed over"
+    JOB_DONE = "job done"
+
+
+INITIAL = Starting
+FINAL = (Left, Finishing)
+TRANSITIONS: Transitions[RunState] = {
+    (Starting, GateEvent.PLANNED): Training,
+    (Starting, GateEvent.NOTHING_TO_TRAIN): Pausing,
+    (Training, GateEvent.DRAINED): Pausing,
+    (Pausing, GateEvent.PAUSED): Flushing,
+    (Flushing, GateEvent.FLUSHED): Closing,
+    (Closing, GateEvent.EVALUATOR_FREE): AtGate,
+    (AtGate, GateEvent.GATE_OPENED): Training,
+    (AtGate, GateEvent.LIMIT_REACHED): HandingOver,
+    (AtGate, GateEvent.JOB_DONE): Finishing,
+    (HandingOver, GateEvent.HANDED_OVER): Left,
+}

@@ -1,0 +1,344 @@
+"""Coordinate a run of several phases, one strategy after another.
+
+Until a switch is committed the rules of the phase that ends hold, from then on those of the next: a
+lockstep phase is left when all workers have said where they stand, a phase with servers when all
+workers have taken what the servers hold. What a phase leaves to the next is one `PhaseEnd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from typing_extensions import override
+
+from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.failure_policy import ProcessFacts, Verdict, find_losses
+from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.state_machine import StateMachine
+from phalanx.control.switch.attendance import Attendance
+from phalanx.control.switch.phase_controller import PhaseController
+from phalanx.control.switch.phases import LockstepPhase, PhaseRun, ServedPhase
+from phalanx.control.switch.record import SwitchRecord
+from phalanx.control.switch.sequence import (
+    PhaseSequence,
+    PhaseStart,
+    served_by,
+    served_strategies,
+)
+from phalanx.control.switch.states import (
+    TRANSITIONS,
+    Committed,
+    Ending,
+    Gathering,
+    HandedOn,
+    InPhase,
+    Leaving,
+    SwitchEvent,
+    SwitchState,
+)
+from phalanx.control.switch.transition import PhaseTransition
+from phalanx.control.synchronous import SynchronousCoordinator
+from phalanx.records import events
+from phalanx.records.position import Position
+from phalanx.records.summary import ServingSummary
+from phalanx.spec.job import JobSpec
+from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
+from phalanx.spec.switch import SwitchSpec
+from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver
+from phalanx.wire.phases import Begin, Begun, Idle, Keep, Window
+from phalanx.wire.serving import Finish, WorkDone
+
+
+class SwitchCoordinator(Coordinator):
+    """Coordinate a run under `switch`.
+
+    Args:
+        job: What is to be done.
+        api: Acts.
+        position: Where to begin.
+        resumed: Whether that is taken from a checkpoint.
+        group: Number of the first group of workers.
+        record: Of the coordinator before, whose processes these ones follow.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        api: ControllerApi,
+        position: Position,
+        *,
+        resumed: bool = False,
+        group: int = 0,
+        record: SwitchRecord | None = None,
+    ) -> None:
+        assert isinstance(job.strategy, SwitchSpec)
+        self._job = job
+        self._switch = job.strategy
+        self._api = api
+        self._machine = StateMachine[SwitchState](Gathering(), TRANSITIONS)
+        self._start = PhaseStart(
+            position.phase, position.phase, position, checkpoint="newest" if resumed else ""
+        )
+        self._record = record or SwitchRecord(api, job.workers)
+        self._controller: PhaseController | None = None
+        self._between = SynchronousCoordinator(job, api)  # judges when no phase does
+        self._attendance = Attendance(group=group)
+        self.switches = self._record.switches
+        self.times = {}
+
+    @property
+    def state(self) -> SwitchState:
+        """The current state."""
+        return self._machine.state
+
+    @property
+    @override
+    def serving(self) -> ServingSummary | None:
+        served = self._record.last_served
+        return served.serving if served is not None else None
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        served = served_strategies(self._switch)
+        servers = max((one.servers for one in served if one.servers != "colocated"), default=0)
+        return [
+            *(Process("server", rank) for rank in range(servers)),
+            *(Process("worker", rank) for rank in range(self._job.workers)),
+            *([Process("evaluator", 0)] if served else []),
+        ]
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        match message:
+            case Idle():
+                self._take_idle(process, message)
+            case Begun():
+                pause_s = self._record.worker_began(process, message.pause_s)
+                if pause_s is not None:
+                    self._decider.note_pause(pause_s)
+            case _:
+                self._take_in_phase(process, message)
+        self._advance()
+
+    @override
+    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+        phase = self._phase
+        if phase is not None and phase.replaces_losses:
+            if self._start.phase == LOOSENED:
+                self._request(self._decider.compare_workers())
+            return phase.coordinator.judge(processes)
+        is_lockstep = phase is not None and not phase.has_servers
+        lockstep = phase.coordinator if phase is not None and is_lockstep else self._between
+        workers = [facts for facts in processes if facts.process.startswith("worker-")]
+        others = [facts for facts in processes if not facts.process.startswith("worker-")]
+        verdict = lockstep.judge(workers)
+        if verdict.failure is not None:
+            return verdict
+        if verdict.finished:
+            return Verdict(finished=all(facts.exit_code is not None for facts in others))
+        # Servers and the evaluator have nothing to do in a lockstep phase, but will be needed.
+        needed = [facts for facts in others if not facts.done]
+        losses = find_losses(needed, self._job.deadlines, retry_start=True)
+        allowed = max((one.max_failures for one in served_strategies(self._switch)), default=0)
+        return losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
+
+    @override
+    def left(self, process: str) -> None:
+        current = self._phase
+        for phase in self._attendance.lose(process):
+            if phase is not current:
+                # It was still ending an earlier phase; what it was writing there is lost.
+                phase.left(process)
+        if current is None or not current.has_servers:
+            return
+        current.left(process)
+        if process.startswith("worker-") and current.replaces_losses:
+            self._rescue_snapshot()
+        self._advance()
+
+    @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        return ()
+
+    @override
+    def outcome(self) -> Outcome:
+        assert self._phase is not None
+        last = self._phase.coordinator
+        outcome = last.outcome()
+        self.times = self._record.total_times(last.times)
+        return msgspec.structs.replace(outcome, startup_s=self._record.startup_s or 0.0)
+
+    @property
+    def _phase(self) -> PhaseRun | None:
+        """The current phase, if there is one."""
+        state = self.state
+        return None if isinstance(state, Gathering | HandedOn) else state.phase
+
+    @property
+    def _decider(self) -> PhaseController:
+        assert self._controller is not None, "no process has reported"
+        return self._controller
+
+    @property
+    def _sequence(self) -> PhaseSequence:
+        return self._decider.sequence
+
+    def _advance(self) -> None:
+        """Make every transition that is due; no other method but `_request` changes the state."""
+        while self._make_transition():
+            pass
+
+    def _make_transition(self) -> bool:
+        match self.state:
+            case Gathering():
+                if len(self._attendance.idle) < len(self.processes()):
+                    return False
+                self._begin(SwitchEvent.ALL_IDLE)
+            case (InPhase(phase) | Leaving(phase)) as state:
+                if phase.is_job_done:
+                    self._machine.advance(SwitchEvent.JOB_DONE, Ending(phase))
+                    self._dismiss_idle()
+                elif phase.is_committed:
+                    transition = state.transition if isinstance(state, Leaving) else None
+                    self._machine.advance(SwitchEvent.HANDED_OVER, Committed(phase, transition))
+                elif (end := phase.end) is not None:
+                    self._follow(end, state.transition if isinstance(state, Leaving) else None)
+                else:
+                    return False
+            case Committed(phase, transition) if (end := phase.end) is not None:
+                self._follow(end, transition)
+            case _:
+                return False
+        return True
+
+    def _take_idle(self, process: str, message: Idle) -> None:
+        self._attendance.came(process)
+        if self._controller is None:
+            samples = message.num_samples
+            self._controller = PhaseController(self._job, self._api, num_samples=samples)
+        phase = self._phase
+        if isinstance(self.state, Ending | HandedOn):
+            self._dismiss_idle()
+        elif phase is not None and phase.replaces_losses and self._is_in(process, phase):
+            # It takes the place of a lost one.
+            self._send_begin(process, phase, newcomer=True)
+
+    @staticmethod
+    def _is_in(process: str, phase: PhaseRun) -> bool:
+        return process in (one.name for one in phase.coordinator.processes())
+
+    def _take_in_phase(self, process: str, message: FromWorker) -> None:
+        phase = self._attendance.phase_of(process)
+        if phase is None:
+            # A process without a phase only says goodbye; or it was replaced, and speaks late.
+            if isinstance(message, Done) and isinstance(self.state, HandedOn):
+                self._record.process_ended(process, message.times)
+            return
+        phase.take(process, message)
+        match message:
+            case Window():
+                self._request(self._decider.take_window(message))
+            case WorkDone():
+                self._request(self._decider.take_work(message))
+            case PhaseOver():
+                self._attendance.ends(process)
+                if isinstance(self.state, Ending):
+                    self._dismiss_idle()
+
+    def _request(self, transition: PhaseTransition | None) -> None:
+        """Have the current phase left, unless it is being left already."""
+        state = self.state
+        if transition is None or not isinstance(state, InPhase):
+            return
+        leaving = Leaving(state.phase, transition)
+        self._machine.advance(SwitchEvent.TRANSITION_REQUESTED, leaving)
+        self._api.record(events.Decision(what=transition.description, reason=transition.cause))
+        state.phase.leave(transition)
+
+    def _follow(self, end: PhaseEnd, transition: PhaseTransition | None) -> None:
+        """Let the next phase begin with what this one leaves."""
+        sequence, before = self._sequence, self._start
+        self._start = sequence.following(before, end, transition)
+        self._record.announce(sequence.event(before, end, transition, self._start))
+        if self._switch.handover == "restart":
+            self._hand_on()
+        else:
+            self._begin(SwitchEvent.PHASE_OVER)
+
+    def _hand_on(self) -> None:
+        """Have new processes take over from the checkpoint at the boundary."""
+        position = msgspec.structs.replace(self._start.position, phase=self._start.home)
+        self._record.processes_leave()
+        self._machine.advance(SwitchEvent.PHASE_OVER_RESTART, HandedOn())
+        self.successor = SwitchCoordinator(
+            self._job,
+            self._api,
+            position,
+            resumed=True,
+            group=self._attendance.group + 1,
+            record=self._record,
+        )
+        for process in self.processes():
+            self._api.send(process.name, Finish())
+
+    def _begin(self, event: SwitchEvent) -> None:
+        """Let all processes of a phase take it up."""
+        self._record.phase_begins()
+        names = [process.name for process in self.processes()]
+        phase = self._make_phase({name: self._api.identity(name).incarnation for name in names})
+        self._machine.advance(event, InPhase(phase))
+        for process in phase.coordinator.processes():
+            if process.name not in self._attendance.missing:
+                self._send_begin(process.name, phase)
+
+    def _make_phase(self, incarnations: Mapping[str, int]) -> PhaseRun:
+        start, sequence = self._start, self._sequence
+        position = msgspec.structs.replace(start.position, phase=start.home)
+        job = phase_job(self._job, start.phase, start.shares)
+        if served_by(strategy_of(self._job, start.phase)) is None:
+            self._attendance.regroup(incarnations)
+            self._decider.enter_lockstep(start.home, sequence.automatic_next(start.home))
+            return LockstepPhase(job, self._api, position)
+        bound = PhaseBound(sequence.limit(start.home), sequence.goes_to_memory(start.home))
+        phase = ServedPhase(job, self._api, position, bound=bound, incarnations=incarnations)
+        self._record.last_served = phase.coordinator
+        self._decider.enter_serving(position, watched=sequence.is_watched(start))
+        return phase
+
+    def _send_begin(self, process: str, phase: PhaseRun, *, newcomer: bool = False) -> None:
+        start = self._start
+        from_file = newcomer or process.startswith("server-") or start.follows_servers
+        checkpoint = start.checkpoint
+        if phase.has_servers and not checkpoint and from_file:
+            checkpoint = start.snapshot
+        self._attendance.begins(process, phase)
+        self._api.send(
+            process,
+            Begin(
+                phase=start.phase,
+                position=msgspec.json.encode(phase.position),
+                stop=self._sequence.limit(start.home),
+                group=self._attendance.group,
+                checkpoint=checkpoint,
+                newcomer=newcomer,
+                save=start.save,
+                statistics=start.statistics,
+                shares=start.shares,
+            ),
+        )
+
+    def _rescue_snapshot(self) -> None:
+        """Have the state at the switch written: a successor needs it, and the chief may be lost."""
+        workers = [f"worker-{rank}" for rank in range(self._job.workers)]
+        holder = next((one for one in workers if one not in self._attendance.missing), None)
+        start = self._start
+        if holder is not None and start.snapshot and not start.follows_servers:
+            at = msgspec.json.encode(start.position)
+            self._api.send(holder, Keep(snapshot=start.snapshot, position=at))
+
+    def _dismiss_idle(self) -> None:
+        """Dismiss processes that wait for another phase: there is none."""
+        for process in self._attendance.idle:
+            self._api.send(process, Finish())
+        self._attendance.idle.clear()

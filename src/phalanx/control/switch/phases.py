@@ -1,0 +1,194 @@
+"""Run one phase of a switch: ask its coordinator to leave, and take one `PhaseEnd` from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import msgspec
+from typing_extensions import override
+
+from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd
+from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
+from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.switch.transition import PhaseTransition
+from phalanx.control.synchronous import SynchronousCoordinator
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.wire.messages import Done, FromWorker, PhaseOver
+from phalanx.wire.phases import Turn
+
+
+class PhaseRun(ABC):
+    """One phase while it lasts.
+
+    Attributes:
+        coordinator: Of its strategy.
+        position: Where the run stands, as far as it is known.
+        has_servers: Whether parameters live on servers.
+    """
+
+    coordinator: Coordinator
+    position: Position
+    has_servers: bool
+
+    @property
+    @abstractmethod
+    def is_committed(self) -> bool:
+        """Whether the rules of the next phase hold, though processes have not left this one."""
+
+    @property
+    def replaces_losses(self) -> bool:
+        """Whether lost processes come back into the phase; otherwise a lost worker ends the run."""
+        return self.has_servers and not self.is_committed
+
+    @property
+    @abstractmethod
+    def is_job_done(self) -> bool:
+        """Whether the job ended with this phase."""
+
+    @property
+    @abstractmethod
+    def end(self) -> PhaseEnd | None:
+        """What the phase leaves to the next; None: processes are still in it."""
+
+    @abstractmethod
+    def leave(self, transition: PhaseTransition) -> None:
+        """End the phase early."""
+
+    @abstractmethod
+    def take(self, process: str, message: FromWorker) -> None:
+        """Take a message of a process that is in this phase."""
+
+    @abstractmethod
+    def left(self, process: str) -> None:
+        """Note that a process is lost, whether or not it was in this phase."""
+
+
+class LockstepPhase(PhaseRun):
+    """A phase whose workers need each other in every step.
+
+    Args:
+        job: The job as the phase sees it.
+        api: Acts.
+        position: Where it begins.
+    """
+
+    has_servers = False
+
+    def __init__(self, job: JobSpec, api: ControllerApi, position: Position) -> None:
+        self.coordinator = SynchronousCoordinator(job, api)
+        self.position = position
+        self._api = api
+        self._over: dict[str, PhaseOver] = {}
+        self._is_job_done = False
+
+    @property
+    @override
+    def is_committed(self) -> bool:
+        return False  # until all have left it: that is its end
+
+    @property
+    @override
+    def is_job_done(self) -> bool:
+        return self._is_job_done
+
+    @property
+    @override
+    def end(self) -> PhaseEnd | None:
+        """Put the chief's position and the sums of all workers together, once all have left."""
+        workers = [one.name for one in self.coordinator.processes()]
+        if not all(one in self._over for one in workers):
+            return None
+        reports = [self._over[one] for one in workers]
+        positions = [msgspec.json.decode(one.position, type=Position) for one in reports]
+        position = positions[0]
+        position.epoch_loss_sum = sum(one.epoch_loss_sum for one in positions)
+        position.epoch_correct = sum(one.epoch_correct for one in positions)
+        return PhaseEnd(position, statistics=b"", snapshot=reports[0].snapshot, is_unsaved=False)
+
+    @override
+    def leave(self, transition: PhaseTransition) -> None:
+        self._api.send("worker-0", Turn(stay=transition.kind == "reshare"))
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        if isinstance(message, PhaseOver):
+            self._over[process] = message
+            return
+        self.coordinator.take(process, message)
+        self._is_job_done |= isinstance(message, Done) and process == "worker-0"
+
+    @override
+    def left(self, process: str) -> None:
+        """Do nothing: a lost worker ends the run, and other processes are not in the phase."""
+
+
+class ServedPhase(PhaseRun):
+    """A phase with parameter servers.
+
+    Args:
+        job: The job as the phase sees it.
+        api: Acts.
+        position: Where it begins; moved on by the coordinator.
+        bound: Where it ends by plan.
+        incarnations: Of processes that were replaced before it began.
+    """
+
+    has_servers = True
+
+    def __init__(
+        self,
+        job: JobSpec,
+        api: ControllerApi,
+        position: Position,
+        *,
+        bound: PhaseBound,
+        incarnations: Mapping[str, int],
+    ) -> None:
+        self.coordinator = self._servers = ParameterServerCoordinator(
+            job, api, position, bound=bound, incarnations=incarnations
+        )
+        self.position = position
+        self._gone: set[str] = set()
+
+    @property
+    @override
+    def is_committed(self) -> bool:
+        return self._servers.end is not None
+
+    @property
+    @override
+    def is_job_done(self) -> bool:
+        return self._servers.is_job_done
+
+    @property
+    @override
+    def end(self) -> PhaseEnd | None:
+        end = self._servers.end
+        if end is None:
+            return None
+        awaited = [one for one in self._servers.processes() if one.role == "worker"]
+        if end.snapshot:
+            # The next phase begins from what the evaluator wrote, maybe on the same servers.
+            awaited = list(self._servers.processes())
+        return end if all(one.name in self._gone for one in awaited) else None
+
+    @override
+    def leave(self, transition: PhaseTransition) -> None:
+        self._servers.leave(discard=transition.kind == "rollback")
+
+    @override
+    def take(self, process: str, message: FromWorker) -> None:
+        if isinstance(message, PhaseOver):
+            self._gone.add(process)
+        self._servers.take(process, message)
+
+    @override
+    def left(self, process: str) -> None:
+        # Before the commitment its successor comes back into the phase; after it nothing does.
+        if self.is_committed:
+            self._gone.add(process)
+        else:
+            self._gone.discard(process)
+        self._servers.left(process)

@@ -1,0 +1,176 @@
+"""Decide which phase follows which, and what it begins with. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from phalanx.control.coordinator import PhaseEnd
+from phalanx.control.switch.boundaries import boundary, describe_moment
+from phalanx.control.switch.transition import PhaseTransition
+from phalanx.records.events import Switched
+from phalanx.records.position import Position
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.phases import LOOSENED, strategy_of
+from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
+from phalanx.wire.phases import CARRIED, Limit
+
+
+@dataclass(frozen=True)
+class PhaseStart:
+    """What a phase begins with.
+
+    Attributes:
+        phase: Its number in the job; `LOOSENED` for the looser strategy.
+        home: The planned phase that it belongs to.
+        position: Where the run stands; its own phase is still that before.
+        checkpoint: Take up this one instead of what is in memory; empty: go on from memory.
+        snapshot: Checkpoint of the last switch, for processes that hold nothing in memory.
+        statistics: Batch-norm statistics to go on from; empty: each worker's own.
+        save: Whether the chief writes the state that it begins with.
+        shares: Relative share of the global batch per worker; empty: as the job says.
+        follows_servers: Whether the phase before had servers.
+        rollback_to: Where the run stood at the last planned switch.
+    """
+
+    phase: int
+    home: int
+    position: Position
+    checkpoint: str = ""
+    snapshot: str = ""
+    statistics: bytes = b""
+    save: bool = False
+    shares: tuple[float, ...] = ()
+    follows_servers: bool = False
+    rollback_to: Position | None = None
+
+
+class PhaseSequence:
+    """Know the planned phases of a job.
+
+    Args:
+        job: One that switches.
+        num_samples: Training samples of an epoch.
+    """
+
+    def __init__(self, job: JobSpec, *, num_samples: int) -> None:
+        assert isinstance(job.strategy, SwitchSpec)
+        self._job = job
+        self._switch = job.strategy
+        self._num_samples = num_samples
+
+    def limit(self, home: int) -> Limit | None:
+        """Say where a phase ends by plan; None: with the job, or decided on the way."""
+        following = self._after(home)
+        if following is None:
+            return None
+        return boundary(following, self._job, num_samples=self._num_samples)
+
+    def goes_to_memory(self, home: int) -> bool:
+        """Say whether the phase after a planned one goes on from what the workers hold."""
+        following = self._after(home)
+        serves = following is not None and served_by(following.strategy) is not None
+        return self._switch.handover == "live" and not serves
+
+    def automatic_next(self, home: int) -> PhaseStrategy | None:
+        """Name the strategy that an automatic switch leads to, if one is planned."""
+        following = self._after(home)
+        return following.strategy if following is not None and following.at == "auto" else None
+
+    def is_watched(self, start: PhaseStart) -> bool:
+        """Say whether a phase was begun by an automatic switch that can be undone."""
+        automatic = start.phase > 0 and self._switch.resolved[start.phase].at == "auto"
+        return automatic and start.rollback_to is not None
+
+    def following(
+        self, start: PhaseStart, end: PhaseEnd, transition: PhaseTransition | None
+    ) -> PhaseStart:
+        """Say what the next phase begins with.
+
+        Args:
+            start: What the phase that ends began with.
+            end: What it leaves.
+            transition: Why it ends early; None: it ends by plan.
+        """
+        transition = self._without_planned(start, end, transition)
+        position, home = msgspec.structs.replace(end.position), start.home
+        was_loose = start.phase == LOOSENED
+        shares = () if was_loose else start.shares
+        if transition is not None and transition.shares:
+            shares = transition.shares
+        following = replace(
+            start,
+            checkpoint="",
+            snapshot=end.snapshot or start.snapshot,
+            statistics=end.statistics,
+            save=end.is_unsaved,
+            shares=shares,
+            follows_servers=served_by(strategy_of(self._job, start.phase)) is not None,
+        )
+        match transition.kind if transition is not None else "next":
+            case "next":
+                home, back = home + 1, msgspec.structs.replace(position)
+                following = replace(following, home=home, phase=home, rollback_to=back)
+            case "rollback":
+                assert start.rollback_to is not None
+                position, home = msgspec.structs.replace(start.rollback_to), home - 1
+                checkpoint = following.snapshot
+                following = replace(following, home=home, phase=home, checkpoint=checkpoint)
+            case "loosen":
+                following = replace(following, phase=LOOSENED)
+            case "return" | "reshare":
+                following = replace(following, phase=home)
+        position.phase_begin = position.samples
+        return replace(following, position=position)
+
+    def event(
+        self,
+        start: PhaseStart,
+        end: PhaseEnd,
+        transition: PhaseTransition | None,
+        following: PhaseStart,
+    ) -> Switched:
+        """Describe a switch for the records; its pause is not known yet."""
+        transition = self._without_planned(start, end, transition)
+        moment = describe_moment(self._switch.resolved[following.home])
+        return Switched(
+            phase=following.phase,
+            before=strategy_of(self._job, start.phase).name,
+            after=strategy_of(self._job, following.phase).name,
+            cause=transition.cause if transition is not None else moment,
+            epoch=following.position.epoch,
+            samples=following.position.samples,
+            pause_s=0.0,
+            carried=list(CARRIED),
+            handover=self._switch.handover,
+        )
+
+    def _after(self, home: int) -> PhaseSpec | None:
+        phases = self._switch.resolved
+        return phases[home + 1] if home + 1 < len(phases) else None
+
+    def _without_planned(
+        self, start: PhaseStart, end: PhaseEnd, transition: PhaseTransition | None
+    ) -> PhaseTransition | None:
+        """Drop a transition if the phase ended where it would have by plan: that comes first."""
+        if transition is None or transition.kind == "rollback":
+            return transition
+        limit = self.limit(start.home)
+        step = -(-end.position.epoch_samples // self._job.global_batch)
+        here = (end.position.epoch, step)
+        return None if limit is not None and here >= (limit.epoch, limit.step) else transition
+
+
+def served_by(strategy: PhaseStrategy) -> ParameterServerSpec | None:
+    """Give the settings of a strategy with servers; None: it has none."""
+    return strategy if isinstance(strategy, ParameterServerSpec) else None
+
+
+def served_strategies(switch: SwitchSpec) -> list[ParameterServerSpec]:
+    """List all strategies with servers that a run may come to."""
+    strategies = [phase.strategy for phase in switch.resolved]
+    if switch.straggler is not None:
+        strategies.append(switch.straggler.loosen_to)
+    return [one for one in map(served_by, strategies) if one is not None]

@@ -1,0 +1,160 @@
+"""Uploads and downloads of a run's files on the controller's machine, without sockets.
+
+An upload grows in a temporary file beside the one that it will replace. A file that is read stays
+open, so its reader gets all of it even if it is replaced or deleted meanwhile. Every operation may
+be repeated, because clients repeat what was not answered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from phalanx.errors import StoreError
+from phalanx.store.atomic import Replacement, link_atomically
+from phalanx.store.messages import CHUNK_BYTES, FileList
+
+FOLDERS = ("checkpoints", "servers")
+# Names come from the network: no other folder, no path upwards, no hidden file.
+_NAME = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
+# Commits that are remembered, in case their answers are lost and they are repeated.
+_NUM_REMEMBERED = 256
+_FORGOTTEN = "the store has given up this transfer: nothing of it had arrived for long"
+
+TransferId = tuple[str, int]
+"""The owner's public key, and the number that it chose."""
+
+
+@dataclass
+class _Uploading:
+    name: str
+    replacement: Replacement
+    end: int = 0
+    touched: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class _Reading:
+    file: BinaryIO
+    touched: float = field(default_factory=time.monotonic)
+
+
+class FileTransfers:
+    """Keep the open transfers of one run directory; used from one thread.
+
+    Every method raises `StoreError` with a reason for people if it cannot do its work.
+
+    Args:
+        root: The run directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._uploads: dict[TransferId, _Uploading] = {}
+        self._downloads: dict[TransferId, _Reading] = {}
+        self._committed: deque[TransferId] = deque(maxlen=_NUM_REMEMBERED)
+
+    def begin(self, transfer: TransferId, name: str) -> int:
+        """Begin an upload; return how much of it has arrived, in case it had begun before."""
+        upload = self._uploads.get(transfer)
+        if upload is None:
+            path = self._path(name)
+            try:
+                path.parent.mkdir(exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"cannot write {path}: {error.strerror}") from error
+            upload = self._uploads[transfer] = _Uploading(name, Replacement(path))
+        return upload.end
+
+    def append(self, transfer: TransferId, offset: int, content: memoryview) -> int:
+        """Append a chunk if it is the next one; return how much has arrived without a gap."""
+        upload = self._uploads.get(transfer)
+        if upload is None:
+            raise StoreError(_FORGOTTEN)
+        upload.touched = time.monotonic()
+        # A chunk before the end was repeated; one after it overtook a lost one, and will be.
+        if offset == upload.end:
+            upload.replacement.write(content)
+            upload.end += len(content)
+        return upload.end
+
+    def commit(self, transfer: TransferId, size: int) -> None:
+        """Replace the old file by an upload that is complete."""
+        if transfer in self._committed:
+            return
+        upload = self._uploads.get(transfer)
+        if upload is None or upload.end != size:
+            arrived = upload.end if upload is not None else 0
+            raise StoreError(f"only {arrived} of the file's {size} bytes have reached the store")
+        upload.replacement.commit()
+        del self._uploads[transfer]
+        self._committed.append(transfer)
+
+    def open(self, transfer: TransferId, name: str) -> int:
+        """Hold a file open for reading; return its size."""
+        reading = self._downloads.get(transfer)
+        if reading is None:
+            path = self._path(name)
+            try:
+                reading = self._downloads[transfer] = _Reading(path.open("rb"))
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        return os.fstat(reading.file.fileno()).st_size
+
+    def read(self, transfer: TransferId, offset: int, length: int) -> bytes:
+        """Read bytes of an open file, one chunk at most."""
+        reading = self._downloads.get(transfer)
+        if reading is None:
+            raise StoreError(_FORGOTTEN)
+        reading.touched = time.monotonic()
+        return os.pread(reading.file.fileno(), min(length, CHUNK_BYTES), offset)
+
+    def close(self, transfer: TransferId) -> None:
+        """Forget a transfer; an upload that is not committed leaves nothing."""
+        upload = self._uploads.pop(transfer, None)
+        if upload is not None:
+            upload.replacement.abandon()
+        reading = self._downloads.pop(transfer, None)
+        if reading is not None:
+            reading.file.close()
+
+    def close_unless(self, is_live: Callable[[str, float], bool]) -> None:
+        """Forget every transfer that is not live, judged by its owner and its idle seconds."""
+        now = time.monotonic()
+        touched = {key: one.touched for key, one in self._uploads.items()}
+        touched |= {key: one.touched for key, one in self._downloads.items()}
+        for transfer, at in touched.items():
+            if not is_live(transfer[0], now - at):
+                self.close(transfer)
+
+    def list_files(self, number: int, folder: str) -> FileList:
+        """List the complete and the incoming files of a folder."""
+        if folder not in FOLDERS:
+            raise StoreError(f"the store has no folder '{folder}'")
+        there = (f"{folder}/{path.name}" for path in (self._root / folder).glob("*.safetensors"))
+        incoming = (one.name for one in self._uploads.values())
+        return FileList(
+            number,
+            names=tuple(sorted(name for name in there if _NAME.fullmatch(name))),
+            incoming=tuple(name for name in incoming if name.startswith(f"{folder}/")),
+        )
+
+    def link(self, name: str, other: str) -> None:
+        """Keep a file under a second name."""
+        link_atomically(self._path(name), self._path(other))
+
+    def delete(self, names: tuple[str, ...]) -> None:
+        """Delete files, as far as they exist."""
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise StoreError(f"'{name}' is not the name of a file in the store")
+        return self._root / name

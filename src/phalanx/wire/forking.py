@@ -1,0 +1,177 @@
+"""What a launcher and a fork server say to each other: one connection per process to fork.
+
+The launcher sends a `ForkRequest` with the descriptors of the three standard streams; the fork
+server answers with the process id and a pidfd, or with a refusal, and later with the exit code.
+A connection lives as long as the launcher and the process both do: its end means that the launcher
+is gone. Only the standard library is imported, because a fork server counts what its imports start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Set by the worker from its spec, whatever the launcher's environment says."""
+# Libraries below a worker read these once, when they are loaded: a fork cannot change them later.
+_READ_AT_LOAD = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "DNNL_", "ONEDNN_"),
+    *("TORCH", "PYTORCH_", "ATEN_", "GLOO_", "NCCL_", "CUDA_", "HIP_", "TF_", "NPY_", "NUMPY_"),
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_"),
+)
+# Replaced after the fork, or set by scikit-learn and torch themselves while they are imported.
+_EXEMPT = (
+    *(*THREAD_VARIABLES, "PYTHONPATH"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+)
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_PACKAGES = ("phalanx", "torch", "numpy")
+_LENGTH = struct.Struct("!I")
+_PEER = struct.Struct("3i")
+_MAX_BYTES = 16 << 20
+NUM_STREAMS = 3
+
+
+@dataclass(frozen=True)
+class ForkRequest:
+    """The process that a fork server is to start; standard streams travel beside it."""
+
+    module: str
+    """Run as `python -m` would."""
+    directory: str
+    environment: dict[str, str]
+    """All variables of the process; none of the fork server's own remain."""
+    cpus: list[int]
+    """The cores of the launcher, which a cold process would inherit."""
+    surroundings: dict[str, Any]
+    """Of the launcher; a fork server that has others refuses."""
+
+
+def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Collect everything that a cold process inherits or loads and a fork cannot change.
+
+    Args:
+        environment: The variables that the process is to have.
+    """
+    return {
+        "interpreter": [os.path.realpath(sys.executable), sys.prefix, sys.version],
+        "packages": _packages(),
+        "user": [os.getuid(), os.getgid(), *sorted(os.getgroups())],
+        "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES],
+        "cgroup": Path("/proc/self/cgroup").read_text(),
+        "umask": _umask(),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "limits": {
+            name: list(resource.getrlimit(getattr(resource, name)))
+            for name in dir(resource)
+            if name.startswith("RLIMIT_")
+        },
+        "variables": {
+            name: value
+            for name, value in sorted(environment.items())
+            if name.startswith(_READ_AT_LOAD) and name not in _EXEMPT
+        },
+    }
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """Name the first part in which two surroundings differ; None: they are the same."""
+    for name in ours:
+        if ours[name] != theirs.get(name):
+            return name
+    return None
+
+
+@cache
+def _packages() -> list[str | None]:
+    """Where the packages that a fork server has loaded come from; found, never imported."""
+    specs = [find_spec(name) for name in _PACKAGES]
+    return [spec.origin if spec is not None else None for spec in specs]
+
+
+def _umask() -> str:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((line for line in lines if line.startswith("Umask:")), "")
+
+
+def to_socket_name(address: str) -> str:
+    """Turn an address such as @phalanx-1f… into a name without a file (Linux only)."""
+    return "\0" + address.removeprefix("@")
+
+
+def peer_user(connection: socket.socket) -> int:
+    """Return the user at the other end, as the system knows it."""
+    size = _PEER.size
+    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)
+
+
+def send_request(
+    connection: socket.socket, request: ForkRequest, descriptors: Sequence[int]
+) -> None:
+    """Send a request with its standard streams."""
+    _send(connection, asdict(request), descriptors)
+
+
+def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]] | None:
+    """Read a request and its standard streams; None: the launcher is gone."""
+    received = receive(connection, NUM_STREAMS)
+    if received is None:
+        return None
+    message, descriptors = received
+    return ForkRequest(**message), descriptors
+
+
+def send(
+    connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()
+) -> None:
+    """Send one message."""
+    _send(connection, message, descriptors)
+
+
+def _send(
+    connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]
+) -> None:
+    content = json.dumps(message).encode()
+    data = _LENGTH.pack(len(content)) + content
+    # The descriptors travel with the first byte; the rest may need more than one call.
+    sent = socket.send_fds(connection, [data], list(descriptors))
+    connection.sendall(data[sent:])
+
+
+def receive(
+    connection: socket.socket, num_descriptors: int = 0
+) -> tuple[dict[str, Any], list[int]] | None:
+    """Read one message and the descriptors that came with it; None: the other end is closed.
+
+    Raises:
+        OSError: The connection broke, or the message is not one.
+    """
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, num_descriptors)
+    if not head:
+        return None
+    head += _read(connection, _LENGTH.size - len(head))
+    [length] = _LENGTH.unpack(head)
+    if length > _MAX_BYTES:
+        raise OSError(f"a message of {length} bytes is none of ours")
+    return json.loads(_read(connection, length)), descriptors
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        part = connection.recv(count - len(content))
+        if not part:
+            raise ConnectionResetError("the connection ended within a message")
+        content += part
+    return content

@@ -1,0 +1,96 @@
+"""The whole state of a run as named tensors, and back: what a checkpoint holds.
+
+Parameters, statistics and optimiser state come from the replica, residuals and the like from the
+strategy, and the sums of the epoch in progress from every worker. Random state is not among them:
+sample order, augmentation and dropout are functions of seed, epoch, step and rank.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from phalanx.comm.base import Collective
+from phalanx.engine.replica import Replica
+from phalanx.records.position import Position
+from phalanx.worker.checkpoint.checkpoints import Checkpoints
+from phalanx.worker.learner import Learner, Stepper
+from phalanx.worker.tally import Tally
+
+REPLICA, OPTIMIZER = "replica.", "replica.optimizer/"
+"""What the names of the replica's tensors begin with, and those of its optimiser's."""
+_STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
+
+
+def collect_state(
+    replica: Learner, strategy: Stepper, collective: Collective, tally: Tally
+) -> dict[str, torch.Tensor]:
+    """Collect all tensors of the state, live; every worker calls it together, after `settle`."""
+    sums = torch.tensor(
+        [tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples], dtype=torch.float64
+    )
+    state = {_SUMS: torch.stack(collective.all_gather(sums))}
+    state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}
+    state |= {_STRATEGY + name: tensor for name, tensor in strategy.export_state().items()}
+    return state
+
+
+def served_state(
+    replica: Learner, optimizer: dict[str, torch.Tensor], position: Position
+) -> dict[str, torch.Tensor]:
+    """Collect the state of a run whose parameters live on servers, named as `collect_state` does.
+
+    Args:
+        replica: Holds the parameters and statistics that were read from the servers.
+        optimizer: The optimiser state of all servers, joined.
+        position: Of the moment at which they were read.
+    """
+    sums = [position.epoch_loss_sum, position.epoch_correct, position.epoch_samples]
+    state = {_SUMS: torch.tensor([sums], dtype=torch.float64)}
+    state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}
+    state |= {OPTIMIZER + name: tensor for name, tensor in optimizer.items()}
+    return state
+
+
+def restore_state(
+    state: dict[str, torch.Tensor],
+    replica: Learner,
+    strategy: Stepper,
+    collective: Collective,
+    tally: Tally,
+) -> None:
+    """Load a collected state into a worker, even of a group of another size."""
+    replica.load_state(_named(REPLICA, state))
+    strategy.import_state(_named(_STRATEGY, state))
+    sums = state[_SUMS]
+    if len(sums) == collective.size:
+        own = sums[collective.rank]
+    else:
+        # The sums cannot be divided among other workers; their total is what counts.
+        own = sums.sum(0) if collective.rank == 0 else torch.zeros(3, dtype=torch.float64)
+    tally.epoch_loss_sum = own[0].item()
+    tally.epoch_correct = int(own[1].item())
+    tally.epoch_samples = int(own[2].item())
+
+
+def rescue_optimizer_state(
+    checkpoints: Checkpoints[torch.Tensor], name: str, replica: Replica, *, position: bytes
+) -> None:
+    """Write the optimiser state at the last switch now, unless the checkpoint exists.
+
+    Every worker holds it while servers train. The parameters have changed since: the file lacks
+    them, so it serves processes that get theirs from others, and nobody can roll back to it.
+    """
+    if checkpoints.has(name):
+        return
+    tensors = {
+        REPLICA + key: tensor for key, tensor in replica.state().items() if key != "parameters"
+    }
+    checkpoints.write_partial(name, position, tensors)
+
+
+def _named(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,240 @@
+"""Every ticket is completed exactly once, whatever workers do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
+from phalanx.protocol.rule import Rule
+from phalanx.spec.portions import Portions
+from phalanx.wire.serving import Completed
+from phalanx.wire.tickets import TicketPlan, Unit
+
+ASYNC = Rule()
+BSP = Rule(gather=None, fresh=True, barrier=True)
+SSP = Rule(lead=1)
+PLENTY = 10_000
+
+
+class Bench:
+    """A scheduler whose workers say what they want, and get it ticket by ticket."""
+
+    def __init__(self, plan: TicketPlan, *, static: bool, rule: Rule = ASYNC) -> None:
+        self.scheduler = BatchScheduler(plan, rule, static=static, now=0.0)
+
+    def take(self, worker: int, count: int, present: Collection[int]) -> list[int]:
+        """Tickets that a worker gets when it asks until it has so many, or there are none."""
+        taken: list[int] = []
+        while len(taken) < count:
+            self.scheduler.request(worker, count - len(taken))
+            given = [t for one in self.scheduler.assign(worker, present) for t in one.tickets]
+            if not given:
+                break
+            taken += given
+        self.scheduler.request(worker, 0)
+        return taken
+
+    def complete(self, worker: int, ticket: int) -> bool:
+        done = Completed(ticket, num_samples=1, loss_sum=0.0, num_correct=0)
+        return self.scheduler.complete(worker, [done], want=0, now=0.0) == [done]
+
+    def lose(self, worker: int, present: Collection[int] = ()) -> int:
+        return self.scheduler.lose(worker, present)[0]
+
+
+def test_numbering_runs_through_parts_steps_and_epochs() -> None:
+    plan = TicketPlan(num_parts=3, num_steps=4)
+    assert plan.unit(1) == Unit(epoch=0, step=0, part=0)
+    assert plan.unit(3) == Unit(epoch=0, step=0, part=2)
+    assert plan.unit(4) == Unit(epoch=0, step=1, part=0)
+    assert plan.first(1) == 13
+    assert plan.unit(plan.first(2, step=3)) == Unit(epoch=2, step=3, part=0)
+
+
+def test_static_parts_stay_with_their_worker() -> None:
+    bench = Bench(TicketPlan(num_parts=2, num_steps=3), static=True)
+    bench.scheduler.open(1, 7, {0, 1})
+    assert bench.take(1, 10, {0, 1}) == [2, 4, 6]
+    assert bench.take(1, 10, {0, 1}) == []
+    assert bench.take(0, 1, {0, 1}) == [1]
+
+
+def test_absent_workers_parts_are_anybodys() -> None:
+    bench = Bench(TicketPlan(num_parts=2, num_steps=2), static=True)
+    bench.scheduler.open(1, 5, {1})
+    assert bench.take(1, 10, {1}) == [2, 4, 1, 3]
+
+
+def test_a_lost_workers_tickets_come_first_and_its_late_word_does_not_count() -> None:
+    bench = Bench(TicketPlan(num_parts=2, num_steps=2), static=False)
+    bench.scheduler.open(1, 5, {0, 1})
+    assert bench.take(0, 2, {0, 1}) == [1, 2]
+    assert bench.complete(0, 1)
+    assert bench.lose(0, {1}) == 1
+    assert not bench.complete(0, 2)
+    assert bench.take(1, 3, {1}) == [2, 3, 4]
+    assert bench.complete(1, 2)
+    assert not bench.complete(1, 2)
+    assert not bench.scheduler.is_drained
+
+
+def test_the_gate_holds() -> None:
+    bench = Bench(TicketPlan(num_parts=1, num_steps=5), static=False)
+    bench.scheduler.open(1, 3, {0})
+    assert bench.take(0, 9, {0}) == [1, 2]
+    for ticket in (1, 2):
+        bench.complete(0, ticket)
+    assert bench.scheduler.is_drained
+    bench.scheduler.open(3, 6, {0})
+    assert bench.take(0, 9, {0}) == [3, 4, 5]
+
+
+def test_nothing_is_assigned_while_the_gate_is_closed() -> None:
+    bench = Bench(TicketPlan(num_parts=1, num_steps=2), static=False)
+    bench.scheduler.request(0, 1)
+    assert bench.scheduler.assign(0, {0}) == []
+    [first] = bench.scheduler.open(1, 3, {0})
+    assert first == BatchAssignment(0, (1,))
+    bench.scheduler.close()
+    assert bench.take(0, 1, {0}) == []
+
+
+def test_only_workers_that_others_wait_for_are_told_to_leave_when_idle() -> None:
+    plan = TicketPlan(num_parts=2, num_steps=1)
+    for rule, told in ((SSP, [BatchAssignment(1, ())]), (ASYNC, [])):
+        scheduler = BatchScheduler(plan, rule, static=False, now=0.0)
+        scheduler.open(1, 2, {0, 1})
+        scheduler.request(0, 1)
+        assert scheduler.assign(0, {0, 1}) == [BatchAssignment(0, (1,))]
+        scheduler.request(1, 1)
+        assert scheduler.assign(1, {0, 1}) == told
+
+
+def test_idle_workers_push_without_samples_when_a_round_is_stalled() -> None:
+    scheduler = BatchScheduler(TicketPlan(2, 1), BSP, static=True, now=0.0)
+    scheduler.open(1, 3, {0, 1})
+    scheduler.request(0, 2)
+    assert scheduler.assign(0, {0, 1}) == [BatchAssignment(0, (1,))]
+    done = Completed(1, num_samples=1, loss_sum=0.0, num_correct=0)
+    scheduler.complete(0, [done], want=2, now=5.0)
+    assert scheduler.even_out(5.5) == []
+    assert scheduler.even_out(6.5) == [BatchAssignment(0, (0,))]
+    assert scheduler.even_out(7.0) == [], "it has only just got its turn"
+
+
+@pytest.mark.parametrize(
+    ("rule", "in_rounds", "holds_back"),
+    [
+        (ASYNC, False, False),
+        (BSP, True, False),
+        (Rule(gather=None, spare=1, fresh=True, barrier=True), False, True),
+        (SSP, False, True),
+        (Rule(lead=1, lead_max=3), False, True),
+        (Rule(gather=2, fresh=True, barrier=True), False, True),
+        (Rule(gather=3, fresh=True, barrier=True), True, False),
+        (Rule(gather=2), False, False),
+    ],
+    ids=["async", "bsp", "backup", "ssp", "dssp", "k_sync", "k_sync of all", "k_async"],
+)
+def test_who_waits_for_whom_among_three_workers(
+    rule: Rule, in_rounds: bool, holds_back: bool
+) -> None:
+    assert (rule.in_rounds(3), rule.holds_back(3)) == (in_rounds, holds_back)
+
+
+@given(st.data(), st.booleans(), st.integers(1, 4), st.integers(1, 6))
+def test_exactly_once_over_random_histories(
+    data: st.DataObject, static: bool, num_parts: int, num_steps: int
+) -> None:
+    plan = TicketPlan(num_parts=num_parts, num_steps=num_steps)
+    bench = Bench(plan, static=static)
+    present = set(range(num_parts))
+    bench.scheduler.open(1, plan.first(1), present)
+    held: dict[int, list[int]] = {worker: [] for worker in present}
+    counted: Counter[int] = Counter()
+    for _ in range(200):
+        if bench.scheduler.is_drained:
+            break
+        worker = data.draw(st.sampled_from(sorted(held)))
+        act = data.draw(st.sampled_from(["take", "done", "lose"]))
+        if act == "take" and worker in present:
+            held[worker] += bench.take(worker, data.draw(st.integers(1, 3)), present)
+        elif act == "done" and held[worker]:
+            ticket = held[worker].pop()
+            counted[ticket] += bench.complete(worker, ticket)
+        elif act == "lose" and worker in present and len(present) > 1:
+            # It may still believe that it holds its tickets, as a frozen worker does.
+            present.discard(worker)
+            _, work = bench.scheduler.lose(worker, present)
+            for one in work:
+                held[one.worker] += one.tickets
+    for worker in sorted(present):
+        held[worker] += bench.take(worker, PLENTY, present)
+    for worker in sorted(present):
+        for ticket in held[worker]:
+            counted[ticket] += bench.complete(worker, ticket)
+    # Static parts of present workers are left to them.
+    if not static or len(present) == num_parts:
+        assert bench.scheduler.is_drained
+    assert all(count == 1 for count in counted.values() if count)
+    if bench.scheduler.is_drained:
+        assert sorted(ticket for ticket, count in counted.items() if count) == list(
+            range(1, plan.first(1))
+        )
+
+
+@given(data=st.data(), static=st.booleans())
+def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
+    data: st.DataObject, static: bool
+) -> None:
+    num_workers = data.draw(st.integers(1, 4))
+    plan = TicketPlan(num_parts=num_workers, num_steps=data.draw(st.integers(1, 6)))
+    epoch = data.draw(st.integers(0, 2))
+    first = data.draw(st.integers(0, plan.num_steps - 1))
+    bench = Bench(plan, static=static)
+    present = set(range(num_workers))
+    bench.scheduler.open(plan.first(epoch, first), plan.first(epoch + 1), present)
+    done: list[int] = []
+    handed_out = [plan.first(epoch, first) - 1]
+
+    def act(moves: list[tuple[int, int, bool]]) -> None:
+        """Workers take, and complete or lose what they hold."""
+        for worker, count, loses in moves:
+            taken = bench.take(worker, count, present)
+            handed_out.extend(taken)
+            if loses:
+                bench.lose(worker)
+            else:
+                done.extend(one for one in taken if bench.complete(worker, one))
+
+    workers = st.integers(0, num_workers - 1)
+    moves = st.lists(st.tuples(workers, st.integers(1, 5), st.booleans()), max_size=8)
+    before = data.draw(moves)
+    act(before)
+    begun = max(handed_out)
+    stop = bench.scheduler.shorten()
+    assert plan.unit(stop).part == 0
+    # The batch that holds the last ticket that anybody had is the last; without one, there is none.
+    assert 0 < stop - begun <= num_workers if before else stop == begun + 1
+    act(data.draw(moves))
+    for worker in present:
+        act([(worker, PLENTY, False)])
+    assert bench.scheduler.is_drained
+    assert sorted(done) == list(range(plan.first(epoch, first), stop))
+
+
+def test_parts_that_run_out_get_no_more_tickets() -> None:
+    portions = Portions(totals=(5, 2), rows=(2, 2), num_steps=3)
+    plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)
+    bench = Bench(plan, static=True)
+    bench.scheduler.open(plan.first(0), plan.first(1), {0, 1})
+    assert [plan.unit(t) for t in bench.take(1, 9, {0, 1})] == [Unit(0, 0, 1)]
+    steps = [plan.unit(ticket).step for ticket in bench.take(0, 9, {0, 1})]
+    assert steps == [0, 1, 2]
+    assert [plan.step_at(samples) for samples in (0, 4, 6, 7)] == [0, 1, 2, 3]
+    assert [samples for samples in range(8) if plan.begins_at(samples)] == [0, 4, 6, 7]
