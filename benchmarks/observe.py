@@ -44,8 +44,7 @@ from phalanx.spec.lockstep import SingleSpec
 from phalanx.spec.model import MlpSpec, MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import ObserveSpec
 from phalanx.spec.optimize import LossSpec, SgdSpec
-from phalanx.strategy.base import StepFacts
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import StepFacts, build_strategy
 from phalanx.wire.control import ControlClient, ControlServer
 from phalanx.wire.keys import KeyPair
 from phalanx.worker.steps import record_step

@@ -34,16 +34,16 @@ from rich.table import Table
 
 from emulated import emulated
 from phalanx import api
-from phalanx.cli.machines import known_inventory, order_of_plan
+from phalanx.cli.machines import known_inventory, request_of_plan
 from phalanx.cli.settings import cache_root, data_root
 from phalanx.launch.base import PoolRequest
 from phalanx.launch.placement import HostAssignment
-from phalanx.plan.facts import World
+from phalanx.plan.facts import ClusterModel
 from phalanx.plan.label import batches_label, machines_label, strategy_label
 from phalanx.plan.measured import measure_run
 from phalanx.plan.planfile import record_plan
 from phalanx.plan.predict import Prediction, predict
-from phalanx.plan.search import Findings, Option, Wish, search
+from phalanx.plan.search import Objective, Option, PlanSearchResult, search
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
@@ -102,8 +102,8 @@ class Prospect(NamedTuple):
     """What the planner says about a job."""
 
     job: JobSpec
-    findings: Findings
-    world: World
+    findings: PlanSearchResult
+    world: ClusterModel
 
     @property
     def options(self) -> Sequence[Option]:
@@ -158,7 +158,7 @@ class Bench:
             data_root=self.data,
             cache_root=cache_root(),
         )
-        return Prospect(job, search(job, world, Wish(accept="stale")), world)
+        return Prospect(job, search(job, world, Objective(accept="stale")), world)
 
     def run(self, prospect: Prospect, option: Option) -> float:
         """Carry a candidate out where the planner does not look; returns the time of a step."""
@@ -170,7 +170,7 @@ class Bench:
     def _carry_out(self, prospect: Prospect, option: Option, *, to: str) -> RunDir:
         findings = msgspec.structs.replace(prospect.findings, chosen=option)
         plan = record_plan(prospect.job, findings, prospect.world)
-        order = order_of_plan(plan, self.pool, self.pool_file, build_env=False)
+        order = request_of_plan(plan, self.pool, self.pool_file, build_env=False)
         return self._train(job_from_mapping(plan.job), order=order, to=to)
 
     def _train(self, job: JobSpec, *, order: PoolRequest, to: str = "") -> RunDir:

@@ -36,8 +36,7 @@ from phalanx.model.catalogue import build_model
 from phalanx.spec.lockstep import AllreduceSpec, SingleSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec, ResnetSpec
 from phalanx.spec.optimize import LossSpec, SgdSpec
-from phalanx.strategy.base import Strategy
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import Strategy, build_strategy
 
 WORKERS = 2
 WORKER_BATCH = 64

@@ -35,9 +35,9 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
-    from phalanx.plan.facts import World
+    from phalanx.plan.facts import ClusterModel
     from phalanx.plan.planfile import Plan
-    from phalanx.plan.search import Wish
+    from phalanx.plan.search import Objective
     from phalanx.pool.inventory import Inventory
     from phalanx.report.document import Document
     from phalanx.report.scope import Preference
@@ -206,7 +206,7 @@ def plan_job(
     job: JobSpec | dict[str, object],
     *,
     pool: Inventory | None = None,
-    wish: Wish | None = None,
+    objective: Objective | None = None,
     calibrate: Literal["auto", "never", "fresh"] = "auto",
     runs: Path = DEFAULT_RUNS,
     data_root: Path = DEFAULT_DATA,
@@ -218,7 +218,7 @@ def plan_job(
     Args:
         job: A job, or the mapping that a job file would hold.
         pool: The machines; None: this one, with one to as many workers as it has cores.
-        wish: The goal and its limits; None: as fast as possible.
+        objective: The goal and its limits; None: as fast as possible.
         calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
             runs; fresh: short runs in any case, and nothing else.
         runs: Where earlier runs are found; short ones go to `calibration` below it.
@@ -230,7 +230,7 @@ def plan_job(
         PlanError: Nothing is known, or nothing meets the limits.
     """
     from phalanx.plan.planfile import record_plan
-    from phalanx.plan.search import Wish, search
+    from phalanx.plan.search import Objective, search
 
     if isinstance(job, dict):
         job = job_from_mapping(job)
@@ -243,7 +243,7 @@ def plan_job(
         cache_root=cache_root,
         on_trial=on_trial,
     )
-    return record_plan(job, search(job, world, wish or Wish()), world)
+    return record_plan(job, search(job, world, objective or Objective()), world)
 
 
 def survey(
@@ -255,7 +255,7 @@ def survey(
     data_root: Path = DEFAULT_DATA,
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
-) -> World:
+) -> ClusterModel:
     """Put together what is known about a job and the machines; arguments as by `plan_job`.
 
     Raises:

@@ -21,11 +21,11 @@ from phalanx.launch.fork_server import warm_workers
 from phalanx.observe.cgroup import memory_limit
 from phalanx.plan.calibrate import calibrate as fit_runs
 from phalanx.plan.calibrate import read_runs
-from phalanx.plan.facts import World
-from phalanx.plan.gather import DataSizes, ThisMachine, is_enough, local_world, pool_world
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.gather import DataSizes, ThisMachine, is_enough, local_cluster, pool_cluster
 from phalanx.plan.machines import Reference, pool_cores, pool_links
 from phalanx.plan.measured import RunMeasures, measure_run
-from phalanx.plan.splitting import read_parts
+from phalanx.plan.split import read_parts
 from phalanx.plan.trials import look_job, trial_jobs, trial_steps
 from phalanx.pool.inventory import Inventory
 from phalanx.pool.probe import measure_this_machine
@@ -46,7 +46,7 @@ def survey(
     calibrate: Literal["auto", "never", "fresh"],
     runs: Path,
     run_trial: RunTrial,
-) -> World:
+) -> ClusterModel:
     """Put together what is known about a job and the machines.
 
     Args:
@@ -80,10 +80,10 @@ def survey(
     calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
     parts = read_parts([runs, runs / TRIALS], job)
     if pool is None:
-        return replace(local_world(job, sizes, calibration, here), parts=parts)
+        return replace(local_cluster(job, sizes, calibration, here), parts=parts)
     speed = measure_this_machine() if here.host in calibration.fits else None
     own = Reference(host=here.host, speed=speed) if speed is not None else None
-    return replace(pool_world(job, sizes, calibration, pool, own), parts=parts)
+    return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
 
 
 def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:

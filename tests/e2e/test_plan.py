@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from phalanx.plan.calibrate import calibrate, past_candidate
-from phalanx.plan.facts import JobFacts, MachineFacts, NetworkFacts, World
+from phalanx.plan.facts import ClusterModel, JobFacts, MachineFacts, NetworkFacts
 from phalanx.plan.measured import RunMeasures, measure_run
 from phalanx.plan.placement import Candidate
 from phalanx.plan.predict import Prediction, predict
@@ -61,11 +61,11 @@ def trained(place: Place, workers: int, strategy: dict[str, Any]) -> RunMeasures
     return found
 
 
-def own_world(run: RunMeasures) -> World:
+def own_world(run: RunMeasures) -> ClusterModel:
     """Sleeping workers as the run itself shows them; sleeping needs no cores."""
     calibration = calibrate([run])
     (host, (fit,)) = next(iter(calibration.fits.items()))
-    return World(
+    return ClusterModel(
         machines={
             host: MachineFacts(name=host, cores=64, memory_bytes=1 << 40, fits=(fit,), slots=2)
         },
@@ -98,7 +98,7 @@ def test_simulator_and_prediction_against_real_runs(place: Place, strategy: dict
     assert predicted(candidate, where) == pytest.approx(run.samples_per_s, rel=0.15)
 
 
-def predicted(candidate: Candidate, where: World) -> float:
+def predicted(candidate: Candidate, where: ClusterModel) -> float:
     found = predict(candidate, where)
     assert isinstance(found, Prediction)
     return found.samples_per_s.value

@@ -114,13 +114,13 @@ class Worker:
         return 1 + batch.step * self._job.workers + self.rank
 
     def step(self, batch: Batch) -> None:
-        self.push_pull.step(batch, self.ticket(batch))
+        self.push_pull.push(batch, self.ticket(batch))
 
     def train(self) -> None:
         """An epoch."""
         for batch in self.batches():
             self.step(batch)
-        self.push_pull.settle()
+        self.push_pull.drain()
 
 
 def shard_of(job: JobSpec, replica: Replica, layout: Layout, server: int) -> Shard:

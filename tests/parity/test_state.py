@@ -11,8 +11,7 @@ from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
-from phalanx.strategy.base import Strategy
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.tally import Tally
 from support.ranks import run_ranks
@@ -56,7 +55,7 @@ class Rank:
                 self.tally.add(facts, input_s=0.0, lr=0.01, sent_bytes=0)
 
     def save(self) -> State:
-        self.strategy.settle()
+        self.strategy.synchronize()
         state = collect_state(self.replica, self.strategy, self.group, self.tally)
         return {name: tensor.clone() for name, tensor in state.items()}
 

@@ -22,9 +22,9 @@ from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.strategy.cutting import Agreed, cut_up
-from phalanx.strategy.split import Split
-from phalanx.strategy.split_network import SplitNetwork
+from phalanx.strategy.split.network import SplitNetwork
+from phalanx.strategy.split.partition_model import Partitioning, partition_model
+from phalanx.strategy.split.step import SplitStrategy
 from support.ranks import LIMIT_S, run_ranks
 
 WIDTH = 48 + 32 + 20
@@ -168,10 +168,10 @@ def train_split(
         for step, batch in enumerate(data, start=first_step):
             facts = split.step(batch, lr=job.optimizer.lr, step_index=step)  # type: ignore[arg-type]
             losses.append(facts.loss_sum / len(batch.targets))
-        split.settle()
+        split.synchronize()
         measured = tuple(network.evaluate(data[0]))
         state = {key: value.clone() for key, value in network.state().items()}
-        traffic = dict(network.relay.posts.traffic)
+        traffic = dict(network.runner.p2p.traffic)
         split.close()
         return Trained(losses, state, measured, [traffic])
 
@@ -191,14 +191,14 @@ def attach(
     build: Mapping[str, Any] | None = None,
     *,
     stores: Any,
-) -> tuple[SplitNetwork, Split]:
+) -> tuple[SplitNetwork, SplitStrategy]:
     """One rank's side of the split network."""
     strategy: Any = job.strategy
     network = made(build)
     forms = forms_of(network, (WIDTH,))
     graph = graph_of(network, forms, num_moments=0, wire=strategy.wire)
-    agreed = Agreed(graph, forms, places, uniform_costs(graph, job.workers))
-    cut = cut_up(network, agreed, job=job, rank=group.rank)
+    agreed = Partitioning(graph, forms, places, uniform_costs(graph, job.workers))
+    cut = partition_model(network, agreed, job=job, rank=group.rank)
     own = SplitNetwork(cut, group, optimizer=job.optimizer, seed=job.seed)
 
     def make_group(ranks: Sequence[int]) -> Collective:
@@ -211,5 +211,7 @@ def attach(
             deadline_s=LIMIT_S,
         )
 
-    split = Split(own, group, make_group=make_group, clip=job.optimizer.clip_norm is not None)
+    split = SplitStrategy(
+        own, group, make_group=make_group, clip=job.optimizer.clip_norm is not None
+    )
     return own, split

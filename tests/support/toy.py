@@ -12,7 +12,7 @@ from phalanx.data.pipeline import Dataset, open_dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import build_strategy
 from phalanx.worker.replica import build_replica
 
 # Models are initialised from torch's global generator, which ranks in threads share.
@@ -64,5 +64,5 @@ def train_epochs(
             for batch in batches:
                 strategy.step(batch, lr=lr or job.optimizer.lr, step_index=step)
                 step += 1
-        strategy.settle()
+        strategy.synchronize()
     return replica.parameters.clone()

@@ -8,14 +8,14 @@ import msgspec
 from hypothesis import strategies as st
 
 from phalanx.plan.facts import (
+    ClusterModel,
     ComputeFit,
-    Costs,
     JobFacts,
     LinkFacts,
     MachineFacts,
     ModelFacts,
     NetworkFacts,
-    World,
+    SystemCosts,
 )
 from phalanx.plan.placement import Candidate, Seat
 from phalanx.records.summary import Summary
@@ -45,19 +45,19 @@ def world(
     bandwidth: float = 1.17e8,
     global_batch: int = 256,
     **costs: object,
-) -> World:
-    return World(
+) -> ClusterModel:
+    return ClusterModel(
         machines={one.name: one for one in machines},
         model=ModelFacts(num_parameters=num_parameters),
         job=JobFacts(global_batch=global_batch, samples_per_epoch=50_000, epochs=2),
         network=NetworkFacts(
             between=LinkFacts(latency_s=2e-4, bandwidth_bytes_per_s=bandwidth),
         ),
-        costs=Costs(**costs),  # type: ignore[arg-type]
+        costs=SystemCosts(**costs),  # type: ignore[arg-type]
     )
 
 
-def even(size: int, **fields: object) -> World:
+def even(size: int, **fields: object) -> ClusterModel:
     """So many equal machines, and four more that can serve."""
     return world([machine(f"m{i}") for i in range(size + 4)], **fields)  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def random_machines(draw: st.DrawFn, most: int = 4) -> list[MachineFacts]:
 
 
 @st.composite
-def random_worlds(draw: st.DrawFn, most: int = 4) -> World:
+def random_worlds(draw: st.DrawFn, most: int = 4) -> ClusterModel:
     """Worlds of a few machines."""
     return world(
         draw(random_machines(most)),

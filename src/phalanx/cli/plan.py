@@ -12,7 +12,7 @@ from phalanx.cli.train import DataOption, RunsOption, SetOption, WithoutOption
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from phalanx.plan.search import Wish
+    from phalanx.plan.search import Objective
     from phalanx.spec.job import JobSpec
 
 EXAMPLES = """
@@ -96,7 +96,7 @@ def plan(
     from phalanx.plan.planfile import write_plan
     from phalanx.spec.loader import load_job
 
-    wish = _wish(goal, deadline, budget, accept)
+    objective = _objective(goal, deadline, budget, accept)
     if calibrate not in ("auto", "never", "fresh"):
         raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
     spec = load_job(job, settings or ())
@@ -107,7 +107,7 @@ def plan(
     made = api.plan_job(
         spec,
         pool=inventory,
-        wish=wish,
+        objective=objective,
         calibrate=calibrate,  # type: ignore[arg-type]  # checked above
         runs=runs_root(runs),
         data_root=data_root(data),
@@ -124,8 +124,8 @@ def plan(
     show_plan(open_console(), made, top=top, written=output)
 
 
-def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) -> Wish:
-    from phalanx.plan.search import GOALS, Wish
+def _objective(goal: str, deadline: str | None, budget: float | None, accept: str) -> Objective:
+    from phalanx.plan.search import GOALS, Objective
     from phalanx.plan.variants import EFFECTS
     from phalanx.spec.study import parse_duration
 
@@ -138,7 +138,7 @@ def _wish(goal: str, deadline: str | None, budget: float | None, accept: str) ->
     deadline_s = parse_duration(deadline) if deadline is not None else None
     if deadline is not None and deadline_s is None:
         raise SpecError(f"--deadline takes a time such as 90min or 2h, not '{deadline}'")
-    return Wish(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
+    return Objective(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
 
 
 def _announce() -> Callable[[JobSpec], None]:

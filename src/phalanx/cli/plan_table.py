@@ -12,9 +12,9 @@ from rich.text import Text
 
 from phalanx.cli.screen import WARNING_STYLE
 from phalanx.plan.label import batches_label, machines_label
-from phalanx.plan.planfile import Plan, Row
+from phalanx.plan.planfile import Plan, PlanRow
+from phalanx.plan.predicted_vs_measured import PredictedVsMeasured
 from phalanx.plan.result import Interval, Prediction
-from phalanx.plan.versus import Versus
 from phalanx.report.format import (
     NOTHING,
     format_bytes,
@@ -47,7 +47,7 @@ def show_plan(console: Console, plan: Plan, *, top: int, written: Path | None) -
         console.print(f"run it: phalanx train --plan {written}", soft_wrap=True)
 
 
-def show_versus(console: Console, rows: Iterable[Versus]) -> None:
+def show_versus(console: Console, rows: Iterable[PredictedVsMeasured]) -> None:
     """Print predicted and measured side by side."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("", "predicted", "90 % interval", "measured", "off by"):
@@ -67,13 +67,13 @@ def show_versus(console: Console, rows: Iterable[Versus]) -> None:
     console.print(table)
 
 
-def _value(measure: Versus, value: float) -> str:
+def _value(measure: PredictedVsMeasured, value: float) -> str:
     if measure.unit == "J":
         return f"{value:,.0f} J"
     return f"{value * 1e3:.1f} ms" if measure.measure == "step" else format_duration(value)
 
 
-def _table(rows: Sequence[Row], plan: Plan) -> Table:
+def _table(rows: Sequence[PlanRow], plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     priced = any(row.prediction and row.prediction.cost for row in rows)
     metered = any(row.prediction and row.prediction.energy_j for row in rows)
@@ -118,7 +118,7 @@ def _table(rows: Sequence[Row], plan: Plan) -> Table:
     return table
 
 
-def _refused(rows: Sequence[Row]) -> Table:
+def _refused(rows: Sequence[PlanRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for row in rows:
         spent = row.prediction.total_s.value if row.prediction is not None else None
@@ -128,11 +128,11 @@ def _refused(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _identity(row: Row) -> tuple[object, ...]:
+def _identity(row: PlanRow) -> tuple[object, ...]:
     return row.machines, row.strategy, row.servers, row.batches, row.precision
 
 
-def _strategy(row: Row) -> str:
+def _strategy(row: PlanRow) -> str:
     return row.strategy + (f" ({row.precision})" if row.precision != "fp32" else "")
 
 

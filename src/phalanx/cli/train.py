@@ -146,8 +146,11 @@ def train(
     from phalanx.cli.settings import cache_root, data_root, runs_root
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
-    overrides = [*(settings or ())]
+    # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
+    parts = tuple(f"{key}." for key, value in short.items() if value is not None)
+    overrides = [one for one in settings or () if not one.startswith(parts)]
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
+    overrides += [one for one in settings or () if one.startswith(parts)]
     options = MachineOptions(
         pool=pool,
         select=select,
@@ -264,7 +267,7 @@ def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     from phalanx.cli.plan_table import show_versus
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run
-    from phalanx.plan.versus import compare_with_run
+    from phalanx.plan.predicted_vs_measured import compare_with_run
 
     plan = plan_of_run(run)
     if plan is not None:

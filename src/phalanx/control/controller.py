@@ -13,28 +13,26 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from phalanx.control.collect import summarise
 from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.failure_policy import ProcessFailure
-from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
 from phalanx.control.peers import PeerCoordinator
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
 from phalanx.control.signals import CaughtSignals, catch_signals
-from phalanx.control.switch.coordinator import SwitchCoordinator
-from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.allocation import Allocation
 from phalanx.launch.base import Launcher
 from phalanx.observe.sampler import Sampler
 from phalanx.records.events import Decision, Event, Failure, Finished, Placed, Switched, Warned
 from phalanx.records.log import EventLog
-from phalanx.records.position import Position, newest_position
+from phalanx.records.position import newest_position
 from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.kinds import kind_of
+from phalanx.spec.registry import load
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
 from phalanx.wire.messages import Beat, EpochReport, Failed, FromController, Hello, Progress, Stop
@@ -172,14 +170,11 @@ class Controller:
     def _make_coordinator(self) -> Coordinator:
         request = self._request
         found = newest_position(request.resume) if request.resume else None
-        position = found or Position()
-        if request.job.backend == "tensorflow":
-            return PeerCoordinator(request.job, self, position)
-        if isinstance(request.job.strategy, ParameterServerSpec):
-            return ParameterServerCoordinator(request.job, self, position)
-        if isinstance(request.job.strategy, SwitchSpec):
-            return SwitchCoordinator(request.job, self, position, resumed=found is not None)
-        return SynchronousCoordinator(request.job, self)
+        path = kind_of(request.job.strategy).coordinator
+        # TensorFlow has a chief of its own, whatever the strategy.
+        of_strategy = request.job.backend != "tensorflow"
+        made = cast(type[Coordinator], load(path)) if of_strategy else PeerCoordinator
+        return made.begin(request.job, self, found)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Follow the run until it has finished; raises when it cannot."""

@@ -15,6 +15,7 @@ from phalanx.control.failure_policy import ProcessFacts, Verdict
 from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
+from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import (
     EpochReport,
     FromController,
@@ -102,6 +103,17 @@ class Coordinator(ABC):
     switches: Sequence[Switched] = ()
     splitting: Splitting | None = None
     successor: Coordinator | None = None
+
+    @classmethod
+    @abstractmethod
+    def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> Coordinator:
+        """Make the coordinator of a run.
+
+        Args:
+            job: What is to be done.
+            api: Acts.
+            found: Where the resumed checkpoint is; None: the run begins.
+        """
 
     @property
     def serving(self) -> ServingSummary | None:

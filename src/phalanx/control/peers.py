@@ -31,7 +31,7 @@ from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import PhaseSpec, SwitchSpec
+from phalanx.spec.switch import PhaseSpec
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, PhaseOver, WorkTimes
 from phalanx.wire.peers import Note, Relay, Relayed
@@ -68,6 +68,11 @@ class PeerCoordinator(Coordinator):
         earlier: The phase before, in a run that switches.
     """
 
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> PeerCoordinator:
+        return cls(job, api, found or Position())
+
     def __init__(
         self,
         job: JobSpec,
@@ -79,9 +84,9 @@ class PeerCoordinator(Coordinator):
         self._job = job
         self._api = api
         self._position = position
-        switch = job.strategy if isinstance(job.strategy, SwitchSpec) else None
-        self._phases: Sequence[PhaseSpec] = switch.resolved if switch else ()
-        self._strategy = self._phases[position.phase].strategy if switch else job.strategy
+        phases = job.strategy.resolved
+        self._phases: Sequence[PhaseSpec] = phases
+        self._strategy = phases[position.phase].strategy if phases else job.strategy
         self._earlier = earlier
         self._has_begun = False
         self._outcome: Outcome | None = None
@@ -100,14 +105,14 @@ class PeerCoordinator(Coordinator):
     @property
     def _served(self) -> ParameterServerSpec | None:
         """The settings of the present strategy, if it has servers."""
-        return self._strategy if isinstance(self._strategy, ParameterServerSpec) else None
+        if not self._strategy.updates_on_servers:
+            return None
+        assert isinstance(self._strategy, ParameterServerSpec)
+        return self._strategy
 
     @property
     def _num_servers(self) -> int:
-        served = self._served
-        servers = served.servers if served is not None else 0
-        assert isinstance(servers, int), "refused by the job's validator"
-        return servers
+        return self._strategy.processes(self._job.workers).servers
 
     @property
     def _chief(self) -> str:

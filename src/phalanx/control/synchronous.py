@@ -12,18 +12,27 @@ from phalanx.control.coordinator import ControllerApi, Coordinator, Process, Spl
 from phalanx.control.failure_policy import ProcessFacts, Verdict, find_cause
 from phalanx.errors import LaunchError
 from phalanx.records.events import Placed
+from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, WorkTimes
 from phalanx.wire.splitting import Placement, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
-    """For `single`, `allreduce`, `local_sgd` and `split`: the workers organise themselves.
+    """For strategies without servers: the workers organise themselves.
 
     Args:
         job: What is to be done.
         api: Acts.
     """
+
+    @classmethod
+    @override
+    def begin(
+        cls, job: JobSpec, api: ControllerApi, found: Position | None
+    ) -> SynchronousCoordinator:
+        # Workers read the checkpoint themselves.
+        return cls(job, api)
 
     def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job

@@ -33,7 +33,7 @@ def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
     """
     spec = job.data.distribution
     # A split network reads of each batch what the parts on this machine need, by itself.
-    if spec is None or spec.name == "stream" or job.strategy.name == "split":
+    if spec is None or spec.name == "stream" or job.strategy.splits_model:
         return dataset
     owned = deal(spec, _deck(dataset, spec, job))
     rows = share_sizes(job.global_batch, job.workers, job.batch.shares)

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from phalanx.errors import SpecError
 from phalanx.export.chrome import TraceWriter
 from phalanx.export.clocks import CONTROLLER, AttemptClocks
 from phalanx.export.lanes import OverlappedSteps, Span, lay_out
@@ -26,6 +27,7 @@ from phalanx.records.events import Standstill, Started, Step
 from phalanx.records.log import read_events
 from phalanx.records.manifest import read_manifest
 from phalanx.records.rundir import RunDir
+from phalanx.spec.kinds import STRATEGIES
 
 _ROLES = (CONTROLLER, "worker", "server", "evaluator")
 # The exchange at the end of an epoch comes after those of all its steps.
@@ -77,7 +79,7 @@ class _Trace:
     def __init__(self, sheet: Sheet, strategy: Mapping[str, Any]) -> None:
         self._sheet = sheet
         self._narrators: dict[str, Narrator] = {}
-        self._apply_first = strategy["name"] == "local_sgd"
+        self._apply_first = _applies_first(strategy["name"])
         phases = [phase["strategy"] for phase in strategy.get("phases") or ()]
         self._overlap = any(part.get("overlap") is True for part in (strategy, *phases))
 
@@ -158,3 +160,12 @@ def _exchange_s(event: Step | Standstill | Started) -> float:
     if isinstance(event, Started):
         return 0.0
     return event.exchange_s if isinstance(event, Step) else event.duration_s
+
+
+def _applies_first(strategy: str) -> bool:
+    """Whether the update of a step comes before its exchange."""
+    try:
+        return STRATEGIES.find(strategy).spec.applies_before_exchange
+    except SpecError:
+        # Of a package that is not installed here: drawn like the others.
+        return False

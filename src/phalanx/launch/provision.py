@@ -30,7 +30,6 @@ from phalanx.pool.facts import Probe
 from phalanx.spec.job import JobSpec
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
-from phalanx.spec.processes import processes_of
 
 RouteMaker = Callable[[MachineSpec, str | None], SshRoute]
 """Makes the way to a machine, given a file of settings for ssh."""
@@ -54,7 +53,7 @@ def fill_workers(job: JobSpec, pool: PoolSpec, *, shrink: bool = False) -> JobSp
         shrink: Whether it may get fewer than it wants.
     """
     slots = sum(machine.slots for machine in pool.machines)
-    if job.strategy.name == "single" or ("workers" in job.model_fields_set and not shrink):
+    if job.strategy.is_single or ("workers" in job.model_fields_set and not shrink):
         return job
     if "workers" in job.model_fields_set and job.workers <= slots:
         return job
@@ -129,7 +128,7 @@ def _count_processes(
     job: JobSpec, placement: ProcessPlacement, hosts: Sequence[HostCapacity]
 ) -> Counter[str]:
     """Count the processes that each machine will run, helpers of the workers included."""
-    wanted = processes_of(job)
+    wanted = job.processes
     helpers = [f"server-{rank}" for rank in range(wanted.servers)]
     helpers += [f"evaluator-{rank}" for rank in range(wanted.evaluators)]
     slots = list(placement.workers)

@@ -18,33 +18,31 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.plan.crew import make_crew
+from phalanx.plan.compute_model import fit_compute, line
 from phalanx.plan.facts import (
     LOOPBACK,
+    ClusterModel,
     ComputeFit,
     Correction,
-    Costs,
     JobFacts,
     LinkFacts,
     MachineFacts,
     ModelFacts,
     NetworkFacts,
-    World,
+    SystemCosts,
 )
-from phalanx.plan.fit import fit_compute, line
-from phalanx.plan.lockstep import allreduce_pace
 from phalanx.plan.measured import RunMeasures, StepGroup, measure_run
 from phalanx.plan.placement import Candidate, Seat, equal_split
-from phalanx.plan.predict import pace_of
-from phalanx.plan.result import Pace
+from phalanx.plan.predict import throughput_of
+from phalanx.plan.result import Throughput
+from phalanx.plan.synchronous import predict_allreduce
+from phalanx.plan.workers import worker_models
 from phalanx.protocol.shards import plan_shards
 from phalanx.records.rundir import list_runs
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import SwitchSpec
 
 # The newest runs that are read: enough to be sure, few enough to be quick.
 _MOST_RUNS = 40
@@ -68,7 +66,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelFacts
     fits: dict[str, tuple[ComputeFit, ...]]
     """By host."""
-    costs: Costs
+    costs: SystemCosts
     within: LinkFacts
     runs: tuple[str, ...]
 
@@ -78,10 +76,10 @@ class _Past(msgspec.Struct, frozen=True, kw_only=True):
 
     fits: dict[str, tuple[ComputeFit, ...]]
     model: ModelFacts
-    costs: Costs
+    costs: SystemCosts
     cores: Mapping[str, float]
 
-    def world(self, run: RunMeasures, network: NetworkFacts) -> World:
+    def cluster(self, run: RunMeasures, network: NetworkFacts) -> ClusterModel:
         """The machines that a run had, as it had them."""
         machines = {
             host: MachineFacts(
@@ -94,7 +92,7 @@ class _Past(msgspec.Struct, frozen=True, kw_only=True):
             for host, workers in Counter(run.hosts).items()
         }
         job = JobFacts(global_batch=run.job.global_batch, samples_per_epoch=1, epochs=1)
-        return World(
+        return ClusterModel(
             machines=machines, model=self.model, job=job, costs=self.costs, network=network
         )
 
@@ -140,7 +138,7 @@ def calibrate(
         raise ValueError("calibration needs at least one run")
     fits = _fits(runs)
     model = _model(runs)
-    costs = Costs(
+    costs = SystemCosts(
         startup_s=sum(run.startup_s for run in runs) / len(runs),
         warm_up_s=sum(run.warm_up_s for run in runs) / len(runs),
         update_s_per_byte=_update_s_per_byte(runs, model),
@@ -170,7 +168,7 @@ def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
 
 
 def _is_served(job: JobSpec) -> bool:
-    return isinstance(job.strategy, ParameterServerSpec)
+    return job.strategy.updates_on_servers
 
 
 def _by_setting(
@@ -214,18 +212,19 @@ def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
     found = []
     for run in runs:
         strategy = run.job.strategy
-        if run.server_push_s is None or not isinstance(strategy, ParameterServerSpec):
+        if run.server_push_s is None or not strategy.updates_on_servers:
             continue
+        assert isinstance(strategy, ParameterServerSpec)
         layout = plan_shards(
             model.num_parameters,
-            num_servers=_num_servers(run.job),
+            num_servers=strategy.num_servers(run.job.workers),
             min_shard_bytes=strategy.min_shard_bytes,
             max_shards=strategy.max_shards,
         )
-        messages_s = len(layout.segments) / layout.num_servers * Costs().message_s
+        messages_s = len(layout.segments) / layout.num_servers * SystemCosts().message_s
         size = model.size_bytes / layout.num_servers
         found.append(max(0.0, run.server_push_s - messages_s) / size)
-    return sum(found) / len(found) if found else Costs().update_s_per_byte
+    return sum(found) / len(found) if found else SystemCosts().update_s_per_byte
 
 
 def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
@@ -233,9 +232,7 @@ def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
     alone = [
         run
         for run in runs
-        if isinstance(run.job.strategy, AllreduceSpec)
-        and len(run.hosts) > 1
-        and len(set(run.hosts)) == 1
+        if run.job.strategy.name == "allreduce" and len(run.hosts) > 1 and len(set(run.hosts)) == 1
     ]
     if not alone:
         return LOOPBACK
@@ -248,10 +245,10 @@ def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
         for _ in range(40):
             middle = (low + high) / 2
             network = NetworkFacts(within=_loopback(math.exp(middle)))
-            world = past.world(run, network)
-            crew = make_crew(past_candidate(run), world)
-            assert not isinstance(crew, str)
-            exposed_s = allreduce_pace(crew, strategy, world).parts.communication_s
+            cluster = past.cluster(run, network)
+            group = worker_models(past_candidate(run), cluster)
+            assert not isinstance(group, str)
+            exposed_s = predict_allreduce(group, strategy, cluster).parts.communication_s
             low, high = (middle, high) if exposed_s > run.communication_s else (low, middle)
         found.append((low + high) / 2)
     return _loopback(math.exp(sum(found) / len(found)))
@@ -268,21 +265,19 @@ def _corrections(
     for run in runs:
         if not _is_seen_through(run, network):
             continue
-        pace = predicted_pace(run, past.world(run, network))
-        scale = run.samples_per_s / pace.samples_per_s / pace.parts.total_s
-        exchange = pace.parts.communication_s * scale
-        rest = pace.parts.total_s * scale - exchange
-        found.setdefault(pace.family, []).append((rest, exchange))
+        throughput = predicted_throughput(run, past.cluster(run, network))
+        scale = run.samples_per_s / throughput.samples_per_s / throughput.parts.total_s
+        exchange = throughput.parts.communication_s * scale
+        rest = throughput.parts.total_s * scale - exchange
+        found.setdefault(throughput.family, []).append((rest, exchange))
     return {family: correction_of(np.array(own)) for family, own in found.items()}
 
 
 def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
-    """Whether all that a run's pace depends on is known: its links, and where servers were."""
+    """Whether all that a run's speed depends on is known: its links, and where servers were."""
     hosts = set(run.hosts)
     known = all(two in network.pairs.get(one, {}) for one in hosts for two in hosts - {one})
-    strategy = run.job.strategy
-    apart = isinstance(strategy, ParameterServerSpec) and strategy.servers != "colocated"
-    return known and (len(hosts) == 1 or not apart)
+    return known and (len(hosts) == 1 or run.job.processes.servers == 0)
 
 
 def correction_of(shares: Floats) -> Correction:
@@ -301,13 +296,13 @@ def correction_of(shares: Floats) -> Correction:
     return Correction(factor=factor, exchange=exchange, error=error, count=count)
 
 
-def predicted_pace(run: RunMeasures, world: World) -> Pace:
+def predicted_throughput(run: RunMeasures, cluster: ClusterModel) -> Throughput:
     """What the models say about a run that has been."""
-    crew = make_crew(past_candidate(run), world)
-    assert not isinstance(crew, str)
-    strategy = run.job.strategy
-    assert not isinstance(strategy, SwitchSpec | SplitSpec | InProcessSpec)
-    return pace_of(strategy, crew, world)
+    group = worker_models(past_candidate(run), cluster)
+    assert not isinstance(group, str)
+    throughput = throughput_of(run.job.strategy, group, cluster)
+    assert not isinstance(throughput, str), "runs that cannot be predicted are no measurements"
+    return throughput
 
 
 def past_candidate(run: RunMeasures) -> Candidate:
@@ -317,18 +312,11 @@ def past_candidate(run: RunMeasures) -> Candidate:
     if job.batch.shares is not None:
         total = sum(job.batch.shares)
         batches = tuple(max(1, round(job.global_batch * s / total)) for s in job.batch.shares)
-    servers = _num_servers(job)
-    strategy = job.strategy
-    colocated = isinstance(strategy, ParameterServerSpec) and strategy.servers == "colocated"
+    servers = job.processes.servers
+    colocated = job.strategy.updates_on_servers and servers == 0
     seats = []
     for number, host in enumerate(dict.fromkeys(run.hosts)):
         own = tuple(b for b, where in zip(batches, run.hosts, strict=True) if where == host)
         here = len(own) if colocated else servers if number == 0 else 0
         seats.append(Seat(machine=host, batches=own, threads=run.threads, servers=here))
     return Candidate(seats=tuple(seats), strategy=job.strategy, precision=run.precision)
-
-
-def _num_servers(job: JobSpec) -> int:
-    if not isinstance(job.strategy, ParameterServerSpec):
-        return 0
-    return job.workers if job.strategy.servers == "colocated" else job.strategy.servers

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.plan.facts import World
-from phalanx.plan.label import machines_label, strategy_label
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.label import machines_label
 from phalanx.plan.result import Interval, Prediction
-from phalanx.plan.search import Findings, Option
+from phalanx.plan.search import Option, PlanSearchResult
 from phalanx.plan.variants import EFFECTS
 from phalanx.report.format import format_duration, format_percent
 
@@ -19,12 +19,12 @@ _NOTEWORTHY = 0.1
 _MOST_REFUSALS = 3
 
 
-def choice_sentence(findings: Findings) -> str:
+def choice_sentence(findings: PlanSearchResult) -> str:
     """What to do and what it comes to."""
     chosen, prediction = findings.chosen, _prediction(findings.chosen)
     workers = chosen.candidate.num_workers
     many = f" ({workers} workers)" if workers != len(chosen.machines) else ""
-    how = strategy_label(chosen.candidate.strategy)
+    how = chosen.candidate.strategy.label()
     with_how = "alone" if how == "single" else f"with {how}"
     text = f"Use {machines_label(chosen.machines)}{many} {with_how}: "
     text += _span(prediction.total_s)
@@ -35,53 +35,55 @@ def choice_sentence(findings: Findings) -> str:
     return text + f"; {_why(findings)}."
 
 
-def reasons(findings: Findings, world: World) -> list[str]:
+def reasons(findings: PlanSearchResult, cluster: ClusterModel) -> list[str]:
     """What speaks for the choice and what it rests on."""
     chosen = findings.chosen
     found = [_limits(_prediction(chosen)), _split(chosen)]
-    found += [_all_machines(findings, world), _looser(findings), _parts(findings)]
+    found += [_all_machines(findings, cluster), _looser(findings), _parts(findings)]
     found += _refusals(findings)
     if not findings.complete:
         found.append(
-            f"{len(world.machines)} machines have too many sets to look at all: "
+            f"{len(cluster.machines)} machines have too many sets to look at all: "
             f"{len(findings.options):,} promising candidates were compared"
         )
     return [text for text in found if text]
 
 
-def _why(findings: Findings) -> str:
+def _why(findings: PlanSearchResult) -> str:
     """Against the best alternative that differs in what matters: one machine, or several."""
-    chosen, wish = findings.chosen, findings.wish
+    chosen, objective = findings.chosen, findings.objective
     one_machine = len(chosen.machines) == 1
     others = [
         option
         for option in findings.options
         if option.refusal is None and (len(option.machines) == 1) != one_machine
     ]
-    limits = "" if wish.deadline_s is None and wish.budget is None else " within the limits"
+    limits = (
+        "" if objective.deadline_s is None and objective.budget is None else " within the limits"
+    )
     if not others:
         workers = {option.candidate.num_workers for option in findings.options}
         if one_machine and len(workers) > 1:
             return _why_workers(findings)
-        return f"the best for {wish.goal}{limits}"
+        return f"the best for {objective.goal}{limits}"
     other = min(others, key=lambda option: _prediction(option).total_s.value)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     if one_machine and ratio >= 1:
         share = format_percent(_exchange_share(_prediction(other)))
         return (
             f"one machine is fastest: {machines_label(other.machines)} with "
-            f"{strategy_label(other.candidate.strategy)} would take {ratio:.2f} times as long, "
+            f"{other.candidate.strategy.label()} would take {ratio:.2f} times as long, "
             f"{share} of each step for exchange and waiting"
         )
     if ratio >= 1:
         return f"{ratio:.2f} times as fast as the best single machine, {other.machines[0]}"
     return (
-        f"the best for {wish.goal}{limits}, although {machines_label(other.machines)} would be "
-        f"{1 / ratio:.2f} times as fast"
+        f"the best for {objective.goal}{limits}, although {machines_label(other.machines)} would "
+        f"be {1 / ratio:.2f} times as fast"
     )
 
 
-def _why_workers(findings: Findings) -> str:
+def _why_workers(findings: PlanSearchResult) -> str:
     chosen = findings.chosen
     workers = chosen.candidate.num_workers
     others = [
@@ -90,20 +92,20 @@ def _why_workers(findings: Findings) -> str:
         if option.refusal is None and option.candidate.num_workers != workers
     ]
     if not others:
-        return f"the best for {findings.wish.goal}"
+        return f"the best for {findings.objective.goal}"
     other = min(others, key=lambda option: _prediction(option).total_s.value)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     count = other.candidate.num_workers
     noun = "worker" if count == 1 else "workers"
     if ratio >= 1:
         return (
-            f"{count} {noun} with {strategy_label(other.candidate.strategy)} would take "
+            f"{count} {noun} with {other.candidate.strategy.label()} would take "
             f"{ratio:.2f} times as long"
         )
     return f"{count} {noun} would gain less than can be told apart"
 
 
-def _parts(findings: Findings) -> str:
+def _parts(findings: PlanSearchResult) -> str:
     """Splitting the network against giving everyone a copy, each at its best."""
     best: dict[str, Prediction] = {}
     for option in findings.options:
@@ -155,16 +157,16 @@ def _split(option: Option) -> str:
     )
 
 
-def _all_machines(findings: Findings, world: World) -> str:
+def _all_machines(findings: PlanSearchResult, cluster: ClusterModel) -> str:
     chosen = findings.chosen
-    if len(chosen.machines) == len(world.machines):
+    if len(chosen.machines) == len(cluster.machines):
         return ""
     # Refused for a limit or not: what they would take says why they are not used.
-    accepted = EFFECTS[: EFFECTS.index(findings.wish.accept) + 1]
+    accepted = EFFECTS[: EFFECTS.index(findings.objective.accept) + 1]
     everyone = [
         option
         for option in findings.options
-        if len(option.machines) == len(world.machines)
+        if len(option.machines) == len(cluster.machines)
         and option.prediction is not None
         and option.effect in accepted
     ]
@@ -173,15 +175,15 @@ def _all_machines(findings: Findings, world: World) -> str:
     best = min(everyone, key=lambda option: _prediction(option).total_s.value)
     prediction = _prediction(best)
     return (
-        f"all {len(world.machines)} machines would take {_span(prediction.total_s)}"
+        f"all {len(cluster.machines)} machines would take {_span(prediction.total_s)}"
         + (f" and cost {prediction.cost.value:.2f}" if prediction.cost is not None else "")
         + f", {format_percent(_exchange_share(prediction))} of each step for exchange and waiting"
     )
 
 
-def _looser(findings: Findings) -> str:
+def _looser(findings: PlanSearchResult) -> str:
     """What would be gained by giving up more of the result's exactness."""
-    allowed = EFFECTS.index(findings.wish.accept)
+    allowed = EFFECTS.index(findings.objective.accept)
     looser = [
         option
         for option in findings.options
@@ -194,12 +196,12 @@ def _looser(findings: Findings) -> str:
     if gain < _NOTEWORTHY:
         return ""
     return (
-        f"{strategy_label(best.candidate.strategy)} on {machines_label(best.machines)} would be "
+        f"{best.candidate.strategy.label()} on {machines_label(best.machines)} would be "
         f"{format_percent(gain)} faster, but changes what is learnt: --accept {best.effect}"
     )
 
 
-def _refusals(findings: Findings) -> list[str]:
+def _refusals(findings: PlanSearchResult) -> list[str]:
     """The most frequent reasons for which candidates could not be at all."""
     counts = Counter(
         option.refusal
@@ -227,7 +229,7 @@ def _prediction(option: Option) -> Prediction:
     return option.prediction
 
 
-def best_options(findings: Findings, most: int) -> list[Option]:
+def best_options(findings: PlanSearchResult, most: int) -> list[Option]:
     """The chosen one, then the best of each set of machines with each strategy.
 
     So that a table shows what differs: half of the rows at most are refused ones.
@@ -243,4 +245,4 @@ def best_options(findings: Findings, most: int) -> list[Option]:
 
 def _kind(option: Option) -> tuple[object, ...]:
     candidate = option.candidate
-    return option.machines, candidate.num_workers, strategy_label(candidate.strategy)
+    return option.machines, candidate.num_workers, candidate.strategy.label()

@@ -1,7 +1,7 @@
 """What a prediction needs to know: machines, links, the model, the job, and what exchanging costs.
 
 Plain records. Measured values are put in by `calibrate` (from earlier runs) and from a probed pool;
-the defaults of `Costs` are of one ordinary core and are replaced by measurements where there are
+the defaults of `SystemCosts` are of one ordinary core, replaced by measurements where there are
 any. Seconds end in `_s`, sizes in `_bytes`.
 """
 
@@ -188,7 +188,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """Runs behind it."""
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True):
+class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What exchanging takes besides the wire, and what a run takes besides steps."""
 
     call_s: float = 3e-4
@@ -228,14 +228,14 @@ class PartsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """That measured them."""
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterModel(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that predictions are made from."""
 
     machines: Mapping[str, MachineFacts]
     model: ModelFacts
     job: JobFacts
     network: NetworkFacts = NetworkFacts()
-    costs: Costs = Costs()
+    costs: SystemCosts = SystemCosts()
     sources: tuple[str, ...] = ()
     """Where the facts come from, for people."""
     parts: PartsFacts | None = None

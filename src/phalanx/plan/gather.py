@@ -1,4 +1,4 @@
-"""From a job, its data's sizes, calibration and machines to the world that a search works on. Pure.
+"""Build the cluster model of a search from job, data sizes, calibration and machines. Pure.
 
 `api` opens the data, reads runs and pools and calls this; `search` gets what comes out.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.plan.calibrate import Calibration, num_moments
-from phalanx.plan.facts import JobFacts, ModelFacts, NetworkFacts, World
+from phalanx.plan.facts import ClusterModel, JobFacts, ModelFacts, NetworkFacts
 from phalanx.plan.machines import (
     Reference,
     find_reference,
@@ -57,15 +57,15 @@ def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
     return 1 in counts and (here.cores < 2 or len(counts) > 1)
 
 
-def local_world(
+def local_cluster(
     job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
-) -> World:
+) -> ClusterModel:
     """This machine alone, with one to as many workers as it has cores."""
     machine = local_machine(
         here.host, cores=here.cores, memory_bytes=here.memory_bytes, calibration=calibration
     )
     watts = {"watts_idle": job.observe.watts_idle, "watts_full": job.observe.watts_full}
-    return World(
+    return ClusterModel(
         machines={here.host: msgspec.structs.replace(machine, **watts)},
         model=_model(job, calibration),
         job=job_facts(job, sizes),
@@ -75,13 +75,13 @@ def local_world(
     )
 
 
-def pool_world(
+def pool_cluster(
     job: JobSpec,
     sizes: DataSizes,
     calibration: Calibration,
     inventory: Inventory,
     own: Reference | None,
-) -> World:
+) -> ClusterModel:
     """The machines of a pool.
 
     Args:
@@ -107,7 +107,7 @@ def pool_world(
     if scaled and reference is not None:
         sources.append(f"probed speed against {reference.host} for {', '.join(scaled[:6])}")
     sources += [f"{name} left out: {reason}" for name, reason in unknown.items()]
-    return World(
+    return ClusterModel(
         machines=machines,
         model=_model(job, calibration),
         job=job_facts(job, sizes),

@@ -23,8 +23,8 @@ from phalanx.records.manifest import read_manifest
 from phalanx.records.phases import Comparison
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
+from phalanx.spec.kinds import kind_of
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.lockstep import LocalSgdSpec
 
 # Steps of each process that are left out, or a quarter of a short run; see `_num_skipped`.
 _WARM_UP_STEPS = 5
@@ -91,15 +91,16 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     except (SpecError, StoreError):
         # Written by another version of Phalanx, or half copied.
         return None
-    other = job.backend != "native" or job.strategy.name in ("switch", "split")
-    if other or job.inject or job.profile:
+    # The phases of a switch, and the parts of a split network, are measured in other ways.
+    other = job.backend != "native" or bool(job.strategy.resolved) or job.strategy.splits_model
+    if other or job.inject or job.profile or not kind_of(job.strategy).predictor:
         return None
     logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served)
     workers = _last_attempt(logs)
     if not workers:
         return None
     comparison = Comparison(event for events in workers.values() for event in events)
-    every = job.strategy.every if isinstance(job.strategy, LocalSgdSpec) else 1
+    every = job.strategy.exchange_every
     all_steps = {name: _steps(events) for name, events in workers.items()}
     skipped = {name: _num_skipped(len(own), every) for name, own in all_steps.items()}
     steps = {name: own[skipped[name] :] for name, own in all_steps.items()}

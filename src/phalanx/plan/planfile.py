@@ -15,11 +15,11 @@ import msgspec
 from phalanx._version import __version__
 from phalanx.errors import SpecError
 from phalanx.plan.explain import best_options, choice_sentence, reasons
-from phalanx.plan.facts import World
-from phalanx.plan.label import servers_label, strategy_label
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.label import servers_label
 from phalanx.plan.placement import Seat
 from phalanx.plan.result import Prediction
-from phalanx.plan.search import Findings, Option
+from phalanx.plan.search import Option, PlanSearchResult
 from phalanx.plan.settings import job_of
 from phalanx.records.rundir import RunDir, encode_pretty
 from phalanx.spec.job import JobSpec
@@ -31,7 +31,7 @@ PLAN = "plan.json"
 _ROWS = 40
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate in the table."""
 
     machines: tuple[str, ...]
@@ -63,9 +63,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     sentence: str
     reasons: tuple[str, ...]
-    candidates: tuple[Row, ...]
+    candidates: tuple[PlanRow, ...]
     """The chosen one, other good ones, then refused ones."""
-    front: tuple[Row, ...]
+    front: tuple[PlanRow, ...]
     """No other candidate is better in time, cost and energy at once."""
     num_candidates: int
     sources: tuple[str, ...]
@@ -79,26 +79,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(seat.machine for seat in self.seats)
 
 
-def record_plan(job: JobSpec, findings: Findings, world: World) -> Plan:
+def record_plan(job: JobSpec, findings: PlanSearchResult, cluster: ClusterModel) -> Plan:
     """Write down what a search came to."""
-    chosen, wish = findings.chosen, findings.wish
+    chosen, objective = findings.chosen, findings.objective
     assert chosen.prediction is not None
     return Plan(
         phalanx=__version__,
         job=dict(to_mapping(job_of(job, chosen.candidate))),
-        goal=wish.goal,
-        deadline_s=wish.deadline_s,
-        budget=wish.budget,
-        accept=wish.accept,
+        goal=objective.goal,
+        deadline_s=objective.deadline_s,
+        budget=objective.budget,
+        accept=objective.accept,
         seats=chosen.candidate.seats,
-        strategy=strategy_label(chosen.candidate.strategy),
+        strategy=chosen.candidate.strategy.label(),
         prediction=chosen.prediction,
         sentence=choice_sentence(findings),
-        reasons=tuple(reasons(findings, world)),
+        reasons=tuple(reasons(findings, cluster)),
         candidates=tuple(_row(option) for option in best_options(findings, _ROWS)),
         front=tuple(_row(option) for option in findings.front[:_ROWS]),
         num_candidates=len(findings.options),
-        sources=world.sources,
+        sources=cluster.sources,
     )
 
 
@@ -174,11 +174,11 @@ def plan_of_run(run: RunDir) -> Plan | None:
     return read_plan(path) if path.exists() else None
 
 
-def _row(option: Option) -> Row:
+def _row(option: Option) -> PlanRow:
     candidate = option.candidate
-    return Row(
+    return PlanRow(
         machines=option.machines,
-        strategy=strategy_label(candidate.strategy),
+        strategy=candidate.strategy.label(),
         servers=servers_label(candidate),
         workers=candidate.num_workers,
         batches=tuple(size for seat in candidate.seats for size in seat.batches),

@@ -4,27 +4,35 @@ Joins the models of the families. T_total = start-up + warm-up + epochs (samples
 of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The interval
 is that of a log-normal error: what earlier runs of the family were off by, and the error of the fit
 of the slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
+
+Money: a machine is paid for as long as the run takes, by the second. Energy: it draws W = idle +
+(full - idle) u, u being the share of its cores that is busy on average. Memory: a worker holds the
+process itself, parameters, gradients and the optimiser's numbers, a buffer for what travels, and
+its batch; a server its slice with the optimiser's numbers, and twice what the workers can have on
+the way to it; the evaluator a model without gradients.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, cast
 
 import msgspec
 
-from phalanx.plan.crew import Crew, make_crew
-from phalanx.plan.facts import World
-from phalanx.plan.lockstep import allreduce_pace, local_sgd_pace, single_pace
-from phalanx.plan.memory import memory_fault, memory_needs
-from phalanx.plan.placement import Candidate
-from phalanx.plan.price import cost_of, energy_of
-from phalanx.plan.result import Pace, Prediction, StepParts, around
-from phalanx.plan.serving import serving_pace
-from phalanx.plan.splitting import split_pace
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import PhaseStrategy, SwitchSpec
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.placement import Candidate, Seat
+from phalanx.plan.result import Interval, Prediction, StepParts, Throughput, around
+from phalanx.plan.workers import WorkerModels, worker_models
+from phalanx.spec.kinds import kind_of
+from phalanx.spec.lockstep import SingleSpec
+from phalanx.spec.registry import load
+from phalanx.spec.strategy import StrategySpec
+
+Predictor = Callable[[WorkerModels, Any, ClusterModel], Throughput | str]
+"""What `StrategyKind.predictor` names; the strategy is of the kind's own class."""
 
 # When a switch comes that chooses its moment by itself: at the first decay of common schedules.
 _AUTO_SHARE = 0.5
@@ -32,7 +40,7 @@ _AUTO_SHARE = 0.5
 _BESIDES_ERROR = 0.2
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Infeasible(msgspec.Struct, frozen=True):
     """A candidate that cannot be, and why."""
 
     reason: str
@@ -41,77 +49,80 @@ class Refused(msgspec.Struct, frozen=True):
 class Phase(msgspec.Struct, frozen=True):
     """One strategy of a run, and its share of all samples."""
 
-    strategy: PhaseStrategy | SplitSpec
+    strategy: StrategySpec
     share: float
 
 
-def predict(candidate: Candidate, world: World) -> Prediction | Refused:
+def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | Infeasible:
     """What a candidate would come to."""
-    crew = make_crew(candidate, world)
-    if isinstance(crew, str):
-        return Refused(crew)
-    idle = [hand for hand in crew.hands if hand.batch == 0]
+    group = worker_models(candidate, cluster)
+    if isinstance(group, str):
+        return Infeasible(group)
+    idle = [worker for worker in group.workers if worker.batch == 0]
     if idle:
-        return Refused(
-            f"a batch of {crew.batch} leaves {idle[0].machine} without a sample in each step"
+        return Infeasible(
+            f"a batch of {group.batch} leaves {idle[0].machine} without a sample in each step"
         )
-    needs = memory_needs(candidate, world)
-    fault = memory_fault(needs, world)
+    needs = memory_needs(candidate, cluster)
+    fault = memory_fault(needs, cluster)
     if fault is not None:
-        return Refused(fault)
-    phases = phases_of(candidate, world)
-    paces: list[tuple[Pace, Crew]] = []
+        return Infeasible(fault)
+    phases = phases_of(candidate, cluster)
+    throughputs: list[tuple[Throughput, WorkerModels]] = []
     for phase in phases:
-        strategy = phase.strategy
-        if isinstance(strategy, SplitSpec):
-            pace = split_pace(crew, strategy, world)
-        else:
-            pace = pace_of(strategy, crew, world)
-        if isinstance(pace, str):
-            return Refused(pace)
-        paces.append((corrected(pace, world), crew))
-    return _total(candidate, world, needs, phases, paces)
+        throughput = throughput_of(phase.strategy, group, cluster)
+        if isinstance(throughput, str):
+            return Infeasible(throughput)
+        throughputs.append((corrected(throughput, cluster), group))
+    return _total(candidate, cluster, needs, phases, throughputs)
 
 
-def pace_of(strategy: PhaseStrategy, crew: Crew, world: World) -> Pace:
-    """How fast a strategy goes, before earlier runs correct it."""
-    if isinstance(strategy, SingleSpec) or (
-        len(crew.hands) == 1 and not isinstance(strategy, ParameterServerSpec)
-    ):
-        return single_pace(crew)
-    if isinstance(strategy, AllreduceSpec):
-        return allreduce_pace(crew, strategy, world)
-    if isinstance(strategy, LocalSgdSpec):
-        return local_sgd_pace(crew, strategy, world)
-    return serving_pace(crew, strategy, world)
+def throughput_of(
+    strategy: StrategySpec, group: WorkerModels, cluster: ClusterModel
+) -> Throughput | str:
+    """How fast a strategy goes, before earlier runs correct it; or why there is no telling."""
+    # One worker has nobody to exchange with, unless parameters live elsewhere.
+    alone = (
+        len(group.workers) == 1 and not strategy.updates_on_servers and not strategy.splits_model
+    )
+    path = kind_of(SingleSpec() if alone else strategy).predictor
+    if not path:
+        return f"strategy '{strategy.label()}' brings no predictor, so its speed is not known"
+    return _predictor(path)(group, strategy, cluster)
 
 
-def corrected(pace: Pace, world: World) -> Pace:
-    """The pace as earlier runs of the family teach."""
-    known = world.costs.correction(pace.family)
-    parts = pace.parts.scaled(known.factor, exchange=known.exchange)
-    factor = parts.total_s / pace.parts.total_s
+@cache
+def _predictor(path: str) -> Predictor:
+    # A search predicts thousands of candidates.
+    return cast(Predictor, load(path))
+
+
+def corrected(throughput: Throughput, cluster: ClusterModel) -> Throughput:
+    """The throughput as earlier runs of the family teach."""
+    known = cluster.costs.correction(throughput.family)
+    parts = throughput.parts.scaled(known.factor, exchange=known.exchange)
+    factor = parts.total_s / throughput.parts.total_s
     return msgspec.structs.replace(
-        pace,
-        samples_per_s=pace.samples_per_s / factor,
+        throughput,
+        samples_per_s=throughput.samples_per_s / factor,
         parts=parts,
-        tail_s=pace.tail_s * factor,
+        tail_s=throughput.tail_s * factor,
     )
 
 
-def phases_of(candidate: Candidate, world: World) -> list[Phase]:
+def phases_of(candidate: Candidate, cluster: ClusterModel) -> list[Phase]:
     """The strategies of a run, and how much each does."""
     strategy = candidate.strategy
-    assert not isinstance(strategy, InProcessSpec), "plans are made for the native backend"
-    if not isinstance(strategy, SwitchSpec):
-        return [Phase(strategy, 1.0)]
+    assert not strategy.in_process, "plans are made for the native backend"
     resolved = strategy.resolved
+    if not resolved:
+        return [Phase(strategy, 1.0)]
     begins = [0.0]
     for phase in resolved[1:]:
         if isinstance(phase.at, float):
             begins.append(phase.at)
         elif phase.epoch is not None:
-            begins.append(min(1.0, phase.epoch / world.job.epochs))
+            begins.append(min(1.0, phase.epoch / cluster.job.epochs))
         else:
             begins.append(_AUTO_SHARE)
     ends = [*begins[1:], 1.0]
@@ -123,28 +134,30 @@ def phases_of(candidate: Candidate, world: World) -> list[Phase]:
 
 def _total(
     candidate: Candidate,
-    world: World,
+    cluster: ClusterModel,
     needs: dict[str, int],
     phases: list[Phase],
-    paces: list[tuple[Pace, Crew]],
+    throughputs: list[tuple[Throughput, WorkerModels]],
 ) -> Prediction:
-    job, costs = world.job, world.costs
-    crew = paces[0][1]
+    job, costs = cluster.job, cluster.costs
+    group = throughputs[0][1]
     samples = job.samples_per_epoch * job.epochs
     train_s, error, tail_s = 0.0, 0.0, 0.0
-    for phase, (pace, _) in zip(phases, paces, strict=True):
-        part_s = phase.share * samples / pace.samples_per_s
+    for phase, (throughput, _) in zip(phases, throughputs, strict=True):
+        part_s = phase.share * samples / throughput.samples_per_s
         train_s += part_s
-        tail_s += phase.share * job.epochs * pace.tail_s
-        error += part_s * costs.correction(pace.family).error
-    error = math.hypot(error / train_s, max(hand.fit.error for hand in crew.hands))
+        tail_s += phase.share * job.epochs * throughput.tail_s
+        error += part_s * costs.correction(throughput.family).error
+    error = math.hypot(error / train_s, max(worker.fit.error for worker in group.workers))
     train_s += tail_s
-    batches = samples / crew.batch
+    batches = samples / group.batch
     step_s = around(train_s / batches, error)
     warm_s = around(costs.warm_up_s, _BESIDES_ERROR)
     # Evaluation is forward only, and shared out over the workers.
-    forwards = sum((1 - hand.fit.backward_share) * hand.fit.per_sample_s for hand in crew.hands)
-    evaluate_s = job.evaluated_samples * forwards / len(crew.hands) ** 2
+    forwards = sum(
+        (1 - worker.fit.backward_share) * worker.fit.per_sample_s for worker in group.workers
+    )
+    evaluate_s = job.evaluated_samples * forwards / len(group.workers) ** 2
     besides_s = costs.startup_s + job.epochs * costs.checkpoint_s + evaluate_s
     besides_s += (len(phases) - 1) * costs.switch_s
     training_s = step_s * batches + warm_s
@@ -154,23 +167,24 @@ def _total(
         samples_per_s=around(samples / train_s, error),
         train_s=training_s,
         total_s=total_s,
-        parts=_mixed(phases, [pace for pace, _ in paces]),
+        parts=_mixed(phases, [throughput for throughput, _ in throughputs]),
         memory_bytes=needs,
         sent_bytes_per_step=sum(
-            phase.share * pace.sent_bytes for phase, (pace, _) in zip(phases, paces, strict=True)
+            phase.share * throughput.sent_bytes
+            for phase, (throughput, _) in zip(phases, throughputs, strict=True)
         ),
-        cost=cost_of(candidate, total_s, world),
-        energy_j=energy_of(candidate, paces, total_s, world),
-        staleness=max(pace.staleness for pace, _ in paces),
-        family=paces[0][0].family if len(paces) == 1 else "switch",
+        cost=cost_of(candidate, total_s, cluster),
+        energy_j=energy_of(candidate, throughputs, total_s, cluster),
+        staleness=max(throughput.staleness for throughput, _ in throughputs),
+        family=throughputs[0][0].family if len(throughputs) == 1 else "switch",
     )
 
 
-def _mixed(phases: list[Phase], paces: list[Pace]) -> StepParts:
+def _mixed(phases: list[Phase], throughputs: list[Throughput]) -> StepParts:
     def mean(name: str) -> float:
         return sum(
-            phase.share * float(getattr(pace.parts, name))
-            for phase, pace in zip(phases, paces, strict=True)
+            phase.share * float(getattr(throughput.parts, name))
+            for phase, throughput in zip(phases, throughputs, strict=True)
         )
 
     return StepParts(
@@ -179,3 +193,99 @@ def _mixed(phases: list[Phase], paces: list[Pace]) -> StepParts:
         wait_s=mean("wait_s"),
         apply_s=mean("apply_s"),
     )
+
+
+_SECONDS_PER_HOUR = 3600
+
+
+def cost_of(candidate: Candidate, total_s: Interval, cluster: ClusterModel) -> Interval | None:
+    """Money for all machines; None if the price of one is not known."""
+    prices = [cluster.machines[seat.machine].price_per_hour for seat in candidate.seats]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    return total_s * (sum(known) / _SECONDS_PER_HOUR)
+
+
+def energy_of(
+    candidate: Candidate,
+    throughputs: Sequence[tuple[Throughput, WorkerModels]],
+    total_s: Interval,
+    cluster: ClusterModel,
+) -> Interval | None:
+    """Joules of all machines; None if one does not say what it draws.
+
+    Args:
+        candidate: Whose machines.
+        throughputs: How busy workers and servers are in each phase; phases count alike.
+        total_s: How long.
+        cluster: What the machines draw.
+    """
+    watts = 0.0
+    shares = [_busy_cores(throughput, group) for throughput, group in throughputs]
+    for seat in candidate.seats:
+        machine = cluster.machines[seat.machine]
+        if machine.watts_idle is None or machine.watts_full is None:
+            return None
+        busy = sum(share[seat.machine] for share in shares) / len(throughputs)
+        used = min(1.0, busy / machine.cores)
+        watts += machine.watts_idle + (machine.watts_full - machine.watts_idle) * used
+    return total_s * watts
+
+
+def _busy_cores(throughput: Throughput, group: WorkerModels) -> Mapping[str, float]:
+    """Cores that are busy on average, by machine."""
+    busy: defaultdict[str, float] = defaultdict(float)
+    for share, worker in zip(throughput.busy, group.workers, strict=True):
+        busy[worker.machine] += share * worker.fit.threads
+    for machine in group.servers:
+        busy[machine] += throughput.server_busy
+    return busy
+
+
+# What the system and other programs keep for themselves.
+_RESERVE = 0.05
+
+
+def memory_needs(candidate: Candidate, cluster: ClusterModel) -> dict[str, int]:
+    """Bytes that each machine needs."""
+    num_servers = sum(seat.servers for seat in candidate.seats)
+    # A worker may have a push on its way and the next one begun.
+    coming = 2 * candidate.num_workers * cluster.model.size_bytes / max(1, num_servers)
+    own = cluster.model.size_bytes * (1 + cluster.model.num_moments) / max(1, num_servers)
+    return {
+        seat.machine: _seat_bytes(seat, candidate, cluster, server_bytes=own + coming)
+        for seat in candidate.seats
+    }
+
+
+def memory_fault(needs: dict[str, int], cluster: ClusterModel) -> str | None:
+    """Why a candidate does not fit, or None."""
+    for name, need in needs.items():
+        room = cluster.machines[name].memory_bytes * (1 - _RESERVE)
+        if need > room:
+            return f"needs {need / 2**30:.1f} GiB on {name}, which has {room / 2**30:.1f} GiB free"
+    return None
+
+
+def _seat_bytes(
+    seat: Seat, candidate: Candidate, cluster: ClusterModel, *, server_bytes: float
+) -> int:
+    model = cluster.model
+    strategies = candidate.strategy.strategies()
+    # Parameters, gradients, what travels; moments where the worker updates by itself.
+    updates = any(not one.updates_on_servers for one in strategies)
+    tensors = 3 + (model.num_moments if updates else 0)
+    # A split is checked part by part where it is placed; on the whole each has its share.
+    share = candidate.num_workers if candidate.strategy.splits_model else 1
+    need = sum(
+        int(model.process_bytes + tensors * model.size_bytes / share) + batch * model.sample_bytes
+        for batch in seat.batches
+    )
+    if seat.servers:
+        # Servers inside workers are threads of theirs.
+        processes = max(0, seat.servers - seat.workers) * model.process_bytes
+        need += int(processes + seat.servers * server_bytes)
+    if seat.evaluator:
+        need += model.process_bytes + model.size_bytes
+    return int(need)

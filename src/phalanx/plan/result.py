@@ -60,7 +60,7 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """How fast a strategy goes: what the models of the families return."""
 
     family: str

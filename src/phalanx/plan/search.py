@@ -16,15 +16,16 @@ from typing import Literal
 import msgspec
 
 from phalanx.errors import PlanError, SpecError
-from phalanx.plan.facts import World
+from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Candidate
-from phalanx.plan.predict import Refused, predict
+from phalanx.plan.predict import Infeasible, predict
 from phalanx.plan.result import Prediction
 from phalanx.plan.settings import job_of
 from phalanx.plan.subsets import ALL_SETS_UP_TO, Names, machine_sets, neighbours
-from phalanx.plan.variants import EFFECTS, Effect, Variant, variants
+from phalanx.plan.variants import EFFECTS, Variant, variants
 from phalanx.report.format import format_duration
 from phalanx.spec.job import JobSpec
+from phalanx.spec.strategy import Effect
 
 Goal = Literal["time", "cost", "energy", "balanced"]
 GOALS: tuple[Goal, ...] = ("time", "cost", "energy", "balanced")
@@ -36,7 +37,7 @@ _MOST_ROUNDS = 10
 _SHOW_ALL_UP_TO = 12
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class Objective(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted."""
 
     goal: Goal = "time"
@@ -60,10 +61,10 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(seat.machine for seat in self.candidate.seats)
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
+class PlanSearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a search came to."""
 
-    wish: Wish
+    objective: Objective
     options: tuple[Option, ...]
     """All that were looked at, best first, refused ones last."""
     chosen: Option
@@ -73,21 +74,23 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every set of machines was looked at."""
 
 
-def search(job: JobSpec, world: World, wish: Wish, *, limit: int = ALL_SETS_UP_TO) -> Findings:
+def search(
+    job: JobSpec, cluster: ClusterModel, objective: Objective, *, limit: int = ALL_SETS_UP_TO
+) -> PlanSearchResult:
     """Find the best candidate.
 
     Args:
         job: What is to be done.
-        world: With what.
-        wish: What counts.
+        cluster: With what.
+        objective: What counts.
         limit: Sets of machines up to which all are looked at.
 
     Raises:
         PlanError: There is none that meets the limits, or the goal needs facts that nobody gave.
     """
-    _check_goal(world, wish)
-    looked = _Looked(job, world, wish)
-    sets, complete = machine_sets(world, limit=limit)
+    _check_goal(cluster, objective)
+    looked = _Looked(job, cluster, objective)
+    sets, complete = machine_sets(cluster, limit=limit)
     for names in sets:
         looked.look(names)
     if not complete:
@@ -95,11 +98,11 @@ def search(job: JobSpec, world: World, wish: Wish, *, limit: int = ALL_SETS_UP_T
     options = looked.ranked()
     feasible = [option for option in options if option.refusal is None]
     if not feasible:
-        raise PlanError(_nothing(options, wish))
-    return Findings(
-        wish=wish,
+        raise PlanError(_nothing(options, objective))
+    return PlanSearchResult(
+        objective=objective,
         options=tuple(options),
-        chosen=choose(feasible, wish.goal),
+        chosen=choose(feasible, objective.goal),
         front=tuple(front(feasible)),
         complete=complete,
     )
@@ -108,18 +111,18 @@ def search(job: JobSpec, world: World, wish: Wish, *, limit: int = ALL_SETS_UP_T
 class _Looked:
     """The candidates looked at so far."""
 
-    def __init__(self, job: JobSpec, world: World, wish: Wish) -> None:
-        self._job, self._world, self._wish = job, world, wish
+    def __init__(self, job: JobSpec, cluster: ClusterModel, objective: Objective) -> None:
+        self._job, self._world, self._wish = job, cluster, objective
         self._options: dict[Names, list[Option]] = {}
         self._faults: dict[tuple[object, ...], str | None] = {}
-        machines = world.machines.values()
+        machines = cluster.machines.values()
         self._measure = measure_of(
-            wish.goal,
+            objective.goal,
             priced=all(one.price_per_hour is not None for one in machines),
             metered=all(one.watts_full is not None for one in machines),
         )
-        small = len(world.machines) <= _SHOW_ALL_UP_TO
-        accepted = EFFECTS[: EFFECTS.index(wish.accept) + 1]
+        small = len(cluster.machines) <= _SHOW_ALL_UP_TO
+        accepted = EFFECTS[: EFFECTS.index(objective.accept) + 1]
         self._effects: Sequence[Effect] = EFFECTS if small else accepted
 
     def look(self, names: Names) -> list[Option]:
@@ -156,21 +159,23 @@ class _Looked:
         return min((self._measure(option) for option in options), default=math.inf)
 
     def _judge(self, variant: Variant) -> Option:
-        candidate, wish = variant.candidate, self._wish
+        candidate, objective = variant.candidate, self._wish
         fault = self._job_fault(candidate)
         if fault is not None:
             return Option(
                 candidate=candidate, effect=variant.effect, prediction=None, refusal=fault
             )
         predicted = predict(candidate, self._world)
-        if isinstance(predicted, Refused):
+        if isinstance(predicted, Infeasible):
             return Option(
                 candidate=candidate,
                 effect=variant.effect,
                 prediction=None,
                 refusal=predicted.reason,
             )
-        refusal = _effect_refusal(variant, predicted, wish) or _limit_refusal(predicted, wish)
+        refusal = _effect_refusal(variant, predicted, objective) or _limit_refusal(
+            predicted, objective
+        )
         return Option(
             candidate=candidate, effect=variant.effect, prediction=predicted, refusal=refusal
         )
@@ -178,7 +183,7 @@ class _Looked:
     def _job_fault(self, candidate: Candidate) -> str | None:
         """Whether the job can be run like that at all; asked once for each kind of candidate."""
         if any(size == 0 for seat in candidate.seats for size in seat.batches):
-            # Refused by the prediction, with a better reason.
+            # Infeasible by the prediction, with a better reason.
             return None
         key = (candidate.strategy, candidate.num_workers, candidate.precision)
         if key not in self._faults:
@@ -261,23 +266,23 @@ def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option],
     return measure
 
 
-def _check_goal(world: World, wish: Wish) -> None:
-    machines = list(world.machines.values())
+def _check_goal(cluster: ClusterModel, objective: Objective) -> None:
+    machines = list(cluster.machines.values())
     priced = any(machine.price_per_hour is not None for machine in machines)
     metered = any(machine.watts_full is not None for machine in machines)
-    if (wish.goal == "cost" or wish.budget is not None) and not priced:
+    if (objective.goal == "cost" or objective.budget is not None) and not priced:
         raise PlanError(
             "no machine has a price: cost and budget need 'price_per_hour' in the pool file"
         )
-    if wish.goal == "energy" and not metered:
+    if objective.goal == "energy" and not metered:
         raise PlanError(
             "no machine says what it draws: the goal energy needs 'watts_idle' and 'watts_full' "
             "in the pool file"
         )
 
 
-def _effect_refusal(variant: Variant, predicted: Prediction, wish: Wish) -> str | None:
-    if EFFECTS.index(variant.effect) <= EFFECTS.index(wish.accept):
+def _effect_refusal(variant: Variant, predicted: Prediction, objective: Objective) -> str | None:
+    if EFFECTS.index(variant.effect) <= EFFECTS.index(objective.accept):
         return None
     if variant.effect == "rounded":
         return "rounds to bf16; --accept rounded allows it"
@@ -286,42 +291,42 @@ def _effect_refusal(variant: Variant, predicted: Prediction, wish: Wish) -> str 
     return "replicas drift apart between averages; --accept stale allows it"
 
 
-def _limit_refusal(predicted: Prediction, wish: Wish) -> str | None:
+def _limit_refusal(predicted: Prediction, objective: Objective) -> str | None:
     total_s, cost = predicted.total_s, predicted.cost
-    if wish.goal == "cost" and cost is None:
+    if objective.goal == "cost" and cost is None:
         return "a machine without a price"
-    if wish.goal == "energy" and predicted.energy_j is None:
+    if objective.goal == "energy" and predicted.energy_j is None:
         return "a machine that does not say what it draws"
-    if wish.deadline_s is not None and total_s.high > wish.deadline_s:
+    if objective.deadline_s is not None and total_s.high > objective.deadline_s:
         return (
             f"may take {format_duration(total_s.high)}, beyond the deadline of "
-            f"{format_duration(wish.deadline_s)}"
+            f"{format_duration(objective.deadline_s)}"
         )
-    if wish.budget is not None:
+    if objective.budget is not None:
         if cost is None:
             return "a machine without a price, with a budget to keep"
-        if cost.high > wish.budget:
-            return f"may cost {cost.high:.2f}, beyond the budget of {wish.budget:.2f}"
+        if cost.high > objective.budget:
+            return f"may cost {cost.high:.2f}, beyond the budget of {objective.budget:.2f}"
     return None
 
 
-def _nothing(options: Sequence[Option], wish: Wish) -> str:
+def _nothing(options: Sequence[Option], objective: Objective) -> str:
     """Why there is no plan, and what would make one possible."""
     known = [one for one in options if one.prediction is not None]
     if not known:
         reason = options[0].refusal if options else "there is no machine"
         return f"no plan is possible: {reason}"
     accepted = [
-        one for one in known if EFFECTS.index(one.effect) <= EFFECTS.index(wish.accept)
+        one for one in known if EFFECTS.index(one.effect) <= EFFECTS.index(objective.accept)
     ] or known
     fastest = min(accepted, key=lambda one: _point(one)[0]).prediction
     assert fastest is not None
     text = f"no plan meets this: the fastest may take {format_duration(fastest.total_s.high)}"
     costs = [one.prediction.cost.high for one in accepted if one.prediction and one.prediction.cost]
-    if costs and wish.budget is not None:
+    if costs and objective.budget is not None:
         text += f", the cheapest may cost {min(costs):.2f}"
-    if wish.deadline_s is not None:
-        text += f"; the deadline is {format_duration(wish.deadline_s)}"
-    if wish.budget is not None:
-        text += f"; the budget is {wish.budget:.2f}"
+    if objective.deadline_s is not None:
+        text += f"; the deadline is {format_duration(objective.deadline_s)}"
+    if objective.budget is not None:
+        text += f"; the budget is {objective.budget:.2f}"
     return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from phalanx.plan.placement import Candidate
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.render import to_mapping
 
 
@@ -28,10 +27,6 @@ def job_of(job: JobSpec, candidate: Candidate) -> JobSpec:
 def _batch(candidate: Candidate) -> dict[str, object]:
     sizes = [size for seat in candidate.seats for size in seat.batches]
     batch: dict[str, object] = {"global": candidate.global_batch}
-    handed_out = (
-        isinstance(candidate.strategy, ParameterServerSpec)
-        and candidate.strategy.dispatch == "dynamic"
-    )
-    if max(sizes) - min(sizes) > 1 and not handed_out:
+    if max(sizes) - min(sizes) > 1 and not candidate.strategy.hands_out_batches:
         batch["shares"] = [float(size) for size in sizes]
     return batch

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.errors import PlanError
-from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.disturbance import Disturbance
-from phalanx.plan.facts import World
+from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Candidate
 from phalanx.plan.predict import phases_of
 from phalanx.plan.simulate_lockstep import simulate_lockstep
 from phalanx.plan.simulate_serving import ServingSimulation
 from phalanx.plan.simulated import SimulatedRun
+from phalanx.plan.workers import WorkerModels, worker_models
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.switch import PhaseStrategy
@@ -24,7 +24,7 @@ from phalanx.spec.switch import PhaseStrategy
 
 def simulate(
     candidate: Candidate,
-    world: World,
+    world: ClusterModel,
     *,
     num_rounds: int,
     disturbances: Sequence[Disturbance] = (),
@@ -42,7 +42,7 @@ def simulate(
     Raises:
         PlanError: Nothing is known of how fast a worker is.
     """
-    crew = make_crew(candidate, world)
+    crew = worker_models(candidate, world)
     if isinstance(crew, str):
         raise PlanError(f"this cannot be simulated: {crew}")
     phases = phases_of(candidate, world)
@@ -60,21 +60,22 @@ def simulate(
 
 
 def _simulated(strategy: PhaseStrategy | SplitSpec) -> PhaseStrategy:
-    if isinstance(strategy, SplitSpec):
+    if strategy.splits_model:
         raise PlanError("a split network is not simulated here; its forecast plays the step")
     return strategy
 
 
 def _simulate_phase(
-    crew: Crew,
+    crew: WorkerModels,
     strategy: PhaseStrategy,
-    world: World,
+    world: ClusterModel,
     *,
     num_rounds: int,
     disturbances: Sequence[Disturbance],
     seed: int,
 ) -> SimulatedRun:
-    if isinstance(strategy, ParameterServerSpec):
+    if strategy.updates_on_servers:
+        assert isinstance(strategy, ParameterServerSpec)
         return ServingSimulation(
             crew, strategy, world, num_rounds=num_rounds, disturbances=disturbances, seed=seed
         ).run()

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.plan.crew import Crew
 from phalanx.plan.disturbance import Crash, Disturbance
-from phalanx.plan.facts import World
-from phalanx.plan.predict import pace_of
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.predict import throughput_of
 from phalanx.plan.simulated import Computation, SimulatedRun
-from phalanx.spec.lockstep import LocalSgdSpec, LockstepSpec
+from phalanx.plan.workers import WorkerModels
+from phalanx.spec.strategy import StrategySpec
 
 
 def simulate_lockstep(
-    crew: Crew,
-    strategy: LockstepSpec,
-    world: World,
+    crew: WorkerModels,
+    strategy: StrategySpec,
+    world: ClusterModel,
     *,
     num_steps: int,
     disturbances: Sequence[Disturbance] = (),
@@ -39,19 +39,20 @@ def simulate_lockstep(
         checkpoint_steps: Steps between two checkpoints; None: only at the start.
     """
     computation = Computation(crew, disturbances, seed)
-    pace = pace_of(strategy, crew, world)
-    together = strategy.every if isinstance(strategy, LocalSgdSpec) else 1
+    pace = throughput_of(strategy, crew, world)
+    assert not isinstance(pace, str), pace
+    together = strategy.exchange_every
     besides_s = (pace.parts.communication_s + pace.parts.apply_s) * together
     crashes = sorted(
         (one for one in disturbances if isinstance(one, Crash)), key=lambda one: one.at_s
     )
     now_s, step = 0.0, 0
-    computed_s = [0.0] * len(crew.hands)
+    computed_s = [0.0] * len(crew.workers)
     done = 0
     while step < num_steps:
         begin_s = now_s
         length = min(together, num_steps - step)
-        ends_s = [now_s] * len(crew.hands)
+        ends_s = [now_s] * len(crew.workers)
         for _ in range(length):
             for rank, end_s in enumerate(ends_s):
                 ends_s[rank] = end_s + computation.next_s(rank, end_s)
@@ -70,8 +71,8 @@ def simulate_lockstep(
         elapsed_s=now_s,
         samples=step * crew.batch,
         updates=step // together if together > 1 else step,
-        pushes=done * len(crew.hands),
-        lost=(done - step) * len(crew.hands),
+        pushes=done * len(crew.workers),
+        lost=(done - step) * len(crew.workers),
         busy=tuple(spent_s / now_s for spent_s in computed_s),
-        sent_bytes=pace.sent_bytes * done * len(crew.hands),
+        sent_bytes=pace.sent_bytes * done * len(crew.workers),
     )

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from phalanx.plan.clockwork import Agenda, Happening, Line
-from phalanx.plan.crew import Crew
 from phalanx.plan.disturbance import Crash, Disturbance
-from phalanx.plan.facts import BYTES_PER_FLOAT, World
-from phalanx.plan.serving import PULL_BYTES, PUSH_BYTES, sealing_s
+from phalanx.plan.facts import BYTES_PER_FLOAT, ClusterModel
+from phalanx.plan.parameter_server import PULL_BYTES, PUSH_BYTES, sealing_s
 from phalanx.plan.simulated import Computation, SimulatedRun
 from phalanx.plan.simulated_server import Due, SimulatedServer
+from phalanx.plan.workers import WorkerModels
 from phalanx.protocol.rule import rule_for
 from phalanx.protocol.shards import plan_shards
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -65,9 +65,9 @@ class ServingSimulation:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: WorkerModels,
         spec: ParameterServerSpec,
-        world: World,
+        world: ClusterModel,
         *,
         num_rounds: int,
         disturbances: Sequence[Disturbance] = (),
@@ -79,7 +79,7 @@ class ServingSimulation:
             min_shard_bytes=spec.min_shard_bytes,
             max_shards=spec.max_shards,
         )
-        rule, size = rule_for(spec), len(crew.hands)
+        rule, size = rule_for(spec), len(crew.workers)
         self._crew, self._spec, self._world = crew, spec, world
         self._agenda = Agenda()
         self._computation = Computation(crew, disturbances, seed)
@@ -94,12 +94,12 @@ class ServingSimulation:
             for number in reversed(range(len(self._servers)))
             for index in reversed(range(len(self._servers[number].segments)))
         ]
-        self._workers = [_Worker() for _ in crew.hands]
+        self._workers = [_Worker() for _ in crew.workers]
         self._out = {machine: Line() for machine in world.machines}
         self._in = {machine: Line() for machine in world.machines}
-        self._own_out = [Line() for _ in crew.hands]
-        self._own_in = [Line() for _ in crew.hands]
-        self._sealing = [Line() for _ in crew.hands]
+        self._own_out = [Line() for _ in crew.workers]
+        self._own_in = [Line() for _ in crew.workers]
+        self._sealing = [Line() for _ in crew.workers]
         self._ports = {machine: world.network.port(machine) for machine in world.machines}
         self._shared = not rule.barrier and spec.dispatch == "dynamic"
         self._tickets = [num_rounds] * size
@@ -146,7 +146,7 @@ class ServingSimulation:
             return
         now_s = self._agenda.now_s
         duration_s = self._computation.next_s(rank, now_s)
-        backward_s = duration_s * self._crew.hands[rank].fit.backward_share
+        backward_s = duration_s * self._crew.workers[rank].fit.backward_share
         worker.begun_s = now_s
         worker.holds_ticket = True
         worker.stolen_s = self._stolen(rank)
@@ -176,7 +176,7 @@ class ServingSimulation:
 
     def _stolen(self, rank: int) -> float:
         """Seconds so far by which servers and encryption on its full machine held a worker up."""
-        hand = self._crew.hands[rank]
+        hand = self._crew.workers[rank]
         cores = self._world.machines[hand.machine].cores
         threads = hand.fit.workers * hand.fit.threads
         if threads < cores:
@@ -191,7 +191,7 @@ class ServingSimulation:
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
         """A segment goes to its server: the worker's wire, the server's, its processor."""
-        hand, agenda, server = self._crew.hands[rank], self._agenda, self._servers[number]
+        hand, agenda, server = self._crew.workers[rank], self._agenda, self._servers[number]
         local = hand.machine == server.machine
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
@@ -233,7 +233,7 @@ class ServingSimulation:
             self._return(server, rank, index)
 
     def _return(self, server: SimulatedServer, rank: int, index: int) -> None:
-        hand, agenda = self._crew.hands[rank], self._agenda
+        hand, agenda = self._crew.workers[rank], self._agenda
         size = server.segments[index].size * PULL_BYTES[self._spec.pull_compression]
 
         def open_it() -> None:

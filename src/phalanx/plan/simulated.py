@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from phalanx.plan.crew import Crew
 from phalanx.plan.disturbance import Disturbance, Weather
+from phalanx.plan.workers import WorkerModels
 
 _LEAST_JITTER = 1e-4
 # Gamma variates are drawn in blocks: one call per number would be most of the simulation.
@@ -55,11 +55,11 @@ class Computation:
         seed: Decides everything random.
     """
 
-    def __init__(self, crew: Crew, disturbances: Sequence[Disturbance], seed: int) -> None:
-        self._hands = crew.hands
+    def __init__(self, crew: WorkerModels, disturbances: Sequence[Disturbance], seed: int) -> None:
+        self._hands = crew.workers
         self._weather = Weather(disturbances, seed)
-        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.hands))]
-        self._stock: list[list[float]] = [[] for _ in crew.hands]
+        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.workers))]
+        self._stock: list[list[float]] = [[] for _ in crew.workers]
 
     def next_s(self, rank: int, now_s: float) -> float:
         """The duration of a computation that begins now."""

@@ -12,20 +12,20 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
-from phalanx.plan.facts import MachineFacts, NetworkFacts, World
+from phalanx.plan.facts import ClusterModel, MachineFacts, NetworkFacts
 
 Names = tuple[str, ...]
 ALL_SETS_UP_TO = 600
 
 
-def machine_sets(world: World, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Names], bool]:
+def machine_sets(cluster: ClusterModel, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Names], bool]:
     """Sets of machines, fastest machine first in each, and whether these are all there are."""
-    ordered = by_speed(world)
-    kinds = _kinds(ordered, world.network)
+    ordered = by_speed(cluster)
+    kinds = _kinds(ordered, cluster.network)
     if prod(len(kind) + 1 for kind in kinds) - 1 <= limit:
         return [_in_order(chosen, ordered) for chosen in _all_sets(kinds)], True
     found: dict[Names, None] = {}
-    for order in _orders(ordered, world.network):
+    for order in _orders(ordered, cluster.network):
         for size in _sizes(len(order)):
             found[_in_order(order[:size], ordered)] = None
     for machine in ordered[:1] + [kind[0] for kind in kinds[:32]]:
@@ -33,10 +33,10 @@ def machine_sets(world: World, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Nam
     return list(found), False
 
 
-def neighbours(chosen: Names, world: World, *, most: int = 16) -> Iterator[Names]:
+def neighbours(chosen: Names, cluster: ClusterModel, *, most: int = 16) -> Iterator[Names]:
     """Sets that differ by one machine: one less, one more, or one in another's place."""
-    ordered = by_speed(world)
-    kinds = {kind[0].name: kind for kind in _kinds(ordered, world.network)}
+    ordered = by_speed(cluster)
+    kinds = {kind[0].name: kind for kind in _kinds(ordered, cluster.network)}
     inside = set(chosen)
     addable = [
         next(one.name for one in kind if one.name not in inside)
@@ -55,9 +55,9 @@ def neighbours(chosen: Names, world: World, *, most: int = 16) -> Iterator[Names
             yield _in_order([m for m in ordered if m.name in swapped], ordered)
 
 
-def by_speed(world: World) -> list[MachineFacts]:
+def by_speed(cluster: ClusterModel) -> list[MachineFacts]:
     """All machines, fastest first."""
-    return sorted(world.machines.values(), key=lambda one: (-speed(one), one.name))
+    return sorted(cluster.machines.values(), key=lambda one: (-speed(one), one.name))
 
 
 def speed(machine: MachineFacts) -> float:

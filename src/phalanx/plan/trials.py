@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
-from phalanx.spec.split import SplitSpec
 
 # Too few to be taken for a measurement later, enough to tell how long a step takes.
 LOOK_STEPS = 7
@@ -47,7 +46,7 @@ def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> l
     ]
     if workers < 2:
         return jobs
-    if isinstance(job.strategy, SplitSpec):
+    if job.strategy.splits_model:
         # Its start tells how heavy each part of the network is.
         split = {"name": "split"}
         jobs.append(

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal
 
 import msgspec
 
-from phalanx.plan.facts import MachineFacts, World
+from phalanx.plan.facts import ClusterModel, MachineFacts
 from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.split import SplitSpec
-from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.strategy import Effect, StrategySpec
 from phalanx.spec.switch import SwitchSpec
 
-Effect = Literal["exact", "rounded", "stale"]
 EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "stale")
 
 
@@ -34,28 +32,32 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variants(
-    names: Sequence[str], job: JobSpec, world: World, *, effects: Sequence[Effect] = EFFECTS
+    names: Sequence[str],
+    job: JobSpec,
+    cluster: ClusterModel,
+    *,
+    effects: Sequence[Effect] = EFFECTS,
 ) -> Iterator[Variant]:
     """All variants on a set of machines, in a fixed order.
 
     Args:
         names: The machines; the first one holds a lone server and the evaluator.
         job: Whose strategy and precision are wished for.
-        world: What is known of the machines.
+        cluster: What is known of the machines.
         effects: Only variants that do no more to the result than these.
     """
-    machines = [world.machines[name] for name in names]
+    machines = [cluster.machines[name] for name in names]
     for counts in _worker_counts(machines):
         for precision in _precisions(job):
-            for strategy in _strategies(sum(counts), job, world):
+            for strategy in _strategies(sum(counts), job, cluster):
                 effect = _effect(strategy, precision, job)
                 if effect not in effects:
                     continue
-                seats = _seats(machines, counts, strategy, precision, world)
+                seats = _seats(machines, counts, strategy, precision, cluster)
                 if seats is not None:
                     candidate = Candidate(seats=seats, strategy=strategy, precision=precision)
                     yield Variant(candidate=candidate, effect=effect)
-    yield from _dedicated(machines, job, world, effects)
+    yield from _dedicated(machines, job, cluster, effects)
 
 
 def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
@@ -71,7 +73,7 @@ def _precisions(job: JobSpec) -> tuple[str, ...]:
     return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
 
 
-def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySpec]:
+def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[StrategySpec]:
     own = job.strategy
     if num_workers == 1:
         return [SingleSpec()]
@@ -90,35 +92,19 @@ def _strategies(num_workers: int, job: JobSpec, world: World) -> list[StrategySp
         LocalSgdSpec(),
         SwitchSpec(),
     ]
-    if world.parts is not None:
+    if cluster.parts is not None:
         found.append(SplitSpec())
-    if not isinstance(own, SingleSpec) and own not in found:
+    if not own.is_single and own not in found:
         found.insert(0, own)
     return found
 
 
 def _effect(strategy: StrategySpec, precision: str, job: JobSpec) -> Effect:
-    if _same_kind(strategy, job.strategy):
-        worst: Effect = "exact"
-    elif isinstance(strategy, SingleSpec | AllreduceSpec):
-        worst = "rounded" if getattr(strategy, "compression", "none") != "none" else "exact"
-    elif isinstance(strategy, SplitSpec):
-        worst = "exact" if strategy.wire == "fp32" else "rounded"
-    elif isinstance(strategy, ParameterServerSpec) and strategy.synchronous:
-        worst = "rounded" if strategy.compression != "none" else "exact"
-    else:
-        worst = "stale"
+    own = strategy.equals_but_for_placement(job.strategy)
+    worst: Effect = "exact" if own else strategy.effect
     if precision == "bf16" and job.precision == "fp32" and worst == "exact":
         return "rounded"
     return worst
-
-
-def _same_kind(strategy: StrategySpec, own: StrategySpec) -> bool:
-    """Whether a strategy is the job's, wherever its servers are and however work is handed out."""
-    if isinstance(strategy, ParameterServerSpec) and isinstance(own, ParameterServerSpec):
-        place = {"servers": own.servers, "dispatch": own.dispatch}
-        return strategy.model_copy(update=place) == own
-    return strategy == own
 
 
 def _seats(
@@ -126,25 +112,22 @@ def _seats(
     counts: Sequence[int],
     strategy: StrategySpec,
     precision: str,
-    world: World,
+    cluster: ClusterModel,
 ) -> tuple[Seat, ...] | None:
-    batches = _batches(machines, counts, strategy, precision, world)
-    served = strategy if isinstance(strategy, ParameterServerSpec) else None
-    # A switch has its servers inside the workers, and no evaluator of its own before.
-    colocated = isinstance(strategy, SwitchSpec) or (
-        served is not None and served.servers == "colocated"
-    )
+    batches = _batches(machines, counts, strategy, precision, cluster)
+    needed = strategy.processes(sum(counts))
+    colocated = strategy.uses_servers and needed.servers == 0
     seats = []
     rest = iter(batches)
     for number, (machine, count) in enumerate(zip(machines, counts, strict=True)):
-        beside = served.servers if served is not None and number == 0 else 0
+        beside = needed.servers if number == 0 else 0
         seats.append(
             Seat(
                 machine=machine.name,
                 batches=tuple(islice(rest, count)),
                 threads=machine.threads(count),
-                servers=count if colocated else int(beside) if beside != "colocated" else 0,
-                evaluator=number == 0 and (served is not None or isinstance(strategy, SwitchSpec)),
+                servers=count if colocated else beside,
+                evaluator=number == 0 and needed.evaluators > 0,
             )
         )
     return tuple(seats)
@@ -155,26 +138,26 @@ def _batches(
     counts: Sequence[int],
     strategy: StrategySpec,
     precision: str,
-    world: World,
+    cluster: ClusterModel,
 ) -> tuple[int, ...]:
     num_workers = sum(counts)
-    global_batch = world.job.batch(num_workers)
+    global_batch = cluster.job.batch(num_workers)
     fits = [
         machine.compute(workers=count, threads=machine.threads(count), precision=precision)
         for machine, count in zip(machines, counts, strict=True)
     ]
     known = [fit for fit in fits if fit is not None]
     # Where batches are handed out one by one, whoever is fast takes more of them.
-    handed_out = isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
+    handed_out = strategy.hands_out_batches
     # Every worker of a split sees the whole batch, so its cut does not matter.
-    if handed_out or isinstance(strategy, SplitSpec) or len(known) < len(fits):
+    if handed_out or strategy.splits_model or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
     return split_batch(global_batch, each)
 
 
 def _dedicated(
-    machines: Sequence[MachineFacts], job: JobSpec, world: World, effects: Sequence[Effect]
+    machines: Sequence[MachineFacts], job: JobSpec, cluster: ClusterModel, effects: Sequence[Effect]
 ) -> Iterator[Variant]:
     """The last machine only serves; it is the slowest, as machines are given fastest first."""
     if len(machines) < 3:
@@ -189,7 +172,7 @@ def _dedicated(
             effect = _effect(strategy, precision, job)
             if effect not in effects:
                 continue
-            batches = _batches(working, counts, strategy, precision, world)
+            batches = _batches(working, counts, strategy, precision, cluster)
             seats = [
                 Seat(machine=one.name, batches=(batch,), threads=one.threads(1))
                 for one, batch in zip(working, batches, strict=True)

@@ -215,7 +215,7 @@ def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[st
 
 def strategy_label(strategy: Mapping[str, Any]) -> str:
     """The name; of servers with their rule, of a switch with its phases and moments."""
-    name = str(strategy["name"])
+    name = str(strategy["name"]).rpartition(":")[2]
     if "consistency" in strategy:
         return f"{name} {strategy['consistency']}"
     phases = strategy.get("phases") or []

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.spec.base import fault
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
 from phalanx.spec.tensorflow_backend import check_tensorflow
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def check_backend(job: JobSpec) -> None:
         _check_ddp(job)
     elif job.backend == "tensorflow":
         check_tensorflow(job)
-    elif isinstance(job.strategy, InProcessSpec):
+    elif job.strategy.in_process:
         raise fault(
             f"strategy '{job.strategy.name}' is TensorFlow's own",
             "; set 'backend: tensorflow', or a strategy such as allreduce",
@@ -54,10 +53,8 @@ def _check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
-    if not isinstance(job.strategy, AllreduceSpec):
-        return
     for key, default in (("compression", "none"), ("bucket_bytes", "auto")):
-        value = getattr(job.strategy, key)
+        value = getattr(job.strategy, key, default)
         if value != default:
             raise fault(
                 f"backend ddp has no strategy.{key}, but it is {value}",

@@ -11,7 +11,8 @@ from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.infer import InferSpec
 from phalanx.spec.inject import InjectSpec
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec
+from phalanx.spec.kinds import StrategyField
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
@@ -19,15 +20,11 @@ from phalanx.spec.optimize import (
     EarlyStopSpec,
     LossField,
     LossSpec,
-    MilestonesSpec,
     OptimizerSpec,
     ScheduleSpec,
     SgdSpec,
 )
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.strategy import StrategySpec
-from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
+from phalanx.spec.strategy import ProcessCounts
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -94,7 +91,7 @@ class JobSpec(Spec):
     """Give each worker cores of its own when there are enough."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """auto: bf16 where the CPU has it and a short measurement shows that it is faster."""
-    strategy: StrategySpec = AllreduceSpec()
+    strategy: StrategyField = AllreduceSpec()
     """Who exchanges what, when."""
     backend: Backend = "native"
     """Whose engine runs it: native (this system on PyTorch), tensorflow (tf.distribute and Keras 3)
@@ -122,12 +119,7 @@ class JobSpec(Spec):
                 f"batch.shares takes one entry per worker ({self.workers}), not {len(shares)}",
                 at=("batch", "shares"),
             )
-        if isinstance(self.strategy, SwitchSpec):
-            self._check_switch(self.strategy)
-        elif isinstance(self.strategy, SplitSpec):
-            self._check_split(self.strategy)
-        elif not isinstance(self.strategy, InProcessSpec):
-            self._check_strategy(self.strategy)
+        self.strategy.check(self)
         self._check_profile()
         self._check_distribution()
         for one in self.inject:
@@ -141,8 +133,9 @@ class JobSpec(Spec):
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
-        served = isinstance(self.strategy, ParameterServerSpec | SwitchSpec)
-        if self.infer is not None and (served or self.backend != "native"):
+        # Only workers that hold the final parameters, and are still there at the end, can answer.
+        leaves = self.strategy.uses_servers or bool(self.strategy.resolved)
+        if self.infer is not None and (leaves or self.backend != "native"):
             raise fault(
                 f"infer measures single, allreduce, local_sgd and split, not '{self.strategy.name}'"
                 f"{'' if self.backend == 'native' else f' on {self.backend}'}",
@@ -151,114 +144,6 @@ class JobSpec(Spec):
             )
         check_backend(self)
         return self
-
-    def _check_strategy(self, strategy: PhaseStrategy) -> None:
-        if strategy.name == "single" and self.workers != 1:
-            raise fault(
-                f"strategy 'single' takes 1 worker, not {self.workers}",
-                "; set 'workers: 1' or a strategy such as allreduce",
-                at=("workers",),
-            )
-        if not isinstance(strategy, ParameterServerSpec):
-            return
-        strategy.check_workers(self.workers)
-        if self.optimizer.clip_norm is not None and strategy.servers != 1:
-            raise fault(
-                "optimizer.clip_norm needs the whole gradient in one place",
-                "; set 'strategy.servers: 1' or leave it out",
-                at=("optimizer", "clip_norm"),
-            )
-        if self.data.shard in ("file", "off"):
-            raise fault(
-                f"parameter_server hands batches out by sample, not by '{self.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
-
-    def _check_split(self, split: SplitSpec) -> None:
-        split.check_workers(self.workers)
-        if self.batch.shares is not None:
-            raise fault(
-                "split has no shares of the batch: every worker sees all of it",
-                "; leave 'batch.shares' away, or set 'strategy.replicate'",
-                at=("batch", "shares"),
-            )
-        if self.data.shard in ("file", "off"):
-            raise fault(
-                f"split gives every worker all samples, not those of '{self.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
-        if self.precision == "auto":
-            raise fault(
-                "split does not measure precisions",
-                "; set 'precision: fp32' or 'bf16'",
-                at=("precision",),
-            )
-
-    def _check_switch(self, switch: SwitchSpec) -> None:
-        for phase in switch.resolved:
-            self._check_strategy(phase.strategy)
-            self._check_moment(phase)
-        self._check_order(switch)
-        if switch.straggler is not None:
-            self._check_strategy(switch.straggler.loosen_to)
-        if self.data.shard in ("file", "off"):
-            raise fault(
-                f"switch cuts batches by sample, not by '{self.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
-
-    def _check_moment(self, phase: PhaseSpec) -> None:
-        if phase.epoch is not None and phase.epoch >= self.epochs:
-            raise fault(
-                f"a phase is to begin after epoch {phase.epoch:g}, but the job ends after "
-                f"{self.epochs}",
-                at=("strategy",),
-            )
-        if phase.lr_drop is None:
-            return
-        if not isinstance(self.schedule, MilestonesSpec):
-            raise fault(
-                f"lr_drop needs a schedule with decays, not '{self.schedule.name}'",
-                "; set 'schedule: {name: milestones, at: [0.5, 0.75]}' or use 'at'",
-                at=("strategy",),
-            )
-        num_drops = len(self.schedule.at or self.schedule.at_epochs)
-        if phase.lr_drop > num_drops:
-            raise fault(
-                f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
-                at=("strategy",),
-            )
-
-    def _check_order(self, switch: SwitchSpec) -> None:
-        """Each phase begins after the one before; those that begin by themselves fit anywhere."""
-        before, number_before = 0.0, 1
-        for number, phase in enumerate(switch.resolved[1:], start=2):
-            if phase.at == "auto":
-                continue
-            share = self._share_at(phase)
-            if share <= before:
-                raise fault(
-                    f"phase {number} begins after {share:.4g} of the samples, but phase "
-                    f"{number_before} after {before:.4g}",
-                    "; phases come in the order of their moments",
-                    at=("strategy",),
-                )
-            before, number_before = share, number
-
-    def _share_at(self, phase: PhaseSpec) -> float:
-        """Share of all samples after which a phase begins."""
-        if phase.epoch is not None:
-            return phase.epoch / self.epochs
-        if phase.lr_drop is not None:
-            assert isinstance(self.schedule, MilestonesSpec)
-            if self.schedule.at:
-                return self.schedule.at[phase.lr_drop - 1]
-            return self.schedule.at_epochs[phase.lr_drop - 1] / self.epochs
-        assert isinstance(phase.at, float)
-        return phase.at
 
     def _check_distribution(self) -> None:
         distribution = self.data.distribution
@@ -271,34 +156,12 @@ class JobSpec(Spec):
                 f"{len(capacity)}",
                 at=("data", "distribution", "capacity"),
             )
-        at = ("data", "distribution")
-        if isinstance(self.strategy, ParameterServerSpec):
-            dynamic = self.strategy.dispatch == "dynamic"
-            if dynamic == self.data.owns_samples:
-                needed = "static" if dynamic else "dynamic"
-                raise fault(
-                    f"distribution {distribution.name} and 'dispatch: {self.strategy.dispatch}' "
-                    "contradict each other",
-                    f"; set 'strategy.dispatch: {needed}'",
-                    at=at,
-                )
-        if self.strategy.name == "split" and distribution.name != "by_modality":
-            raise fault(
-                "strategy split shows every batch to all workers, so nobody owns samples",
-                "; leave distribution out, or set by_modality",
-                at=at,
-            )
-        if isinstance(self.strategy, SwitchSpec) and self.data.owns_samples:
-            raise fault(
-                "strategy switch cuts every batch over the workers, so nobody owns samples",
-                "; leave distribution out, or set stream",
-                at=at,
-            )
+        self.strategy.check_distribution(self)
         if self.backend != "native" and self.data.owns_samples:
             raise fault(
                 f"backend {self.backend} has no data.distribution",
                 "; leave it out, or set 'backend: native'",
-                at=at,
+                at=("data", "distribution"),
             )
 
     def _check_profile(self) -> None:
@@ -311,9 +174,14 @@ class JobSpec(Spec):
             )
 
     @property
+    def processes(self) -> ProcessCounts:
+        """The processes that the strategy needs, by role."""
+        return self.strategy.processes(self.workers)
+
+    @property
     def worker_processes(self) -> int:
         """Processes that the workers live in."""
-        return 1 if isinstance(self.strategy, InProcessSpec) else self.workers
+        return self.processes.workers
 
     @property
     def global_batch(self) -> int:

@@ -1,21 +1,41 @@
-"""Strategies whose workers step together: alone, by all-reduce, or averaging now and then."""
+"""Settings of the strategies whose workers step together: alone, by all-reduce, by averaging."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
-from phalanx.spec.base import Spec
+from phalanx.spec.base import Spec, fault
+from phalanx.spec.strategy import Effect, StrategySpec
+
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
 
 
-class SingleSpec(Spec):
+class SingleSpec(StrategySpec):
     """One worker, no exchange: the reference that every other strategy is checked against."""
 
     name: Literal["single"] = "single"
+    is_single: ClassVar[bool] = True
+
+    @property
+    @override
+    def effect(self) -> Effect:
+        return "exact"
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        if job.workers != 1:
+            raise fault(
+                f"strategy 'single' takes 1 worker, not {job.workers}",
+                "; set 'workers: 1' or a strategy such as allreduce",
+                at=("workers",),
+            )
 
 
-class AllreduceSpec(Spec):
+class AllreduceSpec(StrategySpec):
     """Every worker has the whole model; gradients are summed over all workers in every step."""
 
     name: Literal["allreduce"] = "allreduce"
@@ -24,6 +44,21 @@ class AllreduceSpec(Spec):
     bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
     at least 512 KiB and at most 25 MiB."""
+    measures_gradient_noise: ClassVar[bool] = True
+
+    @property
+    @override
+    def effect(self) -> Effect:
+        return "exact" if self.compression == "none" else "rounded"
+
+    @property
+    @override
+    def bucket_size(self) -> int | None:
+        return None if self.bucket_bytes == "auto" else self.bucket_bytes
+
+    @override
+    def label(self) -> str:
+        return "allreduce" + (", bf16" if self.compression == "bf16" else "")
 
 
 class OuterStepSpec(Spec):
@@ -35,7 +70,7 @@ class OuterStepSpec(Spec):
     """Outer Nesterov momentum."""
 
 
-class LocalSgdSpec(Spec):
+class LocalSgdSpec(StrategySpec):
     """Workers step alone and average their parameters every few steps."""
 
     name: Literal["local_sgd"] = "local_sgd"
@@ -46,21 +81,27 @@ class LocalSgdSpec(Spec):
     saves traffic and is what DiLoCo does."""
     outer: OuterStepSpec | None = None
     """An outer Nesterov step instead of plain averaging."""
+    applies_before_exchange: ClassVar[bool] = True
+
+    @property
+    @override
+    def exchange_every(self) -> int:
+        return self.every
+
+    @override
+    def label(self) -> str:
+        return f"local_sgd every {self.every}"
 
 
-class MirroredSpec(Spec):
+class MirroredSpec(StrategySpec):
     """One process with a replica per worker: TensorFlow's MirroredStrategy."""
 
     name: Literal["mirrored"] = "mirrored"
+    in_process: ClassVar[bool] = True
 
 
-class CentralStorageSpec(Spec):
+class CentralStorageSpec(StrategySpec):
     """The same with variables kept once: TensorFlow's CentralStorageStrategy."""
 
     name: Literal["central_storage"] = "central_storage"
-
-
-InProcessSpec = MirroredSpec | CentralStorageSpec
-"""All workers are replicas in one process; for `backend: tensorflow`."""
-LockstepSpec = SingleSpec | AllreduceSpec | LocalSgdSpec
-"""`parameter_server` has a loop of its own."""
+    in_process: ClassVar[bool] = True

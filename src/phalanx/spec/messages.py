@@ -127,7 +127,7 @@ def _locate(loc: tuple[int | str, ...], root: type[Spec]) -> _Place:
         specs = shape.spec_classes(place.annotation)
         if len(specs) > 1:
             siblings = specs
-            place = _Place(place.path, shape.kind(specs, part), place.owner)
+            place = _Place(place.path, shape.kind(place.annotation, part), place.owner)
         elif specs:
             field = shape.keys(specs[0]).get(str(part))
             annotation = None if field is None else shape.annotation_of(field)
@@ -170,7 +170,9 @@ def _at_home_elsewhere(key: str, place: _Place, root: type[Spec]) -> str:
         return ""
     wanted = SYNONYMS.get(key, key)
     for section, field in shape.keys(root).items():
-        if any(wanted in shape.keys(spec) for spec in shape.spec_classes(field.annotation)):
+        if any(
+            wanted in shape.keys(spec) for spec in shape.spec_classes(shape.annotation_of(field))
+        ):
             return f"; did you mean '{section}.{wanted}'?" if wanted != "name" else ""
     return ""
 

@@ -111,7 +111,7 @@ def _descend(
 
 def _field(annotation: shape.Annotation, node: dict[str, object], key: str) -> FieldInfo | None:
     specs = shape.spec_classes(annotation)
-    spec = shape.kind(specs, node.get("name")) if len(specs) > 1 else next(iter(specs), None)
+    spec = shape.kind(annotation, node.get("name")) if len(specs) > 1 else next(iter(specs), None)
     return None if spec is None else shape.keys(spec).get(key)
 
 
@@ -138,7 +138,7 @@ def _drop_former_kind(
     specs = shape.spec_classes(annotation)
     if len(specs) < 2 or node.get("name") == name:
         return
-    spec = shape.kind(specs, name)
+    spec = shape.kind(annotation, name)
     known = shape.keys(spec) if spec is not None else node
     for key in [key for key in node if key not in known]:
         _drop(document, node, key, path)

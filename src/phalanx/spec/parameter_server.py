@@ -7,11 +7,16 @@ more than the run keeps.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
-from phalanx.spec.base import ListOf, Spec, fault
+from phalanx.spec.base import ListOf, fault
+from phalanx.spec.strategy import Effect, ProcessCounts, StrategySpec
+
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
 
 Consistency = Literal["async", "bsp", "ssp", "dssp", "k_sync", "k_async"]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -21,7 +26,7 @@ _STALENESS = 3
 _RANGE = (3, 15)
 
 
-class ParameterServerSpec(Spec):
+class ParameterServerSpec(StrategySpec):
     """Servers own slices of the parameters and the optimiser state; workers pull and push."""
 
     name: Literal["parameter_server"] = "parameter_server"
@@ -68,6 +73,7 @@ class ParameterServerSpec(Spec):
     """Processes that may be lost and replaced before the run is given up."""
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
+    updates_on_servers: ClassVar[bool] = True
 
     def encrypts(self, *, beyond_this_machine: bool) -> bool:
         """Whether gradients and parameters are encrypted on the way."""
@@ -122,18 +128,91 @@ class ParameterServerSpec(Spec):
         return self
 
     @property
+    @override
     def synchronous(self) -> bool:
-        """Whether every update waits for every worker, as in all-reduce."""
         return (self.consistency == "bsp" and self.backup == 0) or (
             self.consistency == "ssp" and self.staleness == 0
         )
 
-    def check_workers(self, num_workers: int) -> None:
-        """Refuse numbers that the workers of the job cannot fulfil; called by the job's validator.
+    @property
+    @override
+    def effect(self) -> Effect:
+        if not self.synchronous:
+            return "stale"
+        return "exact" if self.compression == "none" else "rounded"
 
-        Raises:
-            PydanticCustomError: A sentence with the place, seen from the job.
-        """
+    @property
+    @override
+    def hands_out_batches(self) -> bool:
+        return self.dispatch == "dynamic"
+
+    @property
+    @override
+    def tolerated_failures(self) -> int:
+        return self.max_failures
+
+    @override
+    def processes(self, num_workers: int) -> ProcessCounts:
+        servers = 0 if self.servers == "colocated" else self.servers
+        return ProcessCounts(workers=num_workers, servers=servers, evaluators=1)
+
+    @override
+    def num_servers(self, num_workers: int) -> int:
+        return num_workers if self.servers == "colocated" else self.servers
+
+    @override
+    def label(self) -> str:
+        return f"parameter_server {self.phase_label()}"
+
+    @override
+    def phase_label(self) -> str:
+        text: str = self.consistency
+        if self.consistency == "ssp":
+            text += f" {self.staleness}"
+        if self.k is not None:
+            text += f" k={self.k}"
+        if self.backup:
+            text += f" backup={self.backup}"
+        return text + (f", {self.compression}" if self.compression != "none" else "")
+
+    @override
+    def equals_but_for_placement(self, other: StrategySpec) -> bool:
+        return type(other) is type(self) and all(
+            getattr(self, key) == getattr(other, key)
+            for key in ParameterServerSpec.model_fields
+            if key not in ("servers", "dispatch")
+        )
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        self.check_workers(job.workers)
+        if job.optimizer.clip_norm is not None and self.servers != 1:
+            raise fault(
+                "optimizer.clip_norm needs the whole gradient in one place",
+                "; set 'strategy.servers: 1' or leave it out",
+                at=("optimizer", "clip_norm"),
+            )
+        if job.data.shard in ("file", "off"):
+            raise fault(
+                f"parameter_server hands batches out by sample, not by '{job.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+
+    @override
+    def check_distribution(self, job: JobSpec) -> None:
+        distribution = job.data.distribution
+        if distribution is not None and self.hands_out_batches == job.data.owns_samples:
+            needed = "static" if self.hands_out_batches else "dynamic"
+            raise fault(
+                f"distribution {distribution.name} and 'dispatch: {self.dispatch}' "
+                "contradict each other",
+                f"; set 'strategy.dispatch: {needed}'",
+                at=("data", "distribution"),
+            )
+
+    def check_workers(self, num_workers: int) -> None:
+        """Refuse settings that do not fit the number of workers."""
         if self.consistency == "k_sync" and self.k is not None and self.k > num_workers:
             raise fault(
                 f"strategy.k is {self.k}, but only {num_workers} workers can push to a version",

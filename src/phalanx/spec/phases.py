@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from phalanx.spec.data import BatchSpec
 from phalanx.spec.job import JobSpec
-from phalanx.spec.switch import PhaseStrategy, SwitchSpec
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import SwitchSpec
 
 LOOSENED = -1
 """Stands for the looser strategy of the straggler reaction among the numbers of phases."""
 
 
-def strategy_of(job: JobSpec, phase: int) -> PhaseStrategy:
+def strategy_of(job: JobSpec, phase: int) -> StrategySpec:
     """The strategy of a phase of a job that switches."""
     switch = job.strategy
     assert isinstance(switch, SwitchSpec)

@@ -132,8 +132,8 @@ def _section(key: str, field: FieldInfo, specs: Sequence[type[Spec]]) -> Iterato
 
 def _parts(field: FieldInfo) -> list[type[Spec]]:
     """The specs behind a setting, or behind each entry of a list."""
-    specs = shape.spec_classes(field.annotation)
-    return specs or shape.spec_classes(shape.item_annotation(field.annotation))
+    annotation = shape.annotation_of(field)
+    return shape.spec_classes(annotation) or shape.spec_classes(shape.item_annotation(annotation))
 
 
 def _section_of(part: type[Spec]) -> str | None:
@@ -168,7 +168,7 @@ def _value(key: str, field: FieldInfo) -> str:
     names = [f"`{name}`" for spec in specs for name in shape.names_of(spec)]
     null = " or null" if any(core is type(None) for core, _ in _alternatives(field)) else ""
     section = _section_of(specs[0])
-    if shape.spec_classes(field.annotation):
+    if shape.spec_classes(shape.annotation_of(field)):
         where = f"see [{section}](#{section})" if section else "a mapping, see below"
     else:
         where = f"a list, see [{section}](#{section})" if section else "a list, see below"
@@ -176,7 +176,7 @@ def _value(key: str, field: FieldInfo) -> str:
 
 
 def _alternatives(field: FieldInfo) -> list[tuple[shape.Annotation, tuple[object, ...]]]:
-    return shape.alternatives(field.annotation)
+    return shape.alternatives(shape.annotation_of(field))
 
 
 def _wording(field: FieldInfo) -> str:

@@ -46,7 +46,9 @@ def json_schema() -> dict[str, JsonValue]:
         full = properties[key]
         assert isinstance(full, dict)
         if shape.takes_short_form(field):
-            whole: dict[str, JsonValue] = {"anyOf": [_short_form_schema(field.annotation), full]}
+            whole: dict[str, JsonValue] = {
+                "anyOf": [_short_form_schema(shape.annotation_of(field)), full]
+            }
             whole |= {word: full.pop(word) for word in ("description", "default") if word in full}
             properties[key] = whole
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

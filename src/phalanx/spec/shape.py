@@ -15,6 +15,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from phalanx.spec.base import Spec, Words, name_only
+from phalanx.spec.choice import ByName
 
 Annotation = object
 """A type as written behind a field: a class, a union, `Annotated`, `Literal` and so on."""
@@ -52,6 +53,9 @@ def takes_short_form(field: FieldInfo) -> bool:
 def alternatives(annotation: Annotation) -> list[tuple[Annotation, tuple[object, ...]]]:
     """The plain types that an annotation allows, each with the constraints on it."""
     core, constraints = _unwrap(annotation)
+    chosen = [one for one in constraints if isinstance(one, ByName)]
+    if chosen:
+        return [(spec, ()) for spec in chosen[0].specs]
     if get_origin(core) in (Union, types.UnionType):
         return [found for part in get_args(core) for found in alternatives(part)]
     return [(core, constraints)]
@@ -85,15 +89,16 @@ def names_of(spec: type[Spec]) -> tuple[str, ...]:
     return get_args(field.annotation)
 
 
-def kind(specs: Iterable[type[Spec]], name: object) -> type[Spec] | None:
-    """The spec that a name leads to; a spec whose name is free takes what is left."""
+def kind(annotation: Annotation, name: object) -> type[Spec] | None:
+    """The spec that a name leads to; a spec whose name is free, or a table, takes what is left."""
     free = None
-    for spec in specs:
+    for spec in spec_classes(annotation):
         names = names_of(spec)
         if name in names:
             return spec
         free = free if names else spec
-    return free
+    tables = [one for one in _unwrap(annotation)[1] if isinstance(one, ByName)]
+    return tables[0].spec_of(name) if tables else free
 
 
 def options(annotation: Annotation) -> list[str]:

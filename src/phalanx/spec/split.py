@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
-from phalanx.spec.base import ListOf, Spec, fault
+from phalanx.spec.base import ListOf, fault
 from phalanx.spec.quantity import Bytes
+from phalanx.spec.strategy import Effect, StrategySpec
+
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
 
 Rank = Annotated[int, Field(ge=0)]
 NaivePlacement = Literal["round_robin", "by_layers", "by_parameters"]
 
 
-class SplitSpec(Spec):
+class SplitSpec(StrategySpec):
     """One network, its parts on different workers; weights and optimiser state never move.
 
     Activations travel forward and gradients back.
@@ -39,10 +44,52 @@ class SplitSpec(Spec):
     """Memory that each worker may use for its parts; null: what its machine has free."""
     speeds: ListOf[Annotated[float, Field(gt=0)]] | None = None
     """Relative speed of each worker, for planning; null: measured at the start."""
+    splits_model: ClassVar[bool] = True
 
     def __hash__(self) -> int:
         """Mappings have no hash of their own; planners keep strategies in sets."""
         return hash(self.model_dump_json())
+
+    @property
+    @override
+    def effect(self) -> Effect:
+        return "exact" if self.wire == "fp32" else "rounded"
+
+    @override
+    def label(self) -> str:
+        pieces = f", {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
+        return "split" + pieces + (", bf16" if self.wire == "bf16" else "")
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        self.check_workers(job.workers)
+        if job.batch.shares is not None:
+            raise fault(
+                "split has no shares of the batch: every worker sees all of it",
+                "; leave 'batch.shares' away, or set 'strategy.replicate'",
+                at=("batch", "shares"),
+            )
+        if job.data.shard in ("file", "off"):
+            raise fault(
+                f"split gives every worker all samples, not those of '{job.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+        if job.precision == "auto":
+            raise fault(
+                "split does not measure precisions",
+                "; set 'precision: fp32' or 'bf16'",
+                at=("precision",),
+            )
+
+    @override
+    def check_distribution(self, job: JobSpec) -> None:
+        if job.data.distribution is not None and job.data.distribution.name != "by_modality":
+            raise fault(
+                "strategy split shows every batch to all workers, so nobody owns samples",
+                "; leave distribution out, or set by_modality",
+                at=("data", "distribution"),
+            )
 
     def check_workers(self, num_workers: int) -> None:
         """Refuse settings that do not fit the number of workers."""

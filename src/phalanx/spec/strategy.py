@@ -1,27 +1,129 @@
-"""Who exchanges what, when: one spec per strategy, told apart by name."""
+"""Describe a training strategy: the base class of its settings, and what callers may ask of it.
+
+A strategy's spec answers every question that depends on its settings, so that nothing outside has
+to know which strategies there are. What implements a strategy is written in its `StrategyKind`
+(`spec.kinds`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from phalanx.spec.base import Spec
 
-from phalanx.spec.base import name_only
-from phalanx.spec.lockstep import AllreduceSpec, InProcessSpec, LocalSgdSpec, SingleSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.split import SplitSpec
-from phalanx.spec.switch import SwitchSpec
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
+    from phalanx.spec.switch import PhaseSpec
 
-StrategySpec = Annotated[
-    Annotated[
-        SingleSpec
-        | AllreduceSpec
-        | LocalSgdSpec
-        | ParameterServerSpec
-        | SwitchSpec
-        | SplitSpec
-        | InProcessSpec,
-        Field(discriminator="name"),
-    ],
-    BeforeValidator(name_only),
-]
+Effect = Literal["exact", "rounded", "stale"]
+"""Effect on the result: `exact` gives the numbers of one machine but for summation order, `rounded`
+sends or computes in bf16, `stale` uses older parameters or replicas that drift apart."""
+
+
+@dataclass(frozen=True)
+class ProcessCounts:
+    """Count the processes of a run by role."""
+
+    workers: int
+    servers: int = 0
+    """Parameter servers that are processes of their own, not threads of workers."""
+    evaluators: int = 0
+
+
+class StrategySpec(Spec):
+    """Settings of a strategy. Subclass it for a new one and override what differs.
+
+    The defaults describe synchronous data parallelism without servers: every worker holds the whole
+    model and waits for all others in every step.
+    """
+
+    name: str
+    """Which kind: its name in the table, or `package.module:NAME`."""
+
+    in_process: ClassVar[bool] = False
+    """Whether all workers are replicas inside one process."""
+    is_single: ClassVar[bool] = False
+    """Whether it takes exactly one worker."""
+    splits_model: ClassVar[bool] = False
+    """Whether each worker holds a part of the model and sees all samples of a batch."""
+    updates_on_servers: ClassVar[bool] = False
+    """Whether parameters live on servers, which apply the updates."""
+    applies_before_exchange: ClassVar[bool] = False
+    """Whether a worker applies its own update first and then exchanges parameters."""
+    measures_gradient_noise: ClassVar[bool] = False
+    """Whether its step can measure the gradient noise scale, which `at: auto` of a switch needs."""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every worker waits for all others when it exchanges."""
+        return True
+
+    @property
+    def exchange_every(self) -> int:
+        """Steps between two exchanges."""
+        return 1
+
+    @property
+    def effect(self) -> Effect:
+        """Effect on the result; a strategy that does not say counts as `stale`."""
+        return "stale"
+
+    @property
+    def bucket_size(self) -> int | None:
+        """Bytes of gradient that travel together; None: the engine decides."""
+        return None
+
+    @property
+    def hands_out_batches(self) -> bool:
+        """Whether batches go to whichever worker is free, instead of fixed shares."""
+        return False
+
+    @property
+    def tolerated_failures(self) -> int:
+        """Processes that may be lost and replaced in one run."""
+        return 0
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether parameters live on servers at any time of the run."""
+        return any(one.updates_on_servers for one in self.strategies())
+
+    @property
+    def resolved(self) -> tuple[PhaseSpec, ...]:
+        """The phases of a strategy that changes during the run; empty for all others."""
+        return ()
+
+    def strategies(self) -> tuple[StrategySpec, ...]:
+        """Every strategy that may run: itself, or those of its phases."""
+        return (self,)
+
+    def processes(self, num_workers: int) -> ProcessCounts:
+        """Count the processes that a run with so many workers needs."""
+        return ProcessCounts(workers=1 if self.in_process else num_workers)
+
+    def num_servers(self, num_workers: int) -> int:
+        """Count the servers that parameters are cut over, those inside workers included."""
+        return 0
+
+    def label(self) -> str:
+        """Name it with the settings that tell it from others: `parameter_server async, bf16`."""
+        return self.name.rpartition(":")[2]
+
+    def phase_label(self) -> str:
+        """Name it in a few letters, as one of several phases."""
+        return self.name.rpartition(":")[2]
+
+    def equals_but_for_placement(self, other: StrategySpec) -> bool:
+        """Whether both compute the same, wherever servers are and however work is handed out."""
+        return self == other
+
+    def check(self, job: JobSpec) -> None:
+        """Refuse what does not go with the rest of the job; called by the job's validator.
+
+        Raises:
+            PydanticCustomError: A `fault` with the place, seen from the job.
+        """
+
+    def check_distribution(self, job: JobSpec) -> None:
+        """Refuse a `data.distribution` that does not go with it; only asked if there is one."""

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import override
 
 from phalanx.spec.base import ListOf, Spec, fault, name_only
+from phalanx.spec.choice import ByName
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
+from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.strategy import ProcessCounts, StrategySpec
+
+if TYPE_CHECKING:
+    from phalanx.spec.job import JobSpec
+    from phalanx.spec.registry import Registry
 
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 AtLeastOne = Annotated[float, Field(ge=1)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 
+MOMENTS = ("at", "epoch", "lr_drop")
+"""Keys that say when a phase begins."""
+
+
+def _table() -> Registry[Any]:
+    # The table lists this strategy too, so it cannot be imported before.
+    from phalanx.spec.kinds import STRATEGIES
+
+    return STRATEGIES
+
+
 PhaseStrategy = Annotated[
-    Annotated[
-        SingleSpec | AllreduceSpec | LocalSgdSpec | ParameterServerSpec,
-        Field(discriminator="name"),
-    ],
+    StrategySpec,
+    ByName((SingleSpec, AllreduceSpec, LocalSgdSpec, ParameterServerSpec), _table),
     BeforeValidator(name_only),
 ]
 
@@ -39,7 +57,7 @@ class _Moment(Spec):
 
     @model_validator(mode="after")
     def _one_moment(self) -> _Moment:
-        given = [key for key in ("at", "epoch", "lr_drop") if getattr(self, key) is not None]
+        given = [key for key in MOMENTS if getattr(self, key) is not None]
         if len(given) > 1:
             raise fault(
                 f"{given[0]} and {given[1]} both say when the phase begins",
@@ -105,13 +123,14 @@ class StragglerSpec(Spec):
     """Changes per job, so that it never flaps; the last one is kept for undoing."""
 
 
-class SwitchSpec(_Moment):
+class SwitchSpec(_Moment, StrategySpec):
     """Start with one strategy and finish with another, inside the living processes."""
 
     name: Literal["switch"] = "switch"
     phases: ListOf[PhaseSpec] = ()
-    """What follows what; default: allreduce, then an asynchronous parameter_server on the workers'
-    machines at the moment given by `at`, `epoch` or `lr_drop`."""
+    """What follows what: strategies, each but the first with its moment, or the moments beside the
+    list (one, or a list of them). Default: allreduce, then an asynchronous parameter_server on the
+    workers' machines."""
     momentum: Literal["keep", "zero", "scale"] = "keep"
     """What becomes of the optimiser's momentum at a switch; scale: divided by the workers when
     going to an asynchronous phase."""
@@ -145,17 +164,15 @@ class SwitchSpec(_Moment):
                 )
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, value: object) -> object:
+        return spelled_out(value) if isinstance(value, Mapping) else value
+
     @model_validator(mode="after")
     def _phases_have_moments(self) -> SwitchSpec:
         if not self.phases:
             return self
-        if self.is_given:
-            key = next(key for key in ("at", "epoch", "lr_drop") if getattr(self, key) is not None)
-            raise fault(
-                f"strategy.{key} is for the two default phases",
-                "; with 'phases', give each phase but the first a moment of its own",
-                at=(key,),
-            )
         if len(self.phases) < 2:
             raise fault("strategy.phases takes at least two phases", at=("phases",))
         if self.phases[0].is_given:
@@ -168,7 +185,7 @@ class SwitchSpec(_Moment):
                     at=("phases",),
                 )
             before = self.phases[number - 2].strategy
-            if phase.at == "auto" and not isinstance(before, AllreduceSpec):
+            if phase.at == "auto" and not before.measures_gradient_noise:
                 raise fault(
                     f"phase {number} begins by itself, which needs the gradients of an allreduce "
                     f"phase before it, not of {before.name}",
@@ -178,8 +195,8 @@ class SwitchSpec(_Moment):
         return self
 
     @property
+    @override
     def resolved(self) -> tuple[PhaseSpec, ...]:
-        """The phases, with those that the short form stands for."""
         if self.phases:
             return self.phases
         at = self.at if self.is_given else 0.5
@@ -188,3 +205,169 @@ class SwitchSpec(_Moment):
             PhaseSpec(strategy=AllreduceSpec()),
             PhaseSpec(strategy=second, at=at, epoch=self.epoch, lr_drop=self.lr_drop),
         )
+
+    @override
+    def strategies(self) -> tuple[StrategySpec, ...]:
+        looser = () if self.straggler is None else (self.straggler.loosen_to,)
+        return (*(phase.strategy for phase in self.resolved), *looser)
+
+    @property
+    @override
+    def synchronous(self) -> bool:
+        return all(one.synchronous for one in self.strategies())
+
+    @property
+    @override
+    def bucket_size(self) -> int | None:
+        # The gradient is cut once for all phases.
+        sizes = [one.bucket_size for one in self.strategies()]
+        return next((size for size in sizes if size is not None), None)
+
+    @property
+    @override
+    def tolerated_failures(self) -> int:
+        return max(one.tolerated_failures for one in self.strategies())
+
+    @override
+    def processes(self, num_workers: int) -> ProcessCounts:
+        # Helpers of a later phase are started with the run and wait for it.
+        counts = [one.processes(num_workers) for one in self.strategies()]
+        return ProcessCounts(
+            workers=num_workers,
+            servers=max(one.servers for one in counts),
+            evaluators=max(one.evaluators for one in counts),
+        )
+
+    @override
+    def label(self) -> str:
+        return "switch " + " to ".join(phase.strategy.phase_label() for phase in self.resolved)
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        for phase in self.resolved:
+            phase.strategy.check(job)
+            _check_moment(phase, job)
+        self._check_order(job)
+        if self.straggler is not None:
+            self.straggler.loosen_to.check(job)
+        if job.data.shard in ("file", "off"):
+            raise fault(
+                f"switch cuts batches by sample, not by '{job.data.shard}'",
+                "; set 'shard: auto'",
+                at=("data", "shard"),
+            )
+
+    @override
+    def check_distribution(self, job: JobSpec) -> None:
+        if job.data.owns_samples:
+            raise fault(
+                "strategy switch cuts every batch over the workers, so nobody owns samples",
+                "; leave distribution out, or set stream",
+                at=("data", "distribution"),
+            )
+
+    def _check_order(self, job: JobSpec) -> None:
+        """Each phase begins after the one before; those that begin by themselves fit anywhere."""
+        before, number_before = 0.0, 1
+        for number, phase in enumerate(self.resolved[1:], start=2):
+            if phase.at == "auto":
+                continue
+            share = _share_at(phase, job)
+            if share <= before:
+                raise fault(
+                    f"phase {number} begins after {share:.4g} of the samples, but phase "
+                    f"{number_before} after {before:.4g}",
+                    "; phases come in the order of their moments",
+                    at=("strategy",),
+                )
+            before, number_before = share, number
+
+
+def spelled_out(settings: Mapping[str, object]) -> dict[str, object]:
+    """Write the short forms of `phases` out: strategies as phases, moments with their phase.
+
+    What has another form is left as it is, for the validators behind this one.
+
+    Raises:
+        PydanticCustomError: Moments beside the list do not go with the phases in it.
+    """
+    found = dict(settings)
+    raw = found.get("phases")
+    if not isinstance(raw, list | tuple) or not raw:
+        return found
+    phases = [_as_phase(one) for one in raw]
+    for key in MOMENTS:
+        if found.get(key) is not None:
+            _hand_out(key, found.pop(key), phases)
+    return {**found, "phases": phases}
+
+
+def _as_phase(value: object) -> object:
+    """Let a strategy stand for the phase, with or without its moment."""
+    if isinstance(value, str):
+        return {"strategy": value}
+    if not isinstance(value, Mapping) or "strategy" in value or "name" not in value:
+        return value
+    moments = {key: value[key] for key in MOMENTS if key in value}
+    return {"strategy": {k: v for k, v in value.items() if k not in moments}, **moments}
+
+
+def _hand_out(key: str, given: object, phases: list[object]) -> None:
+    """Give each phase but the first its moment from those beside the list."""
+    moments: Sequence[object] = given if isinstance(given, list | tuple) else [given]
+    needed = len(phases) - 1
+    if len(moments) != needed:
+        have = "1 moment" if len(moments) == 1 else f"{len(moments)} moments"
+        raise fault(
+            f"strategy.{key} has {have}, but {len(phases)} phases need {needed}, one for each but "
+            "the first",
+            at=(key,),
+        )
+    for number, moment in enumerate(moments, start=2):
+        phase = phases[number - 1]
+        if not isinstance(phase, Mapping):
+            continue
+        own = [name for name in MOMENTS if phase.get(name) is not None]
+        if own:
+            raise fault(
+                f"strategy.{key} and {own[0]} of phase {number} both say when it begins",
+                "; give one of them",
+                at=(key,),
+            )
+        phases[number - 1] = {**phase, key: moment}
+
+
+def _check_moment(phase: PhaseSpec, job: JobSpec) -> None:
+    if phase.epoch is not None and phase.epoch >= job.epochs:
+        raise fault(
+            f"a phase is to begin after epoch {phase.epoch:g}, but the job ends after {job.epochs}",
+            at=("strategy",),
+        )
+    if phase.lr_drop is None:
+        return
+    if job.schedule.name != "milestones":
+        raise fault(
+            f"lr_drop needs a schedule with decays, not '{job.schedule.name}'",
+            "; set 'schedule: {name: milestones, at: [0.5, 0.75]}' or use 'at'",
+            at=("strategy",),
+        )
+    num_drops = len(job.schedule.at or job.schedule.at_epochs)
+    if phase.lr_drop > num_drops:
+        raise fault(
+            f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
+            at=("strategy",),
+        )
+
+
+def _share_at(phase: PhaseSpec, job: JobSpec) -> float:
+    """Share of all samples after which a phase begins."""
+    if phase.epoch is not None:
+        return phase.epoch / job.epochs
+    if phase.lr_drop is not None:
+        schedule = job.schedule
+        assert isinstance(schedule, MilestonesSpec)
+        if schedule.at:
+            return schedule.at[phase.lr_drop - 1]
+        return schedule.at_epochs[phase.lr_drop - 1] / job.epochs
+    assert isinstance(phase.at, float)
+    return phase.at

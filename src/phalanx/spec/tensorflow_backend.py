@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.spec.base import Spec, fault
-from phalanx.spec.lockstep import AllreduceSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.base import fault
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
+    from phalanx.spec.strategy import StrategySpec
 
 STRATEGIES = (
     "single",
@@ -46,17 +44,21 @@ def check_tensorflow(job: JobSpec) -> None:
         PydanticCustomError: A sentence with the place, seen from the job.
     """
     strategy = job.strategy
-    if isinstance(strategy, SwitchSpec):
-        _check_switch(strategy)
-    else:
-        _check_strategy(strategy)
+    if strategy.resolved and getattr(strategy, "handover", "live") != "restart":
+        raise fault(
+            "backend tensorflow changes its strategy through a checkpoint and new processes",
+            "; set 'handover: restart'",
+            at=("strategy", "handover"),
+        )
+    for one in [phase.strategy for phase in strategy.resolved] or [strategy]:
+        _check_strategy(one)
     if job.precision == "auto":
         raise fault(
             "backend tensorflow does not measure which precision is faster",
             "; set 'precision: fp32' or 'precision: bf16'",
             at=("precision",),
         )
-    if job.profile is not None and isinstance(strategy, ParameterServerSpec | SwitchSpec):
+    if job.profile is not None and strategy.uses_servers:
         raise fault(
             "backend tensorflow cannot profile the workers of a parameter server",
             "; leave 'profile' out, or set 'strategy: allreduce'",
@@ -68,7 +70,7 @@ def check_tensorflow(job: JobSpec) -> None:
             "; leave 'profile.memory' out",
             at=("profile", "memory"),
         )
-    if job.inject and isinstance(strategy, ParameterServerSpec | SwitchSpec):
+    if job.inject and strategy.uses_servers:
         raise fault(
             "backend tensorflow cannot slow the workers of a parameter server down",
             "; leave 'inject' out, or set 'strategy: allreduce'",
@@ -76,26 +78,25 @@ def check_tensorflow(job: JobSpec) -> None:
         )
 
 
-def _check_strategy(strategy: Spec) -> None:
-    name = getattr(strategy, "name", "")
-    if name not in STRATEGIES:
+def _check_strategy(strategy: StrategySpec) -> None:
+    if strategy.name not in STRATEGIES:
         raise fault(
-            f"backend tensorflow has no strategy '{name}'",
+            f"backend tensorflow has no strategy '{strategy.name}'",
             f"; it has {', '.join(STRATEGIES)}",
             at=("strategy",),
         )
-    if isinstance(strategy, AllreduceSpec) and strategy.compression != "none":
+    if strategy.updates_on_servers:
+        _check_serving(strategy)
+    elif getattr(strategy, "compression", "none") != "none":
         raise fault(
             "backend tensorflow sends gradients in full precision",
             "; leave 'compression' out",
             at=("strategy", "compression"),
         )
-    if isinstance(strategy, ParameterServerSpec):
-        _check_serving(strategy)
 
 
-def _check_serving(strategy: ParameterServerSpec) -> None:
-    if strategy.servers == "colocated":
+def _check_serving(strategy: StrategySpec) -> None:
+    if getattr(strategy, "servers", 1) == "colocated":
         raise fault(
             "backend tensorflow has no servers inside its workers",
             "; set 'servers' to a number",
@@ -109,14 +110,3 @@ def _check_serving(strategy: ParameterServerSpec) -> None:
                 f"; {instead}",
                 at=("strategy", key),
             )
-
-
-def _check_switch(switch: SwitchSpec) -> None:
-    if switch.handover != "restart":
-        raise fault(
-            "backend tensorflow changes its strategy through a checkpoint and new processes",
-            "; set 'handover: restart'",
-            at=("strategy", "handover"),
-        )
-    for phase in switch.resolved:
-        _check_strategy(phase.strategy)

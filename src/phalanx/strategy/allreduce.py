@@ -8,8 +8,10 @@ while backward still computes the rest.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from phalanx.comm.base import Collective, Pending
@@ -19,8 +21,6 @@ from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
-from phalanx.strategy.gauge import Gauge
-from phalanx.strategy.overlap import Overlap
 
 _RESIDUAL = "residual"
 
@@ -30,8 +30,7 @@ class Allreduce(Strategy):
 
     def __init__(self, spec: AllreduceSpec) -> None:
         self._spec = spec
-        self.gauge = Gauge()
-        """Measures gradients when it is asked to."""
+        self.noise: GradNoiseGauge = GradNoiseGauge()
 
     @override
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
@@ -42,7 +41,7 @@ class Allreduce(Strategy):
         )
         self._buckets = replica.buckets
         self._pending: list[Pending] = []
-        self._overlap = Overlap()
+        self._overlap = OverlapMeter()
         if not equal:
             make_equal(replica, collective)
 
@@ -55,7 +54,7 @@ class Allreduce(Strategy):
         computed = time.perf_counter()
         with span("all_reduce"):
             self._await_buckets()
-        self.gauge.read_sum(
+        self.noise.read_sum(
             self._replica.gradients,
             num_samples=result.num_samples,
             global_count=batch.global_count,
@@ -76,7 +75,7 @@ class Allreduce(Strategy):
     def _start_bucket(self, index: int) -> None:
         """Called during backward, with rising bucket numbers: the same order on every worker."""
         bucket = self._buckets[index]
-        self.gauge.read_own(self._replica.gradients[bucket.start : bucket.stop])
+        self.noise.read_own(self._replica.gradients[bucket.start : bucket.stop])
         with span("all_reduce"):
             if self._compressor is not None:
                 tensor = self._compressor.compress(bucket.start, bucket.stop)
@@ -93,17 +92,17 @@ class Allreduce(Strategy):
                 self._compressor.decompress(bucket.start, bucket.stop)
 
     @override
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         average_buffers(self._replica, self._collective)
 
     @override
-    def export_state(self) -> dict[str, torch.Tensor]:
+    def export_state(self) -> dict[str, Tensor]:
         if self._compressor is None:
             return {}
         return {_RESIDUAL: torch.stack(self._collective.all_gather(self._compressor.residual))}
 
     @override
-    def import_state(self, state: dict[str, torch.Tensor]) -> None:
+    def import_state(self, state: dict[str, Tensor]) -> None:
         if self._compressor is None or _RESIDUAL not in state:
             return
         residuals = state[_RESIDUAL]
@@ -113,3 +112,79 @@ class Allreduce(Strategy):
         elif rank == 0:
             # In a group of another size the first worker carries what all of them still owed.
             self._compressor.residual.copy_(residuals.sum(0))
+
+
+class GradNoiseGauge:
+    """Measure how long gradients are, for the gradient noise scale, at no extra traffic.
+
+    Armed for single steps, it reads each bucket once before its exchange and the sum once after it.
+    """
+
+    def __init__(self) -> None:
+        self._armed = False
+        self._own = 0.0
+        self._found = (0.0, 0.0)
+
+    def arm(self) -> None:
+        """Measure in the next step."""
+        self._armed = True
+        self._own = 0.0
+        self._found = (0.0, 0.0)
+
+    def read_own(self, part: Tensor) -> None:
+        """A part of this worker's gradient is final, and not yet exchanged."""
+        if self._armed:
+            self._own += float(part.dot(part))
+
+    def read_sum(self, gradients: Tensor, *, num_samples: int, global_count: int) -> None:
+        """The gradient of all workers is here.
+
+        Args:
+            gradients: The mean over the global batch.
+            num_samples: Of this worker.
+            global_count: Of all workers.
+        """
+        if not self._armed:
+            return
+        self._armed = False
+        # What a worker adds is its mean gradient times its share of the batch.
+        scale = global_count / num_samples if num_samples else 0.0
+        self._found = (self._own * scale * scale, float(gradients.dot(gradients)))
+
+    def take(self) -> tuple[float, float]:
+        """Squared lengths of this worker's own mean gradient and of that of all workers."""
+        found, self._found = self._found, (0.0, 0.0)
+        return found
+
+
+class OverlapMeter:
+    """Measure how much of a step's exchange hides behind the computation.
+
+    Gloo's threads tell whether an exchange is over, not when it ended; it is looked at when the
+    next bucket is ready and when backward is over. A stretch between two looks counts in full if
+    something was still on its way at its end, and half if everything had arrived by then: the true
+    figure lies within half of those stretches. Time in which a peer had not begun yet counts as
+    well, because the exchange is under way for this worker.
+    """
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """A new step begins; nothing is on its way."""
+        self._began_s = None
+        self._seconds = 0.0
+
+    def look(self, pending: Sequence[Pending]) -> None:
+        """Called right before the next exchange is started, with those started before."""
+        now_s = time.perf_counter()
+        if self._began_s is not None and pending:
+            share = 0.5 if all(one.is_done() for one in pending) else 1.0
+            self._seconds += share * (now_s - self._began_s)
+        self._began_s = now_s
+
+    def end(self, pending: Sequence[Pending]) -> float:
+        """Backward is over: the seconds in which something was on its way behind it."""
+        self.look(pending)
+        return self._seconds

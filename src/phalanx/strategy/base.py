@@ -1,58 +1,107 @@
-"""What every strategy is: the owner of one training step, exchange included.
+"""Define the one interface of a training step, exchange included, and build it from its spec.
 
-The worker loop hands it batches and asks for nothing else, so that strategies with quite different
-exchanges (none, every step, every few steps, through servers) fit the same loop.
+The training loop hands a `Strategy` batches and asks for nothing else, so strategies with quite
+different exchanges (none, every step, every few steps, through servers) fit the same loop. Nothing
+here imports torch: a process of another framework may use it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 
-import torch
+from phalanx.errors import SpecError
+from phalanx.spec.kinds import kind_of
+from phalanx.spec.registry import load
+from phalanx.spec.strategy import StrategySpec
 
-from phalanx.comm.base import Collective
-from phalanx.data.pipeline import Batch
-from phalanx.engine.replica import Replica
-from phalanx.strategy.facts import StepFacts
+if TYPE_CHECKING:
+    from torch import Tensor
 
-__all__ = ["StepFacts", "Strategy"]
+    from phalanx.comm.base import Collective
+    from phalanx.data.pipeline import Batch
+    from phalanx.engine.replica import Replica
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What one step of one worker came to, and where its time went."""
+
+    num_samples: int
+    loss_sum: float
+    num_correct: int
+    forward_s: float
+    backward_s: float
+    exchange_s: float
+    apply_s: float
+    overlapped_s: float = 0.0
+    """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
+    wait_s: float | None = None
+    """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
+
+
+class GradientNoise(Protocol):
+    """Measures the squared lengths of gradients, from which the noise scale is estimated."""
+
+    def arm(self) -> None:
+        """Measure in the next step."""
+
+    def take(self) -> tuple[float, float]:
+        """Squared lengths of this worker's own mean gradient and of that of all workers."""
 
 
 class Strategy(ABC):
-    """A way to train one model on several workers."""
+    """Train one model on several workers, one step at a time.
 
-    @abstractmethod
+    Everything that steps implements it: the strategies that a spec describes completely (`attach`
+    gives them a replica), and those that are made with what they train (split networks, parameter
+    servers, torch's DDP).
+    """
+
+    noise: GradientNoise | None = None
+    """Measures the gradient noise scale when asked to; None: this strategy cannot."""
+
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.
+
+        Strategies that are made with what they train have nothing to attach.
 
         Args:
             replica: What is trained.
             collective: The group.
             equal: All workers hold the same parameters and statistics already.
         """
+        raise NotImplementedError(f"{type(self).__name__} is made with what it trains")
 
     @abstractmethod
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        """Train on this worker's part of a batch.
+        """Train on this worker's part of a batch, exchange included.
 
         Args:
             batch: The samples, maybe none, and the true size of the global batch.
             lr: The learning rate at this point of the schedule.
             step_index: Number of this step in the run; decides dropout, together with seed and
-            rank.
+                rank.
         """
 
     @abstractmethod
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Bring all replicas to one defined state, before evaluation, saving or hand-over."""
 
-    @abstractmethod
-    def export_state(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold beyond the replica; all workers call it together."""
+    def export_state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint must hold beyond the replica; all workers call it together."""
+        return {}
 
-    @abstractmethod
-    def import_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up what `export_state` gave, maybe in a group of another size."""
+    def import_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most have none)
+        """Take up what `export_state` gave, maybe in a group of another size.
+
+        What another strategy left, such as residuals, is ignored.
+        """
+
+    def close(self) -> None:  # noqa: B027 (most form none)
+        """Leave groups that the strategy formed itself."""
 
 
 def make_equal(replica: Replica, collective: Collective) -> None:
@@ -71,3 +120,15 @@ def average_buffers(replica: Replica, collective: Collective) -> None:
     if collective.size > 1 and replica.buffers.numel() > 0:
         collective.all_reduce(replica.buffers)
         replica.buffers.div_(collective.size)
+
+
+def build_strategy(spec: StrategySpec) -> Strategy:
+    """Build the step of a strategy, not yet attached to a replica.
+
+    Raises:
+        SpecError: The kind has no step, or it cannot be imported.
+    """
+    kind = kind_of(spec)
+    if not kind.step:
+        raise SpecError(f"strategy '{spec.name}' has no step that a synchronous worker could take")
+    return cast(Callable[[StrategySpec], Strategy], load(kind.step))(spec)

@@ -68,7 +68,7 @@ class LocalSgd(Strategy):
         )
 
     @override
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Average what is open: parameters, moments and batch-norm statistics."""
         if self._steps > 0:
             self._average(moments=True)

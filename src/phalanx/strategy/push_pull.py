@@ -1,9 +1,9 @@
-"""One step of a worker whose parameters live on servers: compute on what was pulled, push, pull.
+"""Step against parameter servers: compute on what was pulled, push gradients, pull parameters.
 
-Not a `Strategy` of the lockstep loop: here the coordinator hands out batches one by one, and
-workers need nothing of one another. Segments of the gradient leave while backward computes the
-rest. With `overlap`, the answer to a push is awaited only after the next gradient has been
-computed.
+Here the coordinator hands out batches one by one, and workers need nothing of one another. Its
+worker loop calls `push` with tickets; any other loop can call `step`. Segments of the gradient
+leave while backward computes the rest. With `overlap`, the answer to a push is awaited only after
+the next gradient has been computed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from phalanx.data.pipeline import Batch
 from phalanx.engine.batch import StepResult
 from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
-from phalanx.strategy.base import StepFacts
+from phalanx.strategy.base import StepFacts, Strategy
 from phalanx.wire.deadline import Deadline
 
 
@@ -29,7 +31,7 @@ class Pushed:
     facts: StepFacts
 
 
-class PushPull:
+class PushPull(Strategy):
     """Trains a replica against servers.
 
     Args:
@@ -56,27 +58,44 @@ class PushPull:
         self._on_idle = on_idle
         self._outstanding: tuple[int, StepResult] | None = None
 
-    def step(self, batch: Batch, ticket: int) -> list[Pushed]:
+    @override
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        """Compute and push one batch.
+
+        The servers apply the update and know the learning rate. With `overlap` the facts are those
+        of the push before, whose answer was awaited in this step; the first step has none.
+        """
+        acknowledged = self.push(batch, step_index)
+        if acknowledged:
+            return acknowledged[-1].facts
+        return StepFacts(0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)
+
+    @override
+    def synchronize(self) -> None:
+        """Wait until the servers hold this worker's last gradient."""
+        self.drain()
+
+    def push(self, batch: Batch, ticket: int) -> list[Pushed]:
         """Compute and push one batch; returns what has been acknowledged meanwhile."""
         if len(batch.targets) == 0:
-            acknowledged = self.settle()
+            acknowledged = self.drain()
             self._client.skip(ticket=ticket)
             self._outstanding = (ticket, StepResult(0.0, 0, 0, 0.0, 0.0))
-            return acknowledged + self.settle()
+            return acknowledged + self.drain()
         if self._overlap:
             return self._step_overlapped(batch, ticket)
         self._begin(batch, ticket)
         result = self._replica.forward_backward(batch, self._send_bucket, step=ticket)
         self._finish()
         self._outstanding = (ticket, result)
-        return self.settle()
+        return self.drain()
 
     def take_part(self) -> None:
-        """Take part in a round without samples, for the others' sake; call `settle` before."""
+        """Take part in a round without samples, for the others' sake; call `drain` before."""
         self._client.skip()
         self._wait()
 
-    def settle(self) -> list[Pushed]:
+    def drain(self) -> list[Pushed]:
         """Wait for the push that is on its way, if there is one."""
         if self._outstanding is None:
             return []
@@ -100,7 +119,7 @@ class PushPull:
 
     def _step_overlapped(self, batch: Batch, ticket: int) -> list[Pushed]:
         result = self._replica.forward_backward(batch, step=ticket)
-        acknowledged = self.settle()
+        acknowledged = self.drain()
         self._begin(batch, ticket)
         self._finish()
         self._outstanding = (ticket, result)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 
-import torch
 from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
+from phalanx.spec.strategy import StrategySpec
 from phalanx.strategy.base import StepFacts, Strategy
 
 
 class Single(Strategy):
     """Plain training in one process."""
+
+    def __init__(self, spec: StrategySpec) -> None:
+        """Make it from its spec, which has no settings."""
 
     @override
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
@@ -36,13 +39,5 @@ class Single(Strategy):
         )
 
     @override
-    def settle(self) -> None:
-        return
-
-    @override
-    def export_state(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    @override
-    def import_state(self, state: dict[str, torch.Tensor]) -> None:
+    def synchronize(self) -> None:
         return

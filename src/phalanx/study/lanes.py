@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from phalanx.errors import SpecError
 from phalanx.spec.job import JobSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 
 
 def share_lanes(
@@ -39,7 +38,4 @@ def share_lanes(
 def cores_wanted(job: JobSpec) -> int:
     """Cores with which no two processes of the job compute on the same one."""
     threads = 1 if job.threads == "auto" else job.threads
-    servers = 0
-    if isinstance(job.strategy, ParameterServerSpec) and job.strategy.servers != "colocated":
-        servers = job.strategy.servers
-    return job.workers * threads + servers
+    return job.workers * threads + job.processes.servers

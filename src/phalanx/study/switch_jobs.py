@@ -13,8 +13,8 @@ from phalanx.errors import SpecError
 from phalanx.spec.flow import flow
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import spelled_out
 from phalanx.study.tune import SYNCHRONOUS, Method, bar_epoch
 
 Mapped = Mapping[str, object]
@@ -39,14 +39,13 @@ def check_tunable(given: Mapped, method: Method) -> JobSpec:
     if job.evaluate == "never":
         raise SpecError("tune switch needs evaluation; set 'evaluate: epoch' or 'end'")
     strategy = job.strategy
-    if isinstance(strategy, SwitchSpec):
-        phases = strategy.resolved
+    phases = strategy.resolved
+    if phases:
         if len(phases) != 2:
             raise SpecError(
                 f"tune switch searches one moment, but the job has {len(phases) - 1} switches"
             )
-        first = phases[0].strategy
-        if isinstance(first, ParameterServerSpec) and not first.synchronous:
+        if not phases[0].strategy.synchronous:
             raise SpecError("tune switch needs a synchronous first phase, such as allreduce")
     if method == "halving":
         _check_for_bars(job)
@@ -70,10 +69,10 @@ def with_share(given: Mapped, share: float) -> dict[str, object]:
     raw = given.get("strategy", "allreduce")
     if share == SYNCHRONOUS:
         return {**given, "strategy": _first(strategy, raw)}
-    if not isinstance(strategy, SwitchSpec):
+    if not strategy.resolved:
         return {**given, "strategy": _switch_of(strategy, raw, share)}
-    settings: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"name": "switch"}
-    if not strategy.phases:
+    settings: dict[str, Any] = spelled_out(raw) if isinstance(raw, Mapping) else {"name": "switch"}
+    if not settings.get("phases"):
         short = {key: value for key, value in settings.items() if key not in _MOMENTS}
         return {**given, "strategy": {**short, "at": share}}
     first, second = settings["phases"]
@@ -96,21 +95,17 @@ def as_file(given: Mapped, heading: str) -> str:
     return "\n".join([*lines, *(f"{key}: {flow(value)}" for key, value in given.items())]) + "\n"
 
 
-def _first(strategy: object, raw: object) -> object:
+def _first(strategy: StrategySpec, raw: object) -> object:
     """The synchronous strategy, as the user wrote it."""
-    if isinstance(strategy, ParameterServerSpec):
+    if not strategy.resolved:
         return raw if strategy.synchronous else "allreduce"
-    if not isinstance(strategy, SwitchSpec):
-        return raw
-    if not strategy.phases:
-        return "allreduce"
-    assert isinstance(raw, Mapping)
-    return raw["phases"][0]["strategy"]
+    settings: dict[str, Any] = spelled_out(raw) if isinstance(raw, Mapping) else {}
+    return settings["phases"][0]["strategy"] if settings.get("phases") else "allreduce"
 
 
-def _switch_of(strategy: object, raw: object, share: float) -> dict[str, object]:
+def _switch_of(strategy: StrategySpec, raw: object, share: float) -> dict[str, object]:
     """The switch that a job stands for that has none yet."""
-    if isinstance(strategy, ParameterServerSpec) and not strategy.synchronous:
+    if not strategy.synchronous:
         return {
             "name": "switch",
             "phases": [{"strategy": "allreduce"}, {"strategy": raw, "at": share}],

@@ -52,7 +52,7 @@ def evaluate(
     *,
     judge: Dataset | None = None,
 ) -> Measures:
-    """Measure the replica; all workers call it together, after `settle`.
+    """Measure the replica; all workers call it together, after `synchronize`.
 
     Args:
         replica: What is measured.

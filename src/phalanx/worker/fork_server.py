@@ -34,8 +34,8 @@ from phalanx.worker.lifeline import die_with_parent
 
 # What every role of a torch process needs; user code and other frameworks are never among it.
 PRELOADED = ("phalanx.worker.bootstrap", "phalanx.worker.roles", "phalanx.peer.ddp.roles")
-# Imported late by some processes; torch has the first for every first backward pass.
-_LATER = ("torch.fx.experimental.symbolic_shapes", "phalanx.worker.remote_depot")
+# Imported by torch itself in the first backward pass of a process.
+_LATER = ("torch.fx.experimental.symbolic_shapes",)
 _LIFELINE = 0
 # A launcher sends its request in one go; one that was frozen meanwhile must not hold others up.
 _REQUEST_S = 5.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from phalanx.spec.inject import InjectSpec
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 
 # Weight of the newest step in the running mean of a step's own time.
 _WEIGHT = 0.2

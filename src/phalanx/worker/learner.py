@@ -1,6 +1,6 @@
-"""What the training loop asks of what it trains: the seams between loop, engine and peers.
+"""Define what the training loop asks of a model: the engine's `Replica` fits, and plain torch.
 
-The engine's `Replica` and the strategies fit, and so does plain torch in `peer.ddp`.
+How it is trained is `strategy.base.Strategy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from phalanx.data.pipeline import Batch
 from phalanx.engine.batch import Evaluation
-from phalanx.strategy.base import StepFacts
 
 
 class Learner(Protocol):
@@ -47,19 +46,3 @@ class Speaker(Protocol):
             batch: The samples.
             predicted: One entry per sample; those that another worker measures are left alone.
         """
-
-
-class Stepper(Protocol):
-    """Trains a learner, together with other workers."""
-
-    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        """Train on this worker's part of a batch."""
-
-    def settle(self) -> None:
-        """Bring all replicas to one defined state."""
-
-    def export_state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beyond the learner; all workers call it together."""
-
-    def import_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `export_state` gave."""

@@ -24,6 +24,7 @@ from phalanx.records.log import EventLog
 from phalanx.records.position import Position
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
+from phalanx.strategy.base import Strategy
 from phalanx.wire.control import ControlClient
 from phalanx.wire.messages import EpochDone, EpochReport, Outcome, WorkTimes
 from phalanx.wire.phases import Limit
@@ -34,7 +35,7 @@ from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_ch
 from phalanx.worker.council import Council
 from phalanx.worker.evaluate import Measures, Share, evaluate, judge_of, reduce_measures
 from phalanx.worker.inject import Slowdown
-from phalanx.worker.learner import Learner, Stepper
+from phalanx.worker.learner import Learner
 from phalanx.worker.profile import EpochProfiler
 from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.tally import Tally
@@ -58,7 +59,7 @@ class Trainee:
 
     dataset: Dataset
     replica: Learner
-    strategy: Stepper
+    strategy: Strategy
     collective: Collective
     share: Share | None = None
     """Whose samples this worker takes; None: its own."""
@@ -289,7 +290,7 @@ class TrainLoop:
     def _settle(self) -> None:
         """Bring all replicas to one state; it is part of the training, and of its exchange."""
         begin = time.perf_counter()
-        self._strategy.settle()
+        self._strategy.synchronize()
         if self._collective.size == 1:
             return
         duration_s = time.perf_counter() - begin
@@ -386,7 +387,7 @@ class TrainLoop:
     def _write_checkpoint(self, *, best: bool = False) -> None:
         begin = time.perf_counter()
         if self._position.epoch_samples > 0:
-            self._strategy.settle()
+            self._strategy.synchronize()
         state = collect_state(self._replica, self._strategy, self._collective, self._tally)
         # The one before may still be on its way.
         wait_for_chief(self._collective, self._checkpointer.wait)

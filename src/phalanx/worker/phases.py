@@ -22,13 +22,12 @@ from phalanx.errors import StoreError
 from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
-from phalanx.spec.lockstep import LockstepSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import phase_job, strategy_of
+from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.strategy.allreduce import Allreduce
-from phalanx.strategy.base import Strategy
-from phalanx.strategy.catalogue import build_strategy
+from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.phases import Begin, Begun, Idle
@@ -162,7 +161,7 @@ class SwitchingWorker:
         self._collective: Collective | None = None
         self._group = -1
         self._strategy: Strategy | None = None
-        self._strategy_spec: LockstepSpec | None = None
+        self._strategy_spec: StrategySpec | None = None
         self._council: Council | None = None
         self._served: _Served | None = None
         self._stopped = time.monotonic()
@@ -185,7 +184,7 @@ class SwitchingWorker:
                 return Done(times=self._station.tally.times(sent_bytes=0))
             if not isinstance(order, Begin):
                 continue  # of the phase before, and too late
-            serving = isinstance(strategy_of(self._station.job, order.phase), ParameterServerSpec)
+            serving = strategy_of(self._station.job, order.phase).updates_on_servers
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
@@ -282,13 +281,7 @@ class SwitchingWorker:
         Servers of their own read it, and where there is one worker nobody else holds a copy.
         """
         job, switch = self._station.job, self._switch
-        strategies = [phase.strategy for phase in switch.resolved]
-        if switch.straggler is not None:
-            strategies.append(switch.straggler.loosen_to)
-        apart = any(
-            isinstance(one, ParameterServerSpec) and one.servers != "colocated"
-            for one in strategies
-        )
+        apart = job.processes.servers > 0
         return switch.handover == "restart" or apart or job.workers == 1
 
     def _next_is_same(self, loop: TrainLoop, order: Begin) -> bool:
@@ -372,7 +365,6 @@ class SwitchingWorker:
     def _attach(self, phase: Station, collective: Collective, *, equal: bool) -> Strategy:
         """The phase's strategy; the one before goes on if nothing about it changes."""
         spec = phase.job.strategy
-        assert isinstance(spec, LockstepSpec)
         if self._strategy is None or self._strategy_spec != spec:
             self._strategy, self._strategy_spec = build_strategy(spec), spec
             self._strategy.attach(self._basis.replica, collective, equal=equal)
@@ -387,7 +379,7 @@ class SwitchingWorker:
             self._station.control,
             collective,
             every=self._switch.auto.every,
-            gauge=strategy.gauge if isinstance(strategy, Allreduce) else None,
+            gauge=strategy.noise,
         )
 
     def _take_sums(self, position: Position) -> None:

@@ -13,9 +13,6 @@ from phalanx.engine.precision import Precision, PrecisionChoice, choose_precisio
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import AllreduceSpec
-from phalanx.spec.strategy import StrategySpec
-from phalanx.spec.switch import SwitchSpec
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
@@ -106,18 +103,5 @@ def build_replica(
         precision=precision,
         seed=job.seed,
         rank=rank,
-        bucket_bytes=_bucket_bytes(job.strategy),
+        bucket_bytes=job.strategy.bucket_size,
     )
-
-
-def _bucket_bytes(strategy: StrategySpec) -> int | None:
-    # The gradient is cut once for all phases.
-    strategies = (
-        [phase.strategy for phase in strategy.resolved]
-        if isinstance(strategy, SwitchSpec)
-        else [strategy]
-    )
-    for one in strategies:
-        if isinstance(one, AllreduceSpec) and one.bucket_bytes != "auto":
-            return one.bucket_bytes
-    return None

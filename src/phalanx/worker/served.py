@@ -300,13 +300,13 @@ class ServedWorker:
         total = self._dataset.epoch_samples * self._station.job.epochs
         self._slept_s = self._slowdown.wait(self._client.samples_seen / total)
         self._seen_at[ticket] = self._client.samples_seen
-        for pushed in self._push_pull.step(batch, ticket):
+        for pushed in self._push_pull.push(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
         self._station.profiler.step_done()
 
     def _settle(self) -> None:
-        for pushed in self._push_pull.settle():
+        for pushed in self._push_pull.drain():
             self._complete(pushed, input_s=0.0)
 
     def _complete(self, pushed: Pushed, *, input_s: float) -> None:

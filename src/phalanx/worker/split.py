@@ -6,7 +6,7 @@ of them are drawn; the parts of others are dropped before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -29,37 +29,27 @@ from phalanx.protocol.splitting.choose import Choice, choose
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
-from phalanx.strategy.cutting import Agreed, cut_up, loaded_columns
-from phalanx.strategy.split import Split
-from phalanx.strategy.split_network import SplitNetwork
+from phalanx.strategy.split.network import SplitNetwork
+from phalanx.strategy.split.partition_model import Partitioning, loaded_columns, partition_model
+from phalanx.strategy.split.step import SplitStrategy
 from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.evaluate import Share
+from phalanx.worker.lockstep import join_workers, train_in_lockstep
 from phalanx.worker.loop import Trainee
 from phalanx.worker.station import Station
 from phalanx.worker.survey import survey_costs, survey_memory
 
-Train = Callable[[Station, Trainee, PrecisionChoice], Done]
-"""Runs the training loop to the end of the job."""
 
-
-def run_split_worker(
-    station: Station, *, join: Callable[[Station], Collective], train: Train
-) -> Done:
-    """Train as one of the workers that a network is split over.
-
-    Args:
-        station: This process's place in the run.
-        join: Forms the group of all workers.
-        train: Runs the loop.
-    """
+def run_split_worker(station: Station) -> Done:
+    """Train as one of the workers that a network is split over."""
     job = station.job
     torch.set_num_threads(station.spec.threads)
     station.tally.activity = "reading data"
     dataset = station.open_data()
     station.tally.activity = "joining"
-    collective = join(station)
+    collective = join_workers(station)
     try:
         precision = _precision(job)
         station.tally.activity = "looking at the parts"
@@ -70,7 +60,7 @@ def run_split_worker(
         columns = loaded_columns(network, agreed.places, collective.rank)
         if columns is not None:
             dataset = only_columns(dataset, *columns)
-        cut = cut_up(
+        cut = partition_model(
             network,
             agreed,
             job=job,
@@ -80,7 +70,7 @@ def run_split_worker(
         )
         del network
         own = SplitNetwork(cut, collective, optimizer=job.optimizer, seed=job.seed)
-        split = Split(
+        split = SplitStrategy(
             own,
             collective,
             make_group=lambda ranks: _join_some(station, ranks),
@@ -89,7 +79,7 @@ def run_split_worker(
         try:
             # Every worker sees every sample, or the parts of it that it reads.
             trainee = Trainee(dataset, own, split, collective, share=Share(0, 1))
-            done = train(station, trainee, precision)
+            done = train_in_lockstep(station, trainee, precision)
         finally:
             split.close()
         facts = facts_of(own, collective, agreed)
@@ -133,7 +123,7 @@ def agree(
     *,
     job: JobSpec,
     precision: Precision,
-) -> tuple[Agreed, Choice]:
+) -> tuple[Partitioning, Choice]:
     """Measure together, and let the chief decide for all.
 
     Raises:
@@ -163,14 +153,16 @@ def agree(
     found = broadcast_from_chief(collective, lambda: _decide(spec, question))
     assert found is not None
     choice = msgspec.json.decode(found.metadata["choice"], type=Choice)
-    return Agreed(graph, forms, choice.places, costs), choice
+    return Partitioning(graph, forms, choice.places, costs), choice
 
 
 def _decide(spec: SplitSpec, question: Question) -> ChiefData:
     return ChiefData({"choice": msgspec.json.encode(choose(spec, question)).decode()}, {})
 
 
-def announce(station: Station, collective: Collective, agreed: Agreed, choice: Choice) -> None:
+def announce(
+    station: Station, collective: Collective, agreed: Partitioning, choice: Choice
+) -> None:
     """Tell the controller where everything goes, and what is expected of it."""
     if collective.rank != 0:
         return
@@ -205,9 +197,9 @@ def announce(station: Station, collective: Collective, agreed: Agreed, choice: C
     station.control.send(Placement(msgspec.json.encode(event)))
 
 
-def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> SplitFacts:
+def facts_of(network: SplitNetwork, collective: Collective, agreed: Partitioning) -> SplitFacts:
     """What this worker sent, by kind and receiver, and what the system's own counters say."""
-    posts = network.relay.posts
+    posts = network.runner.p2p
     return SplitFacts(
         rank=collective.rank,
         parts=[
@@ -221,8 +213,8 @@ def facts_of(network: SplitNetwork, collective: Collective, agreed: Agreed) -> S
             )
             for (kind, peer), size in sorted(posts.traffic.items())
         ],
-        steps=network.relay.steps,
-        samples=network.relay.samples,
+        steps=network.runner.steps,
+        samples=network.runner.samples,
         socket_bytes=stream_bytes(),
     )
 

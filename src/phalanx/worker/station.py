@@ -132,7 +132,7 @@ class Station:
         serving = self.serving
         return plan_shards(
             num_parameters,
-            num_servers=self.job.workers if serving.servers == "colocated" else serving.servers,
+            num_servers=serving.num_servers(self.job.workers),
             min_shard_bytes=serving.min_shard_bytes,
             max_shards=serving.max_shards,
         )

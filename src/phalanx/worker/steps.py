@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.records.events import Standstill, Step
 from phalanx.records.log import EventLog
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.worker.tally import Tally
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phalanx.wire.messages import Progress, WorkTimes
 
 if TYPE_CHECKING:
-    from phalanx.strategy.facts import StepFacts
+    from phalanx.strategy.base import StepFacts
 
 
 @dataclass

@@ -39,6 +39,12 @@ def test_a_short_option_wins_over_set(job: Path) -> None:
     assert json.loads(result.stdout)["workers"] == 4
 
 
+def test_set_refines_what_a_short_option_sets(job: Path) -> None:
+    refined = ["--set", "strategy.every=3", "--strategy", "local_sgd"]
+    result = CliRunner().invoke(app, ["train", str(job), *refined, "--dry-run", "--json"])
+    assert json.loads(result.stdout)["strategy"]["every"] == 3
+
+
 def test_a_dry_run_of_a_resumed_run_starts_from_its_own_job(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "old")
     old = JobSpec.model_validate({"name": "old", "epochs": 7})

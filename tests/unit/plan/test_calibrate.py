@@ -13,11 +13,11 @@ from phalanx.plan.calibrate import (
     calibrate,
     correction_of,
     is_alike,
-    predicted_pace,
+    predicted_throughput,
     read_runs,
 )
-from phalanx.plan.facts import JobFacts, MachineFacts, NetworkFacts, World
-from phalanx.plan.fit import line
+from phalanx.plan.compute_model import line
+from phalanx.plan.facts import ClusterModel, JobFacts, MachineFacts, NetworkFacts
 from phalanx.plan.measured import RunMeasures, measure_run
 from phalanx.records.rundir import RunDir
 from phalanx.spec.loader import job_from_mapping
@@ -105,7 +105,7 @@ def test_jitter_is_found(tmp_path: Path) -> None:
 def test_a_held_out_batch_size_is_predicted(tmp_path: Path) -> None:
     calibration = calibrate([measured(made_up_run(tmp_path, batch=b)) for b in (16, 64)])
     other = measured(made_up_run(tmp_path, batch=32))
-    pace = predicted_pace(other, world_of(calibration.fits["here"], calibration))
+    pace = predicted_throughput(other, world_of(calibration.fits["here"], calibration))
     assert pace.samples_per_s == pytest.approx(other.samples_per_s, rel=0.01)
     assert calibration.costs.correction("single").factor == pytest.approx(1.0, abs=0.02)
 
@@ -139,9 +139,9 @@ def test_the_first_exchange_of_local_sgd_says_nothing_about_its_speed(tmp_path: 
     assert measured(run).samples_per_s == pytest.approx(64 * 8 / (8 * 0.1 + 0.4))
 
 
-def world_of(fits: Any, calibration: Any) -> World:
+def world_of(fits: Any, calibration: Any) -> ClusterModel:
     here = MachineFacts(name="here", cores=2, memory_bytes=1 << 34, fits=fits, slots=2)
-    return World(
+    return ClusterModel(
         machines={"here": here},
         model=calibration.model,
         job=JobFacts(global_batch=64, samples_per_epoch=1000, epochs=1),
@@ -156,7 +156,7 @@ def test_the_link_within_a_machine_explains_the_exposed_exchange(tmp_path: Path)
         measured(made_up_run(tmp_path, batch=64, workers=2)),
     ]
     calibration = calibrate(runs)
-    pace = predicted_pace(runs[1], world_of(calibration.fits["here"], calibration))
+    pace = predicted_throughput(runs[1], world_of(calibration.fits["here"], calibration))
     assert pace.parts.communication_s == pytest.approx(EXCHANGE_S, rel=0.02)
     assert pace.samples_per_s == pytest.approx(runs[1].samples_per_s, rel=0.02)
 

@@ -6,14 +6,14 @@ import pytest
 
 from phalanx.errors import PlanError
 from phalanx.plan.calibrate import Calibration
-from phalanx.plan.facts import LOOPBACK, Costs, ModelFacts
+from phalanx.plan.facts import LOOPBACK, ModelFacts, SystemCosts
 from phalanx.plan.gather import (
     DataSizes,
     ThisMachine,
     is_enough,
     job_facts,
-    local_world,
-    pool_world,
+    local_cluster,
+    pool_cluster,
 )
 from phalanx.plan.machines import Reference
 from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
@@ -83,7 +83,7 @@ def link(bytes_per_s: float) -> HostLink:
 CALIBRATION = Calibration(
     model=ModelFacts(num_parameters=1000),
     fits={"ada.local": (fit(1e-3),)},
-    costs=Costs(),
+    costs=SystemCosts(),
     within=LOOPBACK,
     runs=("one",),
 )
@@ -91,7 +91,7 @@ CALIBRATION = Calibration(
 
 def test_half_the_speed_takes_twice_the_time() -> None:
     inventory = Inventory("pool", (member("ada", 100.0), member("bob", 50.0, price_per_hour=2.0)))
-    where = pool_world(job(), SIZES, CALIBRATION, inventory, None)
+    where = pool_cluster(job(), SIZES, CALIBRATION, inventory, None)
     ada, bob = where.machines["ada"], where.machines["bob"]
     assert ada.fits == CALIBRATION.fits["ada.local"]
     assert bob.fits[0].per_sample_s == pytest.approx(2e-3)
@@ -102,14 +102,14 @@ def test_half_the_speed_takes_twice_the_time() -> None:
 
 def test_bf16_is_offered_where_the_processor_has_it() -> None:
     inventory = Inventory("pool", (member("ada", 100.0), member("bob", 100.0)))
-    fits = pool_world(job(), SIZES, CALIBRATION, inventory, None).machines["bob"].fits
+    fits = pool_cluster(job(), SIZES, CALIBRATION, inventory, None).machines["bob"].fits
     assert [one.precision for one in fits] == ["fp32", "bf16"]
     assert fits[1].per_sample_s == pytest.approx(fits[0].per_sample_s / 1.5)
 
 
 def test_lent_cores_count_not_owned_ones() -> None:
     inventory = Inventory("pool", (member("ada", 100.0), member("bob", 100.0, cores=2.0)))
-    bob = pool_world(job(), SIZES, CALIBRATION, inventory, None).machines["bob"]
+    bob = pool_cluster(job(), SIZES, CALIBRATION, inventory, None).machines["bob"]
     assert bob.cores == 2
     assert bob.fits[0].per_sample_s == pytest.approx(2e-3)
 
@@ -117,17 +117,17 @@ def test_lent_cores_count_not_owned_ones() -> None:
 def test_this_machine_can_stand_for_a_pool_that_never_ran() -> None:
     inventory = Inventory("pool", (member("bob", 25.0),))
     own = Reference(host="ada.local", speed=speed(100.0))
-    bob = pool_world(job(), SIZES, CALIBRATION, inventory, own).machines["bob"]
+    bob = pool_cluster(job(), SIZES, CALIBRATION, inventory, own).machines["bob"]
     assert bob.fits[0].per_sample_s == pytest.approx(4e-3)
 
 
 def test_machines_that_nobody_measured_are_left_out_and_named() -> None:
     inventory = Inventory("pool", (member("ada", 100.0), member("eve", None)))
-    where = pool_world(job(), SIZES, CALIBRATION, inventory, None)
+    where = pool_cluster(job(), SIZES, CALIBRATION, inventory, None)
     assert list(where.machines) == ["ada"]
     assert any("eve left out: its speed is not known" in text for text in where.sources)
     with pytest.raises(PlanError, match="phalanx pool probe"):
-        pool_world(job(), SIZES, CALIBRATION, Inventory("pool", (member("eve", None),)), None)
+        pool_cluster(job(), SIZES, CALIBRATION, Inventory("pool", (member("eve", None),)), None)
 
 
 def test_the_slower_direction_of_a_link_counts() -> None:
@@ -135,7 +135,7 @@ def test_the_slower_direction_of_a_link_counts() -> None:
         "pool",
         (member("ada", 100.0, {"bob": link(1e9)}), member("bob", 100.0, {"ada": link(1e7)})),
     )
-    network = pool_world(job(), SIZES, CALIBRATION, inventory, None).network
+    network = pool_cluster(job(), SIZES, CALIBRATION, inventory, None).network
     assert network.link("ada", "bob").bandwidth_bytes_per_s == 1e7
     assert network.link("bob", "ada").latency_s == pytest.approx(2e-4)
     assert network.link("ada", "ada") == LOOPBACK
@@ -152,7 +152,7 @@ def test_how_much_there_is_to_do() -> None:
 
 def test_this_machine_offers_a_worker_for_each_core() -> None:
     here = ThisMachine(host="ada.local", cores=4, memory_bytes=8 << 30)
-    where = local_world(job(), SIZES, CALIBRATION, here)
+    where = local_cluster(job(), SIZES, CALIBRATION, here)
     assert where.machines["ada.local"].slots == 4
     assert not is_enough(CALIBRATION, here)
     assert is_enough(CALIBRATION, ThisMachine(host="ada.local", cores=1, memory_bytes=1))

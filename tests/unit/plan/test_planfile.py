@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.errors import SpecError
 from phalanx.plan.explain import choice_sentence, reasons
-from phalanx.plan.facts import World
+from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Seat
 from phalanx.plan.planfile import (
     Plan,
@@ -19,16 +19,16 @@ from phalanx.plan.planfile import (
     record_plan,
     write_plan,
 )
-from phalanx.plan.search import Findings, Wish, search
-from phalanx.plan.versus import compare_with_run
+from phalanx.plan.predicted_vs_measured import compare_with_run
+from phalanx.plan.search import Objective, PlanSearchResult, search
 from phalanx.spec.loader import job_from_mapping
 from support.worlds import GIB, job, machine, short_summary, world
 
 JOB = job()
 
 
-def planned(where: World, **wish: object) -> tuple[Plan, Findings]:
-    findings = search(JOB, where, Wish(**wish))  # type: ignore[arg-type]
+def planned(where: ClusterModel, **objective: object) -> tuple[Plan, PlanSearchResult]:
+    findings = search(JOB, where, Objective(**objective))  # type: ignore[arg-type]
     return record_plan(JOB, findings, where), findings
 
 

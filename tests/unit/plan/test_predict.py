@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.plan.facts import World
-from phalanx.plan.predict import Refused, predict
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.predict import Infeasible, predict
 from phalanx.plan.result import Prediction
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -32,13 +32,13 @@ strategies = st.sampled_from(STRATEGIES)
 sizes = st.integers(2, 12)
 
 
-def predicted(candidate_size: int, strategy: StrategySpec, where: World) -> Prediction:
+def predicted(candidate_size: int, strategy: StrategySpec, where: ClusterModel) -> Prediction:
     found = predict(on_machines(candidate_size, strategy), where)
     assert isinstance(found, Prediction)
     return found
 
 
-def changed(where: World, name: str, **fields: object) -> World:
+def changed(where: ClusterModel, name: str, **fields: object) -> ClusterModel:
     machines = dict(where.machines)
     machines[name] = msgspec.structs.replace(machines[name], **fields)
     return msgspec.structs.replace(where, machines=machines)
@@ -128,16 +128,16 @@ def test_staleness_of_async_is_one_push_of_everybody_else() -> None:
 def test_what_does_not_fit_is_refused_with_figures() -> None:
     where = world([machine("m0", memory_bytes=GIB // 4)], num_parameters=50_000_000)
     found = predict(on_machines(1, SingleSpec()), where)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Infeasible)
     assert found.reason == "needs 1.1 GiB on m0, which has 0.2 GiB free"
 
 
 def test_a_batch_too_small_for_all_is_refused() -> None:
     found = predict(on_machines(2, AllreduceSpec(), batch=0), even(2))
-    assert isinstance(found, Refused)
+    assert isinstance(found, Infeasible)
     assert "without a sample" in found.reason
 
 
 def test_an_unknown_precision_is_refused() -> None:
     candidate = msgspec.structs.replace(on_machines(1, SingleSpec()), precision="bf16")
-    assert predict(candidate, even(1)) == Refused("nothing is known of bf16 on m0")
+    assert predict(candidate, even(1)) == Infeasible("nothing is known of bf16 on m0")

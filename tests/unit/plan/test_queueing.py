@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.plan.queueing import residence, throughput
+from phalanx.plan.network_model import queue_throughput, residence
 
 
 def mean_value(demands: list[float], think: float, count: int, done: float = 0.5) -> float:
@@ -38,7 +38,7 @@ def test_two_stations_by_hand() -> None:
 
 
 def test_equal_workers_have_equal_rates() -> None:
-    flow = throughput([0.02, 0.01], [0.1] * 6, done=0.5)
+    flow = queue_throughput([0.02, 0.01], [0.1] * 6, done=0.5)
     assert flow.total == pytest.approx(mean_value([0.02, 0.01], 0.1, 6))
     assert len(set(flow.rates)) == 1
 
@@ -48,7 +48,7 @@ def test_equal_workers_have_equal_rates() -> None:
     st.lists(st.floats(1e-3, 2.0), min_size=1, max_size=20),
 )
 def test_no_station_serves_more_than_it_can(demands: list[float], thinks: list[float]) -> None:
-    flow = throughput(demands, thinks, done=0.5)
+    flow = queue_throughput(demands, thinks, done=0.5)
     assert flow.total <= 1 / max(demands) * (1 + 1e-9)
     # Nobody is faster than alone.
     for rate, think in zip(flow.rates, thinks, strict=True):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.plan.facts import Costs, LinkFacts, NetworkFacts
-from phalanx.plan.ring import exposed_s, ring_link, ring_s
+from phalanx.plan.facts import LinkFacts, NetworkFacts, SystemCosts
+from phalanx.plan.network_model import exposed_s, ring_link, ring_s
 
-BARE = Costs(call_s=0.0, reduce_s_per_byte=0.0)
+BARE = SystemCosts(call_s=0.0, reduce_s_per_byte=0.0)
 LINK = LinkFacts(latency_s=1e-3, bandwidth_bytes_per_s=1e6)
 
 
@@ -17,7 +17,7 @@ def test_by_hand() -> None:
     # 4 workers, 1 MB at 1 MB/s: 6 steps of 1 ms and a quarter of a second.
     assert ring_s(1e6, 4, LINK, BARE) == pytest.approx(6 * (1e-3 + 0.25))
     assert ring_s(1e6, 1, LINK, BARE) == 0.0
-    adding = Costs(call_s=0.5, reduce_s_per_byte=1e-6)
+    adding = SystemCosts(call_s=0.5, reduce_s_per_byte=1e-6)
     assert ring_s(1e6, 4, LINK, adding) == pytest.approx(6 * (1e-3 + 0.25) + 0.5 + 0.75)
 
 

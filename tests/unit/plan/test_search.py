@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import PlanError
-from phalanx.plan.facts import World
-from phalanx.plan.predict import Refused, predict
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.predict import Infeasible, predict
 from phalanx.plan.result import Prediction
-from phalanx.plan.search import GOALS, INDISTINCT, Findings, Goal, Wish, search
+from phalanx.plan.search import GOALS, INDISTINCT, Goal, Objective, PlanSearchResult, search
 from phalanx.plan.subsets import by_speed, machine_sets
 from phalanx.plan.variants import EFFECTS, variants
 from support.worlds import job, machine, random_worlds, world
@@ -34,48 +34,48 @@ def score(prediction: Prediction, goal: Goal) -> float:
     ]
 
 
-def brute_force(where: World, wish: Wish) -> float | None:
+def brute_force(where: ClusterModel, objective: Objective) -> float | None:
     """The best score over every set of machines and every variant, with no cleverness."""
     names = [one.name for one in by_speed(where)]
     best = math.inf
-    accepted = EFFECTS[: EFFECTS.index(wish.accept) + 1]
+    accepted = EFFECTS[: EFFECTS.index(objective.accept) + 1]
     for size in range(1, len(names) + 1):
         for chosen in combinations(names, size):
             for variant in variants(chosen, JOB, where, effects=accepted):
                 found = predict(variant.candidate, where)
-                if isinstance(found, Refused):
+                if isinstance(found, Infeasible):
                     continue
                 assert found.cost is not None
-                if wish.deadline_s is not None and found.total_s.high > wish.deadline_s:
+                if objective.deadline_s is not None and found.total_s.high > objective.deadline_s:
                     continue
-                if wish.budget is not None and found.cost.high > wish.budget:
+                if objective.budget is not None and found.cost.high > objective.budget:
                     continue
-                best = min(best, score(found, wish.goal))
+                best = min(best, score(found, objective.goal))
     return None if math.isinf(best) else best
 
 
-def found_score(findings: Findings) -> float:
+def found_score(findings: PlanSearchResult) -> float:
     assert findings.chosen.prediction is not None
-    return score(findings.chosen.prediction, findings.wish.goal)
+    return score(findings.chosen.prediction, findings.objective.goal)
 
 
 @settings(max_examples=40)
 @given(random_worlds(), goals, st.sampled_from(EFFECTS), st.data())
 def test_nothing_is_better_than_what_is_chosen(
-    where: World, goal: Goal, accept: str, data: st.DataObject
+    where: ClusterModel, goal: Goal, accept: str, data: st.DataObject
 ) -> None:
-    wish = Wish(
+    objective = Objective(
         goal=goal,
         accept=accept,  # type: ignore[arg-type]
         deadline_s=data.draw(st.none() | st.floats(20.0, 2000.0)),
         budget=data.draw(st.none() | st.floats(0.001, 1.0)),
     )
-    best = brute_force(where, wish)
+    best = brute_force(where, objective)
     if best is None:
         with pytest.raises(PlanError):
-            search(JOB, where, wish)
+            search(JOB, where, objective)
         return
-    findings = search(JOB, where, wish)
+    findings = search(JOB, where, objective)
     assert findings.complete
     assert found_score(findings) <= best * (1 + INDISTINCT) * (1 + 1e-9)
     assert found_score(findings) >= best * (1 - 1e-9)
@@ -83,26 +83,26 @@ def test_nothing_is_better_than_what_is_chosen(
 
 @settings(max_examples=15)
 @given(random_worlds(most=5), goals)
-def test_without_looking_at_all_sets_it_comes_close(where: World, goal: Goal) -> None:
-    wish = Wish(goal=goal)
-    best = brute_force(where, wish)
+def test_without_looking_at_all_sets_it_comes_close(where: ClusterModel, goal: Goal) -> None:
+    objective = Objective(goal=goal)
+    best = brute_force(where, objective)
     if best is None:
         return
-    findings = search(JOB, where, wish, limit=0)
+    findings = search(JOB, where, objective, limit=0)
     assert found_score(findings) <= best * 1.1
 
 
 @settings(max_examples=20)
 @given(random_worlds(), st.floats(0.3, 1.0), st.integers(0, 3))
 def test_a_faster_machine_never_makes_the_best_plan_slower(
-    where: World, share: float, which: int
+    where: ClusterModel, share: float, which: int
 ) -> None:
     name = sorted(where.machines)[which % len(where.machines)]
     old = where.machines[name]
     new = msgspec.structs.replace(old, fits=tuple(fit.scaled(share) for fit in old.fits))
     better = msgspec.structs.replace(where, machines=dict(where.machines) | {name: new})
-    wish = Wish(goal="time")
-    before, after = brute_force(where, wish), brute_force(better, wish)
+    objective = Objective(goal="time")
+    before, after = brute_force(where, objective), brute_force(better, objective)
     if before is not None:
         # Cuts follow the mean times, jitter does not: a hundredth may go the wrong way.
         assert after is not None
@@ -111,13 +111,13 @@ def test_a_faster_machine_never_makes_the_best_plan_slower(
 
 @settings(max_examples=15)
 @given(random_worlds(), st.floats(1.0, 30.0))
-def test_more_bandwidth_never_makes_the_best_plan_slower(where: World, more: float) -> None:
+def test_more_bandwidth_never_makes_the_best_plan_slower(where: ClusterModel, more: float) -> None:
     link = where.network.between
     wider = msgspec.structs.replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * more)
     network = msgspec.structs.replace(where.network, between=wider)
-    wish = Wish(goal="time", accept="stale")
-    before = brute_force(where, wish)
-    after = brute_force(msgspec.structs.replace(where, network=network), wish)
+    objective = Objective(goal="time", accept="stale")
+    before = brute_force(where, objective)
+    after = brute_force(msgspec.structs.replace(where, network=network), objective)
     if before is not None:
         assert after is not None
         assert after <= before * (1 + 1e-6)
@@ -125,23 +125,25 @@ def test_more_bandwidth_never_makes_the_best_plan_slower(where: World, more: flo
 
 @settings(max_examples=15)
 @given(random_worlds(), st.floats(1.0, 10.0))
-def test_dearer_machines_never_make_the_cheapest_plan_cheaper(where: World, more: float) -> None:
+def test_dearer_machines_never_make_the_cheapest_plan_cheaper(
+    where: ClusterModel, more: float
+) -> None:
     machines = {
         name: msgspec.structs.replace(one, price_per_hour=(one.price_per_hour or 0) * more)
         for name, one in where.machines.items()
     }
-    wish = Wish(goal="cost")
-    before = brute_force(where, wish)
-    after = brute_force(msgspec.structs.replace(where, machines=machines), wish)
+    objective = Objective(goal="cost")
+    before = brute_force(where, objective)
+    after = brute_force(msgspec.structs.replace(where, machines=machines), objective)
     if before is not None:
         assert after == pytest.approx(before * more)
 
 
 @settings(max_examples=15)
 @given(random_worlds())
-def test_the_front_holds_the_best_of_each_and_nothing_beaten(where: World) -> None:
+def test_the_front_holds_the_best_of_each_and_nothing_beaten(where: ClusterModel) -> None:
     try:
-        findings = search(JOB, where, Wish(accept="stale"))
+        findings = search(JOB, where, Objective(accept="stale"))
     except PlanError:
         return
     feasible = [one.prediction for one in findings.options if one.refusal is None]
@@ -160,14 +162,14 @@ def test_the_front_holds_the_best_of_each_and_nothing_beaten(where: World) -> No
 
 def test_one_machine_is_a_possible_answer() -> None:
     slow_link = world([machine("ada"), machine("bob")], bandwidth=1e6)
-    findings = search(JOB, slow_link, Wish())
+    findings = search(JOB, slow_link, Objective())
     assert findings.chosen.machines == ("ada",)
     assert findings.chosen.candidate.strategy.name == "single"
 
 
 def test_unequal_machines_get_unequal_batches() -> None:
     where = world([machine("ada", 1e-3), machine("bob", 3e-3)], bandwidth=1e9)
-    chosen = search(JOB, where, Wish(accept="exact")).chosen
+    chosen = search(JOB, where, Objective(accept="exact")).chosen
     sizes = {seat.machine: sum(seat.batches) for seat in chosen.candidate.seats}
     assert sizes["ada"] + sizes["bob"] == 256
     assert 2.5 < sizes["ada"] / sizes["bob"] < 3.5
@@ -175,8 +177,8 @@ def test_unequal_machines_get_unequal_batches() -> None:
 
 def test_stale_strategies_need_to_be_allowed() -> None:
     where = world([machine(f"m{i}") for i in range(4)], bandwidth=2e7)
-    strict = search(JOB, where, Wish(accept="exact")).chosen
-    loose = search(JOB, where, Wish(accept="stale")).chosen
+    strict = search(JOB, where, Objective(accept="exact")).chosen
+    loose = search(JOB, where, Objective(accept="stale")).chosen
     assert strict.effect == "exact"
     assert loose.effect == "stale"
     assert loose.prediction is not None
@@ -187,7 +189,7 @@ def test_stale_strategies_need_to_be_allowed() -> None:
 def test_the_jobs_own_strategy_is_allowed() -> None:
     own = job(workers=2, strategy={"name": "local_sgd", "every": 4})
     where = world([machine("ada"), machine("bob")])
-    options = search(own, where, Wish(accept="exact")).options
+    options = search(own, where, Objective(accept="exact")).options
     allowed = {one.candidate.strategy for one in options if one.refusal is None}
     assert own.strategy in allowed
     refused = [one.refusal for one in options if one.candidate.strategy.name == "switch"]
@@ -197,7 +199,7 @@ def test_the_jobs_own_strategy_is_allowed() -> None:
 def test_what_the_job_forbids_is_refused_with_its_reason() -> None:
     clipped = job(optimizer={"name": "sgd", "clip_norm": 1.0})
     where = world([machine("ada"), machine("bob")])
-    findings = search(clipped, where, Wish(accept="stale"))
+    findings = search(clipped, where, Objective(accept="stale"))
     reasons = [one.refusal for one in findings.options if one.prediction is None]
     assert any("clip_norm" in reason for reason in reasons if reason)
 
@@ -205,19 +207,19 @@ def test_what_the_job_forbids_is_refused_with_its_reason() -> None:
 def test_unpriced_pools_cannot_be_planned_for_cost() -> None:
     where = world([machine("ada")])
     with pytest.raises(PlanError, match="price_per_hour"):
-        search(JOB, where, Wish(goal="cost"))
+        search(JOB, where, Objective(goal="cost"))
     with pytest.raises(PlanError, match="price_per_hour"):
-        search(JOB, where, Wish(budget=5.0))
+        search(JOB, where, Objective(budget=5.0))
     with pytest.raises(PlanError, match="watts_full"):
-        search(JOB, where, Wish(goal="energy"))
+        search(JOB, where, Objective(goal="energy"))
 
 
 def test_impossible_limits_say_what_would_be_possible() -> None:
     where = world([machine("ada", price_per_hour=1.0)])
     with pytest.raises(PlanError, match=r"the fastest may take .*; the deadline is 10 s"):
-        search(JOB, where, Wish(deadline_s=10.0))
+        search(JOB, where, Objective(deadline_s=10.0))
     with pytest.raises(PlanError, match=r"the cheapest may cost .*; the budget is 0.01"):
-        search(JOB, where, Wish(budget=0.01))
+        search(JOB, where, Objective(budget=0.01))
 
 
 def test_hundreds_of_machines() -> None:
@@ -226,11 +228,11 @@ def test_hundreds_of_machines() -> None:
         for i in range(300)
     ]
     where = world(machines, bandwidth=1e9, global_batch=4096)
-    findings = search(JOB, where, Wish())
+    findings = search(JOB, where, Objective())
     assert not findings.complete
     assert len(findings.options) > 500
     assert findings.chosen.prediction is not None
-    alone = search(JOB, world(machines[:1], bandwidth=1e9, global_batch=4096), Wish())
+    alone = search(JOB, world(machines[:1], bandwidth=1e9, global_batch=4096), Objective())
     assert alone.chosen.prediction is not None
     assert findings.chosen.prediction.total_s.value < alone.chosen.prediction.total_s.value / 5
 

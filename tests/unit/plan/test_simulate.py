@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.disturbance import Crash, Disturbance, Slowdown, Straggling
-from phalanx.plan.facts import LinkFacts, NetworkFacts, World
+from phalanx.plan.facts import ClusterModel, LinkFacts, NetworkFacts
 from phalanx.plan.placement import Candidate, Seat
-from phalanx.plan.predict import pace_of
+from phalanx.plan.predict import throughput_of
 from phalanx.plan.simulate import simulate
 from phalanx.plan.simulated import SimulatedRun
+from phalanx.plan.workers import WorkerModels, worker_models
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -37,7 +37,7 @@ SERVED = [
 def run(
     size: int,
     strategy: StrategySpec,
-    where: World,
+    where: ClusterModel,
     *,
     rounds: int = 40,
     disturbances: list[Disturbance] | None = None,
@@ -53,9 +53,9 @@ def run(
     return found
 
 
-def crew_of(size: int, strategy: StrategySpec, where: World) -> Crew:
-    crew = make_crew(on_machines(size, strategy), where)
-    assert isinstance(crew, Crew)
+def crew_of(size: int, strategy: StrategySpec, where: ClusterModel) -> WorkerModels:
+    crew = worker_models(on_machines(size, strategy), where)
+    assert isinstance(crew, WorkerModels)
     return crew
 
 
@@ -124,7 +124,7 @@ def test_the_formulas_where_their_assumptions_hold(
 ) -> None:
     where = even(size, num_parameters=num_parameters, bandwidth=1.17e8)
     found = run(size, strategy, where, rounds=60)
-    expected = pace_of(strategy, crew_of(size, strategy, where), where).samples_per_s
+    expected = throughput_of(strategy, crew_of(size, strategy, where), where).samples_per_s
     assert found.samples_per_s == pytest.approx(expected, rel=0.1)
 
 
@@ -132,7 +132,7 @@ def test_unequal_workers_agree_with_the_queueing_network() -> None:
     machines = [machine(f"m{i}", 1e-3 * (1 + i % 3)) for i in range(7)]
     where = world(machines)
     found = run(6, ASYNC, where, rounds=80)
-    expected = pace_of(ASYNC, crew_of(6, ASYNC, where), where).samples_per_s
+    expected = throughput_of(ASYNC, crew_of(6, ASYNC, where), where).samples_per_s
     assert found.samples_per_s == pytest.approx(expected, rel=0.1)
 
 
@@ -143,11 +143,11 @@ def test_servers_on_full_machines_slow_their_workers_down() -> None:
     heavy = even(3, bandwidth=1e10, update_s_per_byte=2e-8)
     before, after = run(3, strategy, light), run(3, strategy, heavy)
     assert after.samples_per_s < before.samples_per_s * 0.97
-    expected = pace_of(strategy, crew_of(3, strategy, heavy), heavy).samples_per_s
+    expected = throughput_of(strategy, crew_of(3, strategy, heavy), heavy).samples_per_s
     assert after.samples_per_s == pytest.approx(expected, rel=0.1)
 
 
-def linked(speeds: dict[str, float], **costs: object) -> World:
+def linked(speeds: dict[str, float], **costs: object) -> ClusterModel:
     """Machines with ports of so many bytes per second each."""
     pairs = {
         one: {
@@ -246,7 +246,7 @@ def test_bytes_are_those_of_the_push() -> None:
     assert plain.sent_bytes == 3 * 2 * 4 * 1_200_000
     short = ASYNC.model_copy(update={"compression": "bf16"})
     assert run(2, short, where, rounds=3).sent_bytes == plain.sent_bytes / 2
-    predicted = pace_of(ASYNC, crew_of(2, ASYNC, where), where)
+    predicted = throughput_of(ASYNC, crew_of(2, ASYNC, where), where)
     assert predicted.sent_bytes * 2 * 3 == plain.sent_bytes
 
 

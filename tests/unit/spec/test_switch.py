@@ -54,6 +54,29 @@ def test_short_forms_stand_for_two_phases(short: object, moment: dict[str, Any])
     )
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"phases": ["allreduce", {"name": "parameter_server", "staleness": 3}], "at": 0.5},
+        {"phases": ["allreduce", {"name": "parameter_server", "at": 0.5}]},
+        {"phases": ["allreduce", "parameter_server"], "at": [0.5]},
+        {"phases": [{"strategy": "allreduce"}, "parameter_server"], "at": 0.5},
+        {"phases": ["allreduce", {"strategy": "parameter_server"}], "at": 0.5},
+    ],
+)
+def test_a_phase_may_be_a_strategy_and_its_moment_stand_beside(written: dict[str, object]) -> None:
+    switch = switch_of({"name": "switch", **written})
+    assert switch == switch_of(phases({"at": 0.5}))
+    assert switch_of(switch.model_dump(mode="json")) == switch
+
+
+def test_moments_beside_the_list_go_to_the_phases_in_order() -> None:
+    strategies = ["allreduce", "local_sgd", "parameter_server"]
+    switch = switch_of({"name": "switch", "phases": strategies, "epoch": [1, 2.5]})
+    assert [phase.epoch for phase in switch.resolved] == [None, 1.0, 2.5]
+    assert [phase.strategy.name for phase in switch.resolved] == strategies
+
+
 def test_the_short_form_reads_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("workers: 2\nstrategy: {name: switch, at: 0.5}\n")
     strategy = load_job(tmp_path / "job.yaml").strategy
@@ -71,8 +94,38 @@ def test_the_short_form_reads_from_a_file(tmp_path: Path) -> None:
         ),
         (
             phases({"at": 0.5}) | {"at": 0.5},
-            "strategy.at is for the two default phases; with 'phases', give each phase but the "
-            "first a moment of its own",
+            "strategy.at and at of phase 2 both say when it begins; give one of them",
+        ),
+        (
+            phases({}, {}) | {"at": 0.5},
+            "strategy.at has 1 moment, but 3 phases need 2, one for each but the first",
+        ),
+        (
+            phases({}, {}) | {"epoch": [1, 2, 3]},
+            "strategy.epoch has 3 moments, but 3 phases need 2, one for each but the first",
+        ),
+        (
+            phases({"epoch": 1}) | {"at": 0.5},
+            "strategy.at and epoch of phase 2 both say when it begins; give one of them",
+        ),
+        (
+            {"name": "switch", "phases": ["allreduce", "parameter_servr"], "at": 0.5},
+            "unknown strategy.phases.1.strategy 'parameter_servr'; did you mean "
+            "'parameter_server'? (valid: single, allreduce, local_sgd, parameter_server)",
+        ),
+        (
+            {"name": "switch", "phases": ["allreduce", 3], "at": 0.5},
+            "strategy.phases.1 must be a mapping with strategy, at, epoch or lr_drop, not 3",
+        ),
+        (
+            {"name": "switch", "phases": ["allreduce", "split"], "at": 0.5},
+            "unknown strategy.phases.1.strategy 'split' (valid: single, allreduce, local_sgd, "
+            "parameter_server)",
+        ),
+        (
+            {"name": "switch", "phases": "allreduce", "at": 0.5},
+            "strategy.phases must be a list, each entry a mapping with strategy, at, epoch or "
+            "lr_drop, not 'allreduce'; write [allreduce]",
         ),
         (
             {"name": "switch", "phases": [{"strategy": "allreduce"}]},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from phalanx.strategy.overlap import Overlap
+from phalanx.strategy.allreduce import OverlapMeter
 from support.waiting import wait_until
 
 
@@ -27,7 +27,7 @@ def compute(seconds: float) -> float:
 
 
 def test_what_is_on_its_way_counts_in_full_and_what_has_arrived_half() -> None:
-    overlap = Overlap()
+    overlap = OverlapMeter()
     overlap.begin()
     compute(0.02)
     overlap.look([])
@@ -41,7 +41,7 @@ def test_what_is_on_its_way_counts_in_full_and_what_has_arrived_half() -> None:
 
 
 def test_a_step_without_exchanges_overlaps_nothing_and_each_begins_anew() -> None:
-    overlap = Overlap()
+    overlap = OverlapMeter()
     overlap.begin()
     assert overlap.end([]) == 0.0
     overlap.begin()

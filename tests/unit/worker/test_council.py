@@ -12,8 +12,8 @@ import torch
 from phalanx.comm.base import Collective
 from phalanx.comm.solo import SoloCollective
 from phalanx.records.position import Position
+from phalanx.strategy.allreduce import GradNoiseGauge
 from phalanx.strategy.base import StepFacts
-from phalanx.strategy.gauge import Gauge
 from phalanx.wire.phases import Turn, Window
 from phalanx.worker.council import Council
 from support.ranks import run_ranks
@@ -39,7 +39,7 @@ def step(num_samples: int = 8, loss: float = 0.5, compute_s: float = 0.1) -> Ste
     )  # fmt: skip
 
 
-def council(channel: Channel, group: Collective, gauge: Gauge | None = None) -> Council:
+def council(channel: Channel, group: Collective, gauge: GradNoiseGauge | None = None) -> Council:
     return Council(channel, group, every=3, gauge=gauge)  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def measured(sizes: Sequence[int], *, variance: float, signal: float, rounds: in
     """Windows of workers whose samples' gradients have a known mean and variance."""
 
     def body(group: Collective) -> list[Window]:
-        channel, gauge = Channel(), Gauge()
+        channel, gauge = Channel(), GradNoiseGauge()
         meetings = council(channel, group, gauge)
         generator = torch.Generator().manual_seed(group.rank)
         truth = torch.full((SIZE,), (signal / SIZE) ** 0.5)
@@ -101,7 +101,7 @@ def test_noise_and_signal_are_recovered_for_any_shares(sizes: Sequence[int]) -> 
 
 def test_one_worker_alone_knows_no_noise() -> None:
     channel = Channel()
-    gauge = Gauge()
+    gauge = GradNoiseGauge()
     meetings = council(channel, SoloCollective(), gauge)
     for _ in range(3):
         gradient = torch.ones(5)

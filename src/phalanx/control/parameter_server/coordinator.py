@@ -55,6 +55,13 @@ class ParameterServerCoordinator(Coordinator):
         clock: Tells the time in seconds.
     """
 
+    @classmethod
+    @override
+    def begin(
+        cls, job: JobSpec, api: ControllerApi, found: Position | None
+    ) -> ParameterServerCoordinator:
+        return cls(job, api, found or Position())
+
     def __init__(
         self,
         job: JobSpec,
@@ -115,7 +122,7 @@ class ParameterServerCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        servers = 0 if self._run.is_colocated else self._num_servers
+        servers = self._job.processes.servers
         return [
             *(Process("server", rank) for rank in range(servers)),
             *(Process("worker", rank) for rank in range(self._job.workers)),
@@ -277,7 +284,7 @@ class ParameterServerCoordinator(Coordinator):
 
     @property
     def _num_servers(self) -> int:
-        return self._job.workers if self._spec.servers == "colocated" else self._spec.servers
+        return self._spec.num_servers(self._job.workers)
 
 
 def _rank(process: str) -> int:

@@ -23,7 +23,6 @@ from phalanx.control.switch.record import SwitchRecord
 from phalanx.control.switch.sequence import (
     PhaseSequence,
     PhaseStart,
-    served_by,
     served_strategies,
 )
 from phalanx.control.switch.states import (
@@ -61,6 +60,11 @@ class SwitchCoordinator(Coordinator):
         group: Number of the first group of workers.
         record: Of the coordinator before, whose processes these ones follow.
     """
+
+    @classmethod
+    @override
+    def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> SwitchCoordinator:
+        return cls(job, api, found or Position(), resumed=found is not None)
 
     def __init__(
         self,
@@ -100,12 +104,11 @@ class SwitchCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        served = served_strategies(self._switch)
-        servers = max((one.servers for one in served if one.servers != "colocated"), default=0)
+        counts = self._job.processes
         return [
-            *(Process("server", rank) for rank in range(servers)),
-            *(Process("worker", rank) for rank in range(self._job.workers)),
-            *([Process("evaluator", 0)] if served else []),
+            *(Process("server", rank) for rank in range(counts.servers)),
+            *(Process("worker", rank) for rank in range(counts.workers)),
+            *(Process("evaluator", rank) for rank in range(counts.evaluators)),
         ]
 
     @override
@@ -296,7 +299,7 @@ class SwitchCoordinator(Coordinator):
         start, sequence = self._start, self._sequence
         position = msgspec.structs.replace(start.position, phase=start.home)
         job = phase_job(self._job, start.phase, start.shares)
-        if served_by(strategy_of(self._job, start.phase)) is None:
+        if not strategy_of(self._job, start.phase).updates_on_servers:
             self._attendance.regroup(incarnations)
             self._decider.enter_lockstep(start.home, sequence.automatic_next(start.home))
             return LockstepPhase(job, self._api, position)

@@ -71,7 +71,7 @@ class PhaseSequence:
     def goes_to_memory(self, home: int) -> bool:
         """Say whether the phase after a planned one goes on from what the workers hold."""
         following = self._after(home)
-        serves = following is not None and served_by(following.strategy) is not None
+        serves = following is not None and following.strategy.updates_on_servers
         return self._switch.handover == "live" and not serves
 
     def automatic_next(self, home: int) -> PhaseStrategy | None:
@@ -107,7 +107,7 @@ class PhaseSequence:
             statistics=end.statistics,
             save=end.is_unsaved,
             shares=shares,
-            follows_servers=served_by(strategy_of(self._job, start.phase)) is not None,
+            follows_servers=strategy_of(self._job, start.phase).updates_on_servers,
         )
         match transition.kind if transition is not None else "next":
             case "next":

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Sequence
 
 from phalanx.control.switch.transition import PhaseTransition
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import PhaseStrategy, StragglerSpec
 
 # Shares that differ by less are not worth a change.
@@ -119,7 +118,7 @@ class StragglerPolicy:
 
 
 def _deals_batches_out(strategy: PhaseStrategy) -> bool:
-    return isinstance(strategy, ParameterServerSpec) and strategy.dispatch == "dynamic"
+    return strategy.hands_out_batches
 
 
 def _shares(slowness: Sequence[float]) -> tuple[float, ...]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from phalanx.spec.lockstep import LocalSgdSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.switch import AutoSpec, PhaseStrategy
+from phalanx.spec.strategy import StrategySpec
+from phalanx.spec.switch import AutoSpec
 from phalanx.wire.phases import Window
 
 # Weight of the newest window in the running means of noise and signal.
@@ -62,7 +61,7 @@ class SwitchPolicy:
         self,
         spec: AutoSpec,
         *,
-        after: PhaseStrategy,
+        after: StrategySpec,
         peak_lr: float,
         total_samples: int,
         global_batch: int,
@@ -142,7 +141,7 @@ class SwitchPolicy:
         )
 
 
-def expected_gain(window: Window, after: PhaseStrategy) -> float:
+def expected_gain(window: Window, after: StrategySpec) -> float:
     """Samples per second under another strategy, in multiples of the present lockstep one's.
 
     The worker that arrives last waits for nobody: its time in exchanges is what they cost. Without
@@ -154,9 +153,9 @@ def expected_gain(window: Window, after: PhaseStrategy) -> float:
     now_s = slowest_s + exchange_s
     if now_s <= 0:
         return 1.0
-    if isinstance(after, LocalSgdSpec):
-        return now_s / (slowest_s + exchange_s / after.every)
-    if not isinstance(after, ParameterServerSpec) or after.synchronous:
+    if after.exchange_every > 1:
+        return now_s / (slowest_s + exchange_s / after.exchange_every)
+    if after.synchronous:
         return 1.0
     rate = sum(
         count / (compute_s + exchange_s)

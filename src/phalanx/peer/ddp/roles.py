@@ -15,9 +15,9 @@ from phalanx.peer.ddp.group import default_group
 from phalanx.peer.ddp.learner import PlainLearner
 from phalanx.peer.ddp.step import DdpSteps
 from phalanx.wire.messages import Done
+from phalanx.worker.lockstep import join_workers, train_in_lockstep
 from phalanx.worker.loop import Trainee
 from phalanx.worker.replica import agree_on_precision, first_batch
-from phalanx.worker.roles import join_workers, train_in_lockstep
 from phalanx.worker.station import Station
 
 

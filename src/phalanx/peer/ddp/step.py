@@ -16,6 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
@@ -24,14 +25,14 @@ from phalanx.engine.spans import span
 from phalanx.errors import EngineError, PeerError
 from phalanx.peer.ddp.learner import PlainLearner
 from phalanx.spec.job import JobSpec
-from phalanx.strategy.base import StepFacts
+from phalanx.strategy.base import StepFacts, Strategy
 
 _NS = 1e-9
 # DDP takes its times in the first ten steps in any case.
 _CLOCK_EVERY = 10
 
 
-class DdpSteps:
+class DdpSteps(Strategy):
     """Trains a learner, alone or as one of the default process group.
 
     Args:
@@ -73,8 +74,8 @@ class DdpSteps:
                 sent = sum(tensor.nbytes for tensor in learner.module.state_dict().values())
                 collective.sent_bytes += math.ceil(math.log2(collective.size)) * sent
 
+    @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        """Train on this worker's part of a batch."""
         learner, started = self._learner, time.perf_counter()
         for group in learner.optimizer.param_groups:
             group["lr"] = lr
@@ -164,7 +165,8 @@ class DdpSteps:
         self._exposed = min(exchange_s - overlapped_s, backward_s) / backward_s
         self._overlapped = min(overlapped_s, backward_s) / backward_s
 
-    def settle(self) -> None:
+    @override
+    def synchronize(self) -> None:
         """Replace each worker's running statistics by the mean over workers."""
         if self._ddp is None:
             return
@@ -172,10 +174,3 @@ class DdpSteps:
             if buffer.is_floating_point():
                 self._collective.all_reduce(buffer)
                 buffer.div_(self._collective.size)
-
-    def export_state(self) -> dict[str, Tensor]:
-        """Nothing beyond the learner's own."""
-        return {}
-
-    def import_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing beyond the learner's own."""

@@ -15,7 +15,6 @@ import tensorflow as tf
 from phalanx.errors import PeerError
 from phalanx.peer.tensorflow.step import SUM, Numbers
 from phalanx.spec.job import JobSpec
-from phalanx.spec.lockstep import AllreduceSpec
 
 Floats = npt.NDArray[np.float64]
 _MEAN = tf.distribute.ReduceOp.MEAN
@@ -157,10 +156,8 @@ def form_group(job: JobSpec, *, rank: int) -> Group:
 
 
 def _options(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
-    strategy = job.strategy
-    bucket_bytes = strategy.bucket_bytes if isinstance(strategy, AllreduceSpec) else "auto"
     return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=0 if bucket_bytes == "auto" else bucket_bytes,
+        bytes_per_pack=job.strategy.bucket_size or 0,
         timeout_seconds=job.deadlines.exchange_s,
         implementation=tf.distribute.experimental.CommunicationImplementation.RING,
     )

@@ -29,7 +29,7 @@ from phalanx.peer.tensorflow.group import Group
 from phalanx.peer.tensorflow.network import Network
 from phalanx.peer.tensorflow.profile import StepProfiler
 from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.wire.phases import Limit
 from phalanx.worker.inject import Slowdown
 from phalanx.worker.rate import Rate

@@ -25,10 +25,7 @@ from phalanx.peer.tensorflow.network import Network
 from phalanx.peer.tensorflow.orders import Orders
 from phalanx.peer.tensorflow.servant import cluster_names, run_servant
 from phalanx.records.position import Position
-from phalanx.spec.lockstep import InProcessSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import phase_job
-from phalanx.spec.switch import SwitchSpec
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.peers import Note
 from phalanx.wire.phases import Begin, Begun, Idle
@@ -57,7 +54,7 @@ def run_phase(station: Station) -> Done:
     station.control.send(Idle(dataset.train.num_samples))
     begin = _await_begin(station)
     ramp = None
-    if isinstance(station.job.strategy, SwitchSpec):
+    if station.job.strategy.resolved:
         ramp = ramp_into(station.job, msgspec.json.decode(begin.position, type=Position))
         job = phase_job(station.job, begin.phase)
         station = replace(station, spec=station.spec.model_copy(update={"job": job}))
@@ -80,7 +77,7 @@ def _await_begin(station: Station) -> Begin:
 
 
 def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
-    if not isinstance(station.job.strategy, ParameterServerSpec):
+    if not station.job.strategy.updates_on_servers:
         return _run_lockstep(station, dataset, begin)
     match station.spec.role:
         case "chief":
@@ -219,7 +216,7 @@ def _take_sums(station: Station, position: Position, *, chief: bool) -> None:
 
 def _limit_threads(station: Station) -> None:
     threads, job = station.spec.threads, station.job
-    in_process = isinstance(job.strategy, InProcessSpec)
+    in_process = job.strategy.in_process
     tf.config.threading.set_intra_op_parallelism_threads(
         max(1, threads // job.workers) if in_process else threads
     )

@@ -20,7 +20,7 @@ from phalanx.peer.tensorflow.environment import publish_cluster
 from phalanx.peer.tensorflow.meeting import meet
 from phalanx.peer.tensorflow.talk import Moment, StepRow, Steps, understand
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.strategy.facts import StepFacts
+from phalanx.strategy.base import StepFacts
 from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.phases import Begin

@@ -131,7 +131,7 @@ def _strategy(cell: Cell) -> str:
     except SpecError:
         # Written by another version: its name has to do.
         return label
-    usual = flatten(type(strategy)().model_dump(mode="json"))
+    usual = flatten(type(strategy).model_construct().model_dump(mode="json"))
     own = flatten(strategy.model_dump(mode="json"))
     said = ("name", "consistency", "phases")
     set_ = [

@@ -12,8 +12,9 @@ import torch
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
 from phalanx.records.position import Position
+from phalanx.strategy.base import Strategy
 from phalanx.worker.checkpoint.checkpoints import Checkpoints
-from phalanx.worker.learner import Learner, Stepper
+from phalanx.worker.learner import Learner
 from phalanx.worker.tally import Tally
 
 REPLICA, OPTIMIZER = "replica.", "replica.optimizer/"
@@ -22,9 +23,9 @@ _STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
 
 
 def collect_state(
-    replica: Learner, strategy: Stepper, collective: Collective, tally: Tally
+    replica: Learner, strategy: Strategy, collective: Collective, tally: Tally
 ) -> dict[str, torch.Tensor]:
-    """Collect all tensors of the state, live; every worker calls it together, after `settle`."""
+    """Collect all tensors of the state, live; all workers call it, after `synchronize`."""
     sums = torch.tensor(
         [tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples], dtype=torch.float64
     )
@@ -54,7 +55,7 @@ def served_state(
 def restore_state(
     state: dict[str, torch.Tensor],
     replica: Learner,
-    strategy: Stepper,
+    strategy: Strategy,
     collective: Collective,
     tally: Tally,
 ) -> None:

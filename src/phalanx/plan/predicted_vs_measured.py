@@ -10,7 +10,7 @@ from phalanx.plan.result import Interval
 from phalanx.records.summary import Summary
 
 
-class Versus(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedVsMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of a planned run."""
 
     measure: str
@@ -31,7 +31,7 @@ class Versus(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_with_run(
     plan: Plan, summary: Summary, measures: RunMeasures | None = None
-) -> list[Versus]:
+) -> list[PredictedVsMeasured]:
     """What was predicted, against what the run came to; measures that nobody took are left out.
 
     Args:
@@ -48,7 +48,7 @@ def compare_with_run(
         ("energy", "J", prediction.energy_j, summary.energy_j),
     ]
     return [
-        Versus(measure=measure, unit=unit, predicted=predicted, measured=measured)
+        PredictedVsMeasured(measure=measure, unit=unit, predicted=predicted, measured=measured)
         for measure, unit, predicted, measured in pairs
         if predicted is not None and measured
     ]

@@ -14,13 +14,13 @@ from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
-from phalanx.strategy.relay import Layout
-from phalanx.strategy.split_network import Cut
+from phalanx.strategy.split.network import ModelPartition
+from phalanx.strategy.split.pipeline_runner import PipelineLayout
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What all workers know alike before the network is cut."""
+class Partitioning:
+    """What all workers know alike before the network is partition."""
 
     graph: Graph
     forms: Sequence[Form]
@@ -28,20 +28,20 @@ class Agreed:
     costs: Costs
 
 
-def cut_up(
+def partition_model(
     network: PartedNetwork,
-    agreed: Agreed,
+    partitioning: Partitioning,
     *,
     job: JobSpec,
     rank: int,
     precision: Precision = "fp32",
     offset: int = 0,
-) -> Cut:
+) -> ModelPartition:
     """Keep the parts of one worker; the network must not be used afterwards.
 
     Args:
         network: Built alike on all workers.
-        agreed: What is where.
+        partitioning: What is where.
         job: Says the rest.
         rank: Of this worker.
         precision: Format of the forward and backward pass.
@@ -50,8 +50,8 @@ def cut_up(
     strategy = job.strategy
     assert isinstance(strategy, SplitSpec)
     outline = outline_of(network)
-    contents = contents_of(network, agreed.graph.tied, outline)
-    own = [number for number, holders in enumerate(agreed.places) if rank in holders]
+    contents = contents_of(network, partitioning.graph.tied, outline)
+    own = [number for number, holders in enumerate(partitioning.places) if rank in holders]
     names = list(network.reads)
     sources = [
         tuple(names.index(source) if source in network.reads else source for source in reads)
@@ -66,17 +66,17 @@ def cut_up(
         optimizer=job.optimizer,
         precision=precision,
     )
-    layout = Layout(
-        graph=agreed.graph,
-        places=agreed.places,
-        forms=agreed.forms,
+    layout = PipelineLayout(
+        graph=partitioning.graph,
+        places=partitioning.places,
+        forms=partitioning.forms,
         sources=sources,
-        costs=agreed.costs,
+        costs=partitioning.costs,
         micro_batches=strategy.micro_batches,
         schedule=strategy.schedule,
         wire=strategy.wire,
     )
-    return Cut(
+    return ModelPartition(
         stage=stage,
         layout=layout,
         # Identities of parameters mean nothing once the network is gone.

@@ -20,12 +20,11 @@ from collections import Counter
 
 import msgspec
 
-from phalanx.plan.crew import Crew
-from phalanx.plan.facts import World
-from phalanx.plan.jitter import expected_kth, expected_max
-from phalanx.plan.queueing import Throughput, throughput
-from phalanx.plan.result import Pace, StepParts
-from phalanx.plan.ring import exposed_s
+from phalanx.plan.compute_model import expected_kth, expected_max
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.network_model import QueueThroughput, exposed_s, queue_throughput
+from phalanx.plan.result import StepParts, Throughput
+from phalanx.plan.workers import WorkerModels
 from phalanx.protocol.rule import Rule, rule_for
 from phalanx.protocol.shards import plan_shards
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -43,12 +42,12 @@ _ROUNDS = 4
 
 
 def sealing_s(
-    spec: ParameterServerSpec, world: World, machine: str, other: str, size_bytes: float
+    spec: ParameterServerSpec, cluster: ClusterModel, machine: str, other: str, size_bytes: float
 ) -> float:
     """What a machine takes to encrypt or decrypt what it exchanges with another one."""
     if machine == other or not spec.encrypts(beyond_this_machine=True):
         return 0.0
-    return size_bytes * world.costs.seal_s_per_byte / min(1.0, world.machines[machine].cores)
+    return size_bytes * cluster.costs.seal_s_per_byte / min(1.0, cluster.machines[machine].cores)
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,19 +74,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a push is over, on average, when somebody else comes to the same server."""
 
 
-def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
+def demand_of(group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterModel) -> Demand:
     """What one push asks for."""
-    model, costs = world.model, world.costs
+    model, costs = cluster.model, cluster.costs
     layout = plan_shards(
         model.num_parameters,
-        num_servers=len(crew.servers),
+        num_servers=len(group.servers),
         min_shard_bytes=spec.min_shard_bytes,
         max_shards=spec.max_shards,
     )
-    servers = crew.servers[: layout.num_servers]
+    servers = group.servers[: layout.num_servers]
     num_servers = len(servers)
-    up, down = _traffic(spec, world)
-    ways = _ways(crew, servers, spec, world)
+    up, down = _traffic(spec, cluster)
+    ways = _ways(group, servers, spec, cluster)
     longest = (
         max(segment.size for segment in layout.segments) / model.num_parameters * max(up, down)
     )
@@ -110,13 +109,13 @@ def demand_of(crew: Crew, spec: ParameterServerSpec, world: World) -> Demand:
         sent_bytes=up,
         num_servers=num_servers,
         # Workers pass servers of their own in the same order, so they get out of each other's way.
-        done=0.5 if set(servers) & set(crew.machines) else 1 - 0.5 / num_servers,
+        done=0.5 if set(servers) & set(group.machines) else 1 - 0.5 / num_servers,
     )
 
 
-def _traffic(spec: ParameterServerSpec, world: World) -> tuple[int, int]:
+def _traffic(spec: ParameterServerSpec, cluster: ClusterModel) -> tuple[int, int]:
     """Bytes of one push of the whole model, and of its answer."""
-    size = world.model.num_parameters
+    size = cluster.model.num_parameters
     return size * PUSH_BYTES[spec.compression], size * PULL_BYTES[spec.pull_compression]
 
 
@@ -136,11 +135,13 @@ class _Ways(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per second of the slowest way."""
 
 
-def _ways(crew: Crew, servers: tuple[str, ...], spec: ParameterServerSpec, world: World) -> _Ways:
-    num_servers, num_workers, network = len(servers), len(crew.hands), world.network
-    up, down = _traffic(spec, world)
+def _ways(
+    group: WorkerModels, servers: tuple[str, ...], spec: ParameterServerSpec, cluster: ClusterModel
+) -> _Ways:
+    num_servers, num_workers, network = len(servers), len(group.workers), cluster.network
+    up, down = _traffic(spec, cluster)
     part, exchanged = max(up, down) / num_servers, (up + down) / num_servers
-    working = Counter(crew.machines)
+    working = Counter(group.machines)
     ports = {machine: network.port(machine) for machine in {*working, *servers}}
     loads_s, one_way_s, opened_s = ([0.0] * num_servers for _ in range(3))
     own_s, longest_s, sealed_s = (dict.fromkeys(working, 0.0) for _ in range(3))
@@ -157,70 +158,74 @@ def _ways(crew: Crew, servers: tuple[str, ...], spec: ParameterServerSpec, world
             weight = count / num_workers
             loads_s[number] += both * port_s * weight
             one_way_s[number] += rush * port_s * weight
-            opened_s[number] += sealing_s(spec, world, server, machine, exchanged) * weight
+            opened_s[number] += sealing_s(spec, cluster, server, machine, exchanged) * weight
             own_s[machine] += way_s if near else part / ports[machine]
             longest_s[machine] = max(longest_s[machine], way_s)
-            sealed_s[machine] += sealing_s(spec, world, machine, server, exchanged)
+            sealed_s[machine] += sealing_s(spec, cluster, machine, server, exchanged)
             links.append(link)
     return _Ways(
         loads_s=loads_s,
         one_way_s=one_way_s,
         opened_s=opened_s,
-        wires_s=[max(own_s[machine], longest_s[machine]) for machine in crew.machines],
-        sealed_s=[sealed_s[machine] for machine in crew.machines],
+        wires_s=[max(own_s[machine], longest_s[machine]) for machine in group.machines],
+        sealed_s=[sealed_s[machine] for machine in group.machines],
         latency_s=max(link.latency_s for link in links),
         slowest=min(link.bandwidth_bytes_per_s for link in links),
     )
 
 
-def serving_pace(crew: Crew, spec: ParameterServerSpec, world: World) -> Pace:
+def predict_parameter_server(
+    group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterModel
+) -> Throughput:
     """Workers push gradients and get parameters back."""
-    rule, demand = rule_for(spec), demand_of(crew, spec, world)
-    compute_s = crew.means_s
-    pace = _pace(crew, compute_s, rule, demand)
+    rule, demand = rule_for(spec), demand_of(group, spec, cluster)
+    compute_s = group.means_s
+    throughput = _throughput(group, compute_s, rule, demand)
     for _ in range(_ROUNDS):
-        slowed = _slowed(crew, pace, world)
+        slowed = _slowed(group, throughput, cluster)
         if slowed == compute_s:
             break
         compute_s = slowed
-        pace = _pace(crew, compute_s, rule, demand)
-    return pace
+        throughput = _throughput(group, compute_s, rule, demand)
+    return throughput
 
 
-def _slowed(crew: Crew, pace: Pace, world: World) -> list[float]:
+def _slowed(group: WorkerModels, throughput: Throughput, cluster: ClusterModel) -> list[float]:
     """Computation where servers take their part of the cores that workers fill."""
     times_s = []
-    serving = Counter(crew.servers)
-    for hand in crew.hands:
-        machine = world.machines[hand.machine]
-        busy = hand.fit.workers * hand.fit.threads
-        busy_servers = serving[hand.machine] * pace.server_busy
+    serving = Counter(group.servers)
+    for worker in group.workers:
+        machine = cluster.machines[worker.machine]
+        busy = worker.fit.workers * worker.fit.threads
+        busy_servers = serving[worker.machine] * throughput.server_busy
         over = (busy + busy_servers) / machine.cores if busy >= machine.cores else 1.0
-        times_s.append(hand.compute_s * max(1.0, over / max(1.0, busy / machine.cores)))
+        times_s.append(worker.compute_s * max(1.0, over / max(1.0, busy / machine.cores)))
     return times_s
 
 
-def _pace(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
-    return (_gathered if rule.barrier else _flowing)(crew, compute_s, rule, demand)
+def _throughput(
+    group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand
+) -> Throughput:
+    return (_gathered if rule.barrier else _flowing)(group, compute_s, rule, demand)
 
 
-def _flowing(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
+def _flowing(group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand) -> Throughput:
     """Every push is answered at once, or as soon as the slowest has come near."""
-    thinks_s = _thinks(crew, compute_s, demand)
-    flow = throughput([demand.network_s, demand.processor_s], thinks_s, done=demand.done)
+    thinks_s = _thinks(group, compute_s, demand)
+    flow = queue_throughput([demand.network_s, demand.processor_s], thinks_s, done=demand.done)
     lead = rule.lead_max if rule.lead_max is not None else rule.lead
-    if lead is not None and len(crew.hands) > 1:
-        flow = _bounded(crew, thinks_s, lead, demand)
-    samples_per_s = sum(r * h.batch for r, h in zip(flow.rates, crew.hands, strict=True))
-    round_s = crew.batch / samples_per_s
+    if lead is not None and len(group.workers) > 1:
+        flow = _bounded(group, thinks_s, lead, demand)
+    samples_per_s = sum(r * h.batch for r, h in zip(flow.rates, group.workers, strict=True))
+    round_s = group.batch / samples_per_s
     mean_compute_s = sum(r * c for r, c in zip(flow.rates, compute_s, strict=True)) * round_s
-    mean_compute_s /= len(crew.hands)
-    unbound_s = crew.batch / sum(
-        hand.batch / (think_s + flow.residence_s)
-        for hand, think_s in zip(crew.hands, thinks_s, strict=True)
+    mean_compute_s /= len(group.workers)
+    unbound_s = group.batch / sum(
+        worker.batch / (think_s + flow.residence_s)
+        for worker, think_s in zip(group.workers, thinks_s, strict=True)
     )
     wait_s = min(max(0.0, round_s - unbound_s), round_s - mean_compute_s)
-    return Pace(
+    return Throughput(
         family="async",
         samples_per_s=samples_per_s,
         parts=StepParts(
@@ -232,13 +237,13 @@ def _flowing(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> 
         server_busy=min(1.0, flow.total * demand.processor_s),
         # Between two pushes of a worker everybody else pushes, each at his own rate: on average
         # over all pushes this is one push of each, however long the ways are.
-        staleness=(len(crew.hands) - 1) / rule.gradients_per_update(len(crew.hands)),
+        staleness=(len(group.workers) - 1) / rule.gradients_per_update(len(group.workers)),
         sent_bytes=demand.sent_bytes,
         tail_s=max(1 / rate for rate in flow.rates) / 2,
     )
 
 
-def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
+def _thinks(group: WorkerModels, compute_s: list[float], demand: Demand) -> list[float]:
     """What of each worker's round passes outside the shared stations.
 
     Alone in the network a round takes the computation, what backward does not hide of the push, and
@@ -246,9 +251,9 @@ def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
     """
     inside_s = demand.network_s + demand.processor_s * (1 - 1 / len(demand.segments))
     thinks_s = []
-    own = zip(crew.hands, compute_s, demand.wire_s, demand.sealed_s, strict=True)
-    for hand, computing_s, wire_s, sealed_s in own:
-        backward_s = computing_s * hand.fit.backward_share
+    own = zip(group.workers, compute_s, demand.wire_s, demand.sealed_s, strict=True)
+    for worker, computing_s, wire_s, sealed_s in own:
+        backward_s = computing_s * worker.fit.backward_share
         left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
         # Encrypting takes from backward; decrypting hides behind arrivals but for the last one.
         sealing_s = sealed_s * (1 + 1 / len(demand.segments)) / 2
@@ -257,33 +262,37 @@ def _thinks(crew: Crew, compute_s: list[float], demand: Demand) -> list[float]:
     return thinks_s
 
 
-def _bounded(crew: Crew, thinks_s: list[float], lead: int, demand: Demand) -> Throughput:
-    """All go at the pace of the slowest, with as much of the jitter as the bound lets through."""
+def _bounded(
+    group: WorkerModels, thinks_s: list[float], lead: int, demand: Demand
+) -> QueueThroughput:
+    """All go as fast as the slowest, with as much of the jitter as the bound lets through."""
     jitters = [
-        hand.fit.jitter * min(1.0, hand.compute_s / think_s)
-        for hand, think_s in zip(crew.hands, thinks_s, strict=True)
+        worker.fit.jitter * min(1.0, worker.compute_s / think_s)
+        for worker, think_s in zip(group.workers, thinks_s, strict=True)
     ]
     slowest_s = max(thinks_s)
-    flow = throughput(
+    flow = queue_throughput(
         [demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s), done=demand.done
     )
     waited_s = expected_max(thinks_s, jitters) - slowest_s
     round_s = 1 / flow.rates[0] + waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
-    return Throughput((1 / round_s,) * len(thinks_s), flow.residence_s)
+    return QueueThroughput((1 / round_s,) * len(thinks_s), flow.residence_s)
 
 
-def _gathered(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) -> Pace:
+def _gathered(
+    group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand
+) -> Throughput:
     """Updates are made of several gradients, and whoever is in one waits for it."""
-    num_workers = len(crew.hands)
+    num_workers = len(group.workers)
     needed = rule.gradients_per_update(num_workers)
-    arrival_s = expected_kth(compute_s, crew.jitters, needed)
-    exchange_s = _rush_s(crew, compute_s, needed, demand)
+    arrival_s = expected_kth(compute_s, group.jitters, needed)
+    exchange_s = _rush_s(group, compute_s, needed, demand)
     step_s = arrival_s + exchange_s
-    used = crew.batch * needed / num_workers
+    used = group.batch * needed / num_workers
     # Parts are of one global batch; an update of fewer gradients makes more of them necessary.
-    scale = crew.batch / used
+    scale = group.batch / used
     mean_s = sum(compute_s) / num_workers
-    return Pace(
+    return Throughput(
         family="bsp",
         samples_per_s=used / step_s,
         parts=StepParts(
@@ -297,7 +306,7 @@ def _gathered(crew: Crew, compute_s: list[float], rule: Rule, demand: Demand) ->
     )
 
 
-def _rush_s(crew: Crew, compute_s: list[float], needed: int, demand: Demand) -> float:
+def _rush_s(group: WorkerModels, compute_s: list[float], needed: int, demand: Demand) -> float:
     """From the end of backward to the new parameters, when all push and pull at the same time.
 
     One crowd passes each server's wire on the way out. On the way in, a part of it: answers leave
@@ -306,7 +315,7 @@ def _rush_s(crew: Crew, compute_s: list[float], needed: int, demand: Demand) -> 
     one after the other, which holds the last of them up. The weight is a fit to simulations.
     """
     slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
-    backward_s = compute_s[slowest] * crew.hands[slowest].fit.backward_share
+    backward_s = compute_s[slowest] * group.workers[slowest].fit.backward_share
     num_segments, num_servers = len(demand.segments), demand.num_servers
     each = num_segments / num_servers
     wire_s = max(demand.wire_s)

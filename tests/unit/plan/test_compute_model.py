@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.plan.jitter import expected_kth, expected_max
+from phalanx.plan.compute_model import expected_kth, expected_max
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,15 @@ from phalanx.errors import EngineError
 from phalanx.model.draw import part_seed
 from phalanx.protocol.splitting.graph import Graph, Places, Share, Transfer, pieces, transfers
 from phalanx.protocol.splitting.order import BACKWARD, FORWARD, Costs, Op, Schedule, simulate
-from phalanx.strategy.posts import Letter, Posts
+from phalanx.strategy.split.p2p import P2pTransfers, TransferMessage
 
 EVALUATION = "evaluation"
 # Above every tag that activations and gradients use.
-_NOD_TAG = 1 << 23
+_TOKEN_TAG = 1 << 23
 
 
 @dataclass(frozen=True)
-class Layout:
+class PipelineLayout:
     """What is where, and in which order it is computed; equal on all workers."""
 
     graph: Graph
@@ -48,7 +48,7 @@ class Layout:
 
 
 @dataclass
-class Passed:
+class PassResult:
     """What one piece of work came to on this worker."""
 
     loss_sum: float = 0.0
@@ -70,7 +70,7 @@ class _Saved:
     leaves: dict[int, Tensor]
 
 
-class Relay:
+class PipelineRunner:
     """One worker's side of the network.
 
     Args:
@@ -80,13 +80,14 @@ class Relay:
         seed: Of the job; with the step it decides dropout.
     """
 
-    def __init__(self, stage: Stage, layout: Layout, collective: Collective, *, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, layout: PipelineLayout, collective: Collective, *, seed: int
+    ) -> None:
         self._stage = stage
         self._layout = layout
         self._rank = collective.rank
         self._seed = seed
-        self._graph, self._places = layout.graph, layout.places
-        self.posts = Posts(
+        self.p2p = P2pTransfers(
             collective,
             wire=layout.wire,
             latency_s=layout.costs.latency_s,
@@ -114,7 +115,7 @@ class Relay:
 
     def train(
         self, inputs: dict[str, Tensor], targets: Tensor, *, step: int, global_count: int
-    ) -> Passed:
+    ) -> PassResult:
         """One step's forward and backward passes; gradients of own weights are added up.
 
         Args:
@@ -128,17 +129,17 @@ class Relay:
             PeerError: Another worker is gone.
         """
         self._stage.set_training(True)
-        work = _Work(inputs, targets, pieces(len(targets), self._layout.micro_batches))
+        work = _BatchInFlight(inputs, targets, pieces(len(targets), self._layout.micro_batches))
         work.step, work.global_count = step, global_count
         order = self._order(len(targets))
-        self.posts.begin(self._expected(order, work))
+        self.p2p.begin(self._expected(order, work))
         for op in order:
-            begin, blocked = time.perf_counter(), self.posts.blocked_s
+            begin, blocked = time.perf_counter(), self.p2p.blocked_s
             if op.direction == FORWARD:
                 self._forward(op, work)
             else:
                 self._backward(op, work)
-            took = time.perf_counter() - begin - (self.posts.blocked_s - blocked)
+            took = time.perf_counter() - begin - (self.p2p.blocked_s - blocked)
             if op.direction == FORWARD:
                 work.passed.forward_s += took
             else:
@@ -148,13 +149,13 @@ class Relay:
         self._keep_step()
         return work.passed
 
-    def evaluate(self, inputs: dict[str, Tensor], targets: Tensor) -> Passed:
+    def evaluate(self, inputs: dict[str, Tensor], targets: Tensor) -> PassResult:
         """Forward only, without dropout; the worker with the last part learns the loss."""
         self._stage.set_training(False)
-        work = _Work(inputs, targets, (len(targets),))
+        work = _BatchInFlight(inputs, targets, (len(targets),))
         work.kind = EVALUATION
         order = [Op(FORWARD, 0, number) for number in sorted(self._own)]
-        self.posts.begin(self._expected(order, work))
+        self.p2p.begin(self._expected(order, work))
         with torch.no_grad():
             for op in order:
                 self._forward(op, work)
@@ -163,12 +164,12 @@ class Relay:
 
     def _keep_step(self) -> None:
         """Let workers without parts go through batches no faster than the others."""
-        leader = self._places[self._last][0]
+        leader = self._layout.places[self._last][0]
         if self._rank == leader:
             for peer in self._idle:
-                self.posts.nod(peer, _NOD_TAG)
+                self.p2p.send_token(peer, _TOKEN_TAG)
         elif self._rank in self._idle:
-            self.posts.await_nod(leader, _NOD_TAG)
+            self.p2p.await_token(leader, _TOKEN_TAG)
 
     def _order(self, num_rows: int) -> tuple[Op, ...]:
         # A run has full batches, and one that is smaller at the end of an epoch.
@@ -188,9 +189,9 @@ class Relay:
         )
         return timeline.orders[self._rank]
 
-    def _expected(self, order: Sequence[Op], work: _Work) -> list[Letter]:
+    def _expected(self, order: Sequence[Op], work: _BatchInFlight) -> list[TransferMessage]:
         """What will be received, in the order it is needed."""
-        found: dict[tuple[int, int, int], Letter] = {}
+        found: dict[tuple[int, int, int], TransferMessage] = {}
         for op in order:
             rows = work.pieces[op.micro_batch]
             if op.direction == FORWARD:
@@ -204,20 +205,20 @@ class Relay:
             else:
                 numbers = self._out[op.part]
             for number in numbers:
-                letter = self._letter(number, op.micro_batch, rows, direction=op.direction)
-                if letter is not None:
-                    found.setdefault(letter.key, letter)
+                message = self._message(number, op.micro_batch, rows, direction=op.direction)
+                if message is not None:
+                    found.setdefault(message.key, message)
         return list(found.values())
 
-    def _letter(
+    def _message(
         self, number: int, micro_batch: int, num_rows: int, *, direction: int
-    ) -> Letter | None:
+    ) -> TransferMessage | None:
         """The message that a transfer makes of a piece of work; None: it has no rows in it."""
         one: Transfer = self._transfers[number]
         first, last = one.rows(num_rows)
         if first == last:
             return None
-        return Letter(
+        return TransferMessage(
             key=(direction, number, micro_batch),
             peer=one.target if one.source == self._rank else one.source,
             tag=2 * number + direction,
@@ -225,7 +226,7 @@ class Relay:
             form=self._layout.forms[one.part],
         )
 
-    def _forward(self, op: Op, work: _Work) -> None:
+    def _forward(self, op: Op, work: _BatchInFlight) -> None:
         rows = work.pieces[op.micro_batch]
         first, last = self._own[op.part].rows(rows)
         if first == last:
@@ -239,7 +240,7 @@ class Relay:
                 continue
             if source not in leaves:
                 value = self._gather(source, op, work, first, last)
-                trains = self._graph.parts[source].needs_gradient and work.kind != EVALUATION
+                trains = self._layout.graph.parts[source].needs_gradient and work.kind != EVALUATION
                 leaves[source] = value.detach().requires_grad_(trains)
             read.append(leaves[source])
         seed = part_seed(
@@ -253,13 +254,13 @@ class Relay:
         if op.part == self._last:
             self._measure(op, work, output, first, last)
         for number in self._out[op.part]:
-            letter = self._letter(number, op.micro_batch, rows, direction=FORWARD)
-            if letter is not None:
+            message = self._message(number, op.micro_batch, rows, direction=FORWARD)
+            if message is not None:
                 begin, end = self._transfers[number].rows(rows)
                 kind = "activations" if work.kind != EVALUATION else EVALUATION
-                self.posts.send(letter, output[begin - first : end - first], kind)
+                self.p2p.send(message, output[begin - first : end - first], kind)
 
-    def _gather(self, source: int, op: Op, work: _Work, first: int, last: int) -> Tensor:
+    def _gather(self, source: int, op: Op, work: _BatchInFlight, first: int, last: int) -> Tensor:
         """Rows `first` to `last` of what a part needs, from wherever they are."""
         rows = work.pieces[op.micro_batch]
         found: list[tuple[int, Tensor]] = []
@@ -270,16 +271,16 @@ class Relay:
                 output = work.saved[op.micro_batch, source].output
                 found.append((begin, output[begin - low : end - low]))
         for number in self._in[source, self._own[op.part]]:
-            letter = self._letter(number, op.micro_batch, rows, direction=FORWARD)
-            if letter is not None:
-                if letter.key not in work.arrived:
-                    work.arrived[letter.key] = self.posts.receive(letter.key)
-                found.append((self._transfers[number].rows(rows)[0], work.arrived[letter.key]))
+            message = self._message(number, op.micro_batch, rows, direction=FORWARD)
+            if message is not None:
+                if message.key not in work.arrived:
+                    work.arrived[message.key] = self.p2p.receive(message.key)
+                found.append((self._transfers[number].rows(rows)[0], work.arrived[message.key]))
         if len(found) == 1:
             return found[0][1]
         return torch.cat([tensor for _, tensor in sorted(found, key=lambda one: one[0])])
 
-    def _measure(self, op: Op, work: _Work, output: Tensor, first: int, last: int) -> None:
+    def _measure(self, op: Op, work: _BatchInFlight, output: Tensor, first: int, last: int) -> None:
         offset = work.offsets[op.micro_batch]
         targets = work.targets[offset + first : offset + last]
         loss, correct = self._stage.measure(output, targets)
@@ -298,7 +299,7 @@ class Relay:
         work.passed.num_correct += int(correct)
         work.passed.num_samples += last - first
 
-    def _backward(self, op: Op, work: _Work) -> None:
+    def _backward(self, op: Op, work: _BatchInFlight) -> None:
         rows = work.pieces[op.micro_batch]
         first, last = self._own[op.part].rows(rows)
         saved = work.saved.get((op.micro_batch, op.part))
@@ -319,7 +320,9 @@ class Relay:
                 work.found[op.micro_batch, source].append((first, last, gradient))
                 self._return(source, op, work, first)
 
-    def _collect(self, op: Op, work: _Work, output: Tensor, first: int, last: int) -> Tensor:
+    def _collect(
+        self, op: Op, work: _BatchInFlight, output: Tensor, first: int, last: int
+    ) -> Tensor:
         """The gradient of a part's output, added up over all who read it."""
         rows = work.pieces[op.micro_batch]
         pieces_: list[tuple[int, int, Tensor]] = []
@@ -328,10 +331,10 @@ class Relay:
             if low < high:
                 pieces_.append((low, high, gradient[low - begin : high - begin]))
         for number in self._out[op.part]:
-            letter = self._letter(number, op.micro_batch, rows, direction=BACKWARD)
-            if letter is not None:
+            message = self._message(number, op.micro_batch, rows, direction=BACKWARD)
+            if message is not None:
                 begin, end = self._transfers[number].rows(rows)
-                pieces_.append((begin, end, self.posts.receive(letter.key)))
+                pieces_.append((begin, end, self.p2p.receive(message.key)))
         if len(pieces_) == 1 and pieces_[0][:2] == (first, last):
             return pieces_[0][2].to(output.dtype)
         total = torch.zeros_like(output)
@@ -339,7 +342,7 @@ class Relay:
             total[begin - first : end - first].add_(gradient)
         return total
 
-    def _return(self, source: int, op: Op, work: _Work, first: int) -> None:
+    def _return(self, source: int, op: Op, work: _BatchInFlight, first: int) -> None:
         """Send back the gradient of rows that came from elsewhere, once all readers here added."""
         own = self._own[op.part]
         for number in self._in[source, own]:
@@ -348,8 +351,8 @@ class Relay:
             if work.readers[key] < self._num_readers(source, own):
                 continue
             rows = work.pieces[op.micro_batch]
-            letter = self._letter(number, op.micro_batch, rows, direction=BACKWARD)
-            if letter is None:
+            message = self._message(number, op.micro_batch, rows, direction=BACKWARD)
+            if message is None:
                 continue
             begin, end = self._transfers[number].rows(rows)
             found = [
@@ -358,17 +361,17 @@ class Relay:
                 if (low, high) == self._own[op.part].rows(rows)
             ]
             total = found[0] if len(found) == 1 else sum(found[1:], found[0])
-            self.posts.send(letter, total, "gradients")
+            self.p2p.send(message, total, "gradients")
             work.arrived.pop((FORWARD, number, op.micro_batch), None)
 
     def _num_readers(self, source: int, share: Share) -> int:
         return sum(
-            self._own.get(reader) == share and self._graph.parts[reader].needs_gradient
-            for reader in self._graph.readers[source]
+            self._own.get(reader) == share and self._layout.graph.parts[reader].needs_gradient
+            for reader in self._layout.graph.readers[source]
         )
 
 
-class _Work:
+class _BatchInFlight:
     """One batch on its way."""
 
     def __init__(self, inputs: dict[str, Tensor], targets: Tensor, sizes: tuple[int, ...]) -> None:
@@ -377,7 +380,7 @@ class _Work:
         self.step = 0
         self.global_count = 1
         self.kind = "training"
-        self.passed = Passed()
+        self.passed = PassResult()
         self.saved: dict[tuple[int, int], _Saved] = {}
         self.losses: dict[int, Tensor] = {}
         self.arrived: dict[tuple[int, int, int], Tensor] = {}

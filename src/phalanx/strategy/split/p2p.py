@@ -25,7 +25,7 @@ _MOST_ON_THE_WAY = 64
 
 
 @dataclass(frozen=True)
-class Letter:
+class TransferMessage:
     """One message: rows of a part's output, or of its gradient."""
 
     key: tuple[int, int, int]
@@ -36,7 +36,7 @@ class Letter:
     form: Form
 
 
-class Posts:
+class P2pTransfers:
     """One worker's messages.
 
     Args:
@@ -51,8 +51,8 @@ class Posts:
         self._narrow = wire == "bf16"
         self._latency_s = latency_s
         self._rate = rate
-        self._expected: deque[Letter] = deque()
-        self._posted: dict[tuple[int, int, int], tuple[Letter, Tensor, Pending]] = {}
+        self._expected: deque[TransferMessage] = deque()
+        self._posted: dict[tuple[int, int, int], tuple[TransferMessage, Tensor, Pending]] = {}
         self._sent: deque[tuple[Pending, Tensor]] = deque()
         self.blocked_s = 0.0
         self.wait_s = 0.0
@@ -60,7 +60,7 @@ class Posts:
         """Bytes sent, by kind and receiver."""
         self.messages: Counter[tuple[str, int]] = Counter()
 
-    def begin(self, expected: Iterable[Letter]) -> None:
+    def begin(self, expected: Iterable[TransferMessage]) -> None:
         """A new piece of work begins; what will be received, in the order it is needed."""
         self._expected = deque(expected)
         self.blocked_s = self.wait_s = 0.0
@@ -70,15 +70,15 @@ class Posts:
         self.blocked_s += time.perf_counter() - begin
         self._post()
 
-    def send(self, letter: Letter, tensor: Tensor, kind: str) -> None:
+    def send(self, message: TransferMessage, tensor: Tensor, kind: str) -> None:
         """Let rows go; they must not change afterwards."""
         begin = time.perf_counter()
-        packed = letter.form.packed(tensor.detach())
+        packed = message.form.packed(tensor.detach())
         if self._narrow and packed.dtype == torch.float32:
             packed = packed.to(torch.bfloat16)
-        pending = self._collective.start_send(packed, target=letter.peer, tag=letter.tag)
+        pending = self._collective.start_send(packed, target=message.peer, tag=message.tag)
         self._sent.append((pending, packed))
-        self.count(kind, letter.peer, packed.nbytes)
+        self.count(kind, message.peer, packed.nbytes)
         self.blocked_s += time.perf_counter() - begin
 
     def count(self, kind: str, peer: int, num_bytes: int) -> None:
@@ -88,22 +88,22 @@ class Posts:
 
     def receive(self, key: tuple[int, int, int]) -> Tensor:
         """The rows of one message, once they are here."""
-        letter, memory, pending = self._posted.pop(key)
+        message, memory, pending = self._posted.pop(key)
         begin = time.perf_counter()
         pending.wait()
         blocked_s = time.perf_counter() - begin
         self._post()
         self.blocked_s += blocked_s
         self.wait_s += max(0.0, blocked_s - self._latency_s - memory.nbytes / self._rate)
-        return letter.form.unpacked(memory.to(letter.form.dtype))
+        return message.form.unpacked(memory.to(message.form.dtype))
 
-    def nod(self, peer: int, tag: int) -> None:
+    def send_token(self, peer: int, tag: int) -> None:
         """Tell a worker without parts that a batch is done."""
         token = torch.zeros(1, dtype=torch.uint8)
         pending = self._collective.start_send(token, target=peer, tag=tag)
         self._sent.append((pending, token))
 
-    def await_nod(self, peer: int, tag: int) -> None:
+    def await_token(self, peer: int, tag: int) -> None:
         """Wait for that; the deadline of an exchange then holds for a batch, not for an epoch."""
         begin = time.perf_counter()
         token = torch.zeros(1, dtype=torch.uint8)
@@ -121,8 +121,8 @@ class Posts:
 
     def _post(self) -> None:
         while self._expected and len(self._posted) < _AHEAD:
-            letter = self._expected.popleft()
-            narrow = self._narrow and letter.form.dtype == torch.float32
-            memory = letter.form.memory(letter.rows, torch.bfloat16 if narrow else None)
-            pending = self._collective.start_receive(memory, source=letter.peer, tag=letter.tag)
-            self._posted[letter.key] = (letter, memory, pending)
+            message = self._expected.popleft()
+            narrow = self._narrow and message.form.dtype == torch.float32
+            memory = message.form.memory(message.rows, torch.bfloat16 if narrow else None)
+            pending = self._collective.start_receive(memory, source=message.peer, tag=message.tag)
+            self._posted[message.key] = (message, memory, pending)

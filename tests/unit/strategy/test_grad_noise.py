@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.strategy.gauge import Gauge
+from phalanx.strategy.allreduce import GradNoiseGauge
 
 
 def test_own_and_common_lengths() -> None:
-    gauge = Gauge()
+    gauge = GradNoiseGauge()
     gauge.arm()
     # Two of eight samples: what this worker adds is a quarter of its own mean, which is 8 and 12.
     gauge.read_own(torch.tensor([2.0]))
@@ -20,7 +20,7 @@ def test_own_and_common_lengths() -> None:
 
 
 def test_only_the_armed_step_is_read() -> None:
-    gauge = Gauge()
+    gauge = GradNoiseGauge()
     gauge.read_own(torch.ones(3))
     gauge.read_sum(torch.ones(3), num_samples=1, global_count=1)
     assert gauge.take() == (0.0, 0.0)
@@ -33,7 +33,7 @@ def test_only_the_armed_step_is_read() -> None:
 
 
 def test_a_worker_without_samples_has_no_gradient() -> None:
-    gauge = Gauge()
+    gauge = GradNoiseGauge()
     gauge.arm()
     gauge.read_sum(torch.ones(3), num_samples=0, global_count=8)
     assert gauge.take() == (0.0, 3.0)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from phalanx.errors import PlanError, SpecError, StoreError
-from phalanx.plan.crew import Crew
-from phalanx.plan.facts import PartsFacts, World
-from phalanx.plan.result import Pace, StepParts
-from phalanx.plan.ring import ring_link
+from phalanx.plan.facts import ClusterModel, PartsFacts
+from phalanx.plan.network_model import ring_link
+from phalanx.plan.result import StepParts, Throughput
+from phalanx.plan.workers import WorkerModels
 from phalanx.protocol.splitting.assign import Question
 from phalanx.protocol.splitting.choose import Choice, choose
 from phalanx.protocol.splitting.graph import Graph, Part
@@ -51,7 +51,7 @@ def _parts_of(run: RunDir, job: JobSpec) -> PartsFacts | None:
         # Written by another version of Phalanx, or half copied.
         return None
     if (
-        not isinstance(other.strategy, SplitSpec)
+        not other.strategy.splits_model
         or other.model != job.model
         or other.data.name != job.data.name
     ):
@@ -87,41 +87,41 @@ def facts_of(placed: Placed, run: str) -> PartsFacts:
     )
 
 
-def split_pace(crew: Crew, spec: SplitSpec, world: World) -> Pace | str:
+def predict_split(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -> Throughput | str:
     """How fast a split goes, or why there is no telling."""
-    choice = placement_for(crew, spec, world)
+    choice = placement_for(group, spec, cluster)
     if isinstance(choice, str):
         return choice
     forecast = choice.forecast
-    mean_s = sum(forecast.busy_s) / len(crew.hands)
-    link = ring_link(crew.machines, world.network)
-    wire_s = forecast.sent_bytes / len(crew.hands) / link.bandwidth_bytes_per_s
+    mean_s = sum(forecast.busy_s) / len(group.workers)
+    link = ring_link(group.machines, cluster.network)
+    wire_s = forecast.sent_bytes / len(group.workers) / link.bandwidth_bytes_per_s
     exposed_s = max(0.0, min(wire_s, forecast.step_s - mean_s))
-    return Pace(
+    return Throughput(
         family="split",
-        samples_per_s=crew.batch / forecast.step_s,
+        samples_per_s=group.batch / forecast.step_s,
         parts=StepParts(
             compute_s=mean_s,
             communication_s=exposed_s,
             wait_s=max(0.0, forecast.step_s - mean_s - exposed_s),
         ),
         busy=tuple(seconds / forecast.step_s for seconds in forecast.busy_s),
-        sent_bytes=forecast.sent_bytes / len(crew.hands),
+        sent_bytes=forecast.sent_bytes / len(group.workers),
     )
 
 
-def placement_for(crew: Crew, spec: SplitSpec, world: World) -> Choice | str:
+def placement_for(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -> Choice | str:
     """Where the parts would go on these machines, or why they cannot."""
-    parts = world.parts
+    parts = cluster.parts
     if parts is None:
         return UNKNOWN
     whole_s = sum(parts.forward_s) + sum(parts.backward_s)
-    factors = [hand.fit.seconds(crew.batch) / whole_s for hand in crew.hands]
-    link = ring_link(crew.machines, world.network)
+    factors = [worker.fit.seconds(group.batch) / whole_s for worker in group.workers]
+    link = ring_link(group.machines, cluster.network)
     room = [
-        world.machines[hand.machine].memory_bytes / crew.machines.count(hand.machine)
-        - world.model.process_bytes
-        for hand in crew.hands
+        cluster.machines[worker.machine].memory_bytes / group.machines.count(worker.machine)
+        - cluster.model.process_bytes
+        for worker in group.workers
     ]
     question = Question(
         graph=parts.graph,
@@ -131,7 +131,7 @@ def placement_for(crew: Crew, spec: SplitSpec, world: World) -> Choice | str:
             latency_s=link.latency_s,
             bytes_per_s=link.bandwidth_bytes_per_s,
         ),
-        num_rows=crew.batch,
+        num_rows=group.batch,
         micro_batches=spec.micro_batches,
         schedule=spec.schedule,
         memory_bytes=tuple(spec.memory or room),

@@ -1,8 +1,8 @@
 """One network over several workers: each holds some parts, and nobody holds all of it.
 
-Activations travel forward and gradients back (`relay`); weights, statistics and optimiser state
-stay where they are. Parts that several workers hold are trained as data parallelism does, among
-these workers. Clipping needs the length of the whole gradient: workers exchange one number for it.
+Activations travel forward and gradients back (`pipeline_runner`); weights, statistics and optimiser
+state stay where they are. Parts that several workers hold are trained as data parallelism does,
+among these workers. Clipping needs the length of the whole gradient: workers exchange one number.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
 from phalanx.engine.spans import span
-from phalanx.strategy.base import StepFacts
-from phalanx.strategy.split_network import SplitNetwork
+from phalanx.strategy.base import StepFacts, Strategy
+from phalanx.strategy.split.network import SplitNetwork
 
 MakeGroup = Callable[[Sequence[int]], Collective]
 """Forms a group of some of the workers; all of them call it, in the same order."""
 
 
-class Split:
+class SplitStrategy(Strategy):
     """Trains a split network; what the training loop calls in each step.
 
     Args:
@@ -50,13 +50,14 @@ class Split:
             if len(holders) > 1 and collective.rank in holders:
                 self._groups[holders] = make_group(holders)
 
+    @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         """Train on a whole batch; samples and loss are counted where the last part is."""
         network, stage = self._network, self._network.stage
         inputs, targets = network.tensors(batch)
         stage.zero_gradients()
         with span("relay"):
-            passed = network.relay.train(
+            passed = network.runner.train(
                 inputs, targets, step=step_index, global_count=batch.global_count
             )
         computed = time.perf_counter()
@@ -67,7 +68,7 @@ class Split:
             for unit in stage.units:
                 if unit.optimizer is not None:
                     unit.optimizer.step(unit.gradients, lr, gradient_norm=norm)
-        posts = network.relay.posts
+        posts = network.runner.p2p
         return StepFacts(
             num_samples=passed.num_samples,
             loss_sum=passed.loss_sum,
@@ -92,7 +93,7 @@ class Split:
             # Gloo's ring passes everything on to the next worker.
             beside = holders[(group.rank + 1) % group.size]
             sent = group.sent_bytes - sent_before
-            network.relay.posts.count("parameters", beside, sent)
+            network.runner.p2p.count("parameters", beside, sent)
             self._collective.sent_bytes += sent
 
     def _norm(self) -> float:
@@ -105,23 +106,17 @@ class Split:
         self._collective.all_reduce(total)
         return math.sqrt(total.item())
 
-    def settle(self) -> None:
+    @override
+    def synchronize(self) -> None:
         """Average the batch-norm statistics of parts that several workers hold."""
-        self._network.relay.posts.flush()
+        self._network.runner.p2p.flush()
         for unit in self._network.stage.units:
             holders = self._network.holders(unit.contents)
             if len(holders) > 1 and unit.buffers.numel() > 0:
                 self._groups[holders].all_reduce(unit.buffers)
                 unit.buffers.div_(len(holders))
 
-    def export_state(self) -> dict[str, Tensor]:
-        """Nothing: all state is the network's."""
-        return {}
-
-    def import_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to take up; what another strategy kept, such as residuals, has no use here."""
-
+    @override
     def close(self) -> None:
-        """Leave the groups of holders."""
         for group in self._groups.values():
             group.close()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.plan.facts import ComputeFit, World
+from phalanx.plan.facts import ClusterModel, ComputeFit
 from phalanx.plan.placement import Candidate
 
 
-class Hand(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerModel(msgspec.Struct, frozen=True, kw_only=True):
     """One worker."""
 
     machine: str
@@ -29,40 +29,40 @@ class Hand(msgspec.Struct, frozen=True, kw_only=True):
         return self.compute_s * self.fit.backward_share
 
 
-class Crew(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerModels(msgspec.Struct, frozen=True, kw_only=True):
     """All workers, and the machines of the servers."""
 
-    hands: tuple[Hand, ...]
+    workers: tuple[WorkerModel, ...]
     servers: tuple[str, ...]
     """Machine of each server."""
 
     @property
     def machines(self) -> list[str]:
         """Machine of each worker, by rank."""
-        return [hand.machine for hand in self.hands]
+        return [worker.machine for worker in self.workers]
 
     @property
     def means_s(self) -> list[float]:
         """Mean time that each computes in a step."""
-        return [hand.compute_s for hand in self.hands]
+        return [worker.compute_s for worker in self.workers]
 
     @property
     def jitters(self) -> list[float]:
         """Variation of each from step to step."""
-        return [hand.fit.jitter for hand in self.hands]
+        return [worker.fit.jitter for worker in self.workers]
 
     @property
     def batch(self) -> int:
         """Samples of one step."""
-        return sum(hand.batch for hand in self.hands)
+        return sum(worker.batch for worker in self.workers)
 
 
-def make_crew(candidate: Candidate, world: World) -> Crew | str:
+def worker_models(candidate: Candidate, cluster: ClusterModel) -> WorkerModels | str:
     """The workers of a candidate, or why there is no telling how fast they are."""
-    hands: list[Hand] = []
+    workers: list[WorkerModel] = []
     servers: list[str] = []
     for seat in candidate.seats:
-        machine = world.machines[seat.machine]
+        machine = cluster.machines[seat.machine]
         servers += [seat.machine] * seat.servers
         if seat.workers == 0:
             continue
@@ -71,5 +71,7 @@ def make_crew(candidate: Candidate, world: World) -> Crew | str:
         )
         if fit is None:
             return f"nothing is known of {candidate.precision} on {seat.machine}"
-        hands += [Hand(machine=seat.machine, batch=batch, fit=fit) for batch in seat.batches]
-    return Crew(hands=tuple(hands), servers=tuple(servers))
+        workers += [
+            WorkerModel(machine=seat.machine, batch=batch, fit=fit) for batch in seat.batches
+        ]
+    return WorkerModels(workers=tuple(workers), servers=tuple(servers))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from phalanx.plan.crew import Crew, make_crew
 from phalanx.plan.explain import reasons
-from phalanx.plan.facts import PartsFacts, World
-from phalanx.plan.predict import Refused, predict
+from phalanx.plan.facts import ClusterModel, PartsFacts
+from phalanx.plan.predict import Infeasible, predict
 from phalanx.plan.result import Prediction
-from phalanx.plan.search import Wish, search
-from phalanx.plan.splitting import placement_for
+from phalanx.plan.search import Objective, search
+from phalanx.plan.split import placement_for
+from phalanx.plan.workers import WorkerModels, worker_models
 from phalanx.protocol.splitting.graph import Graph, Part
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.split import SplitSpec
@@ -32,11 +32,11 @@ PARTS = PartsFacts(
 )
 
 
-def known(where: World) -> World:
+def known(where: ClusterModel) -> ClusterModel:
     return msgspec.structs.replace(where, parts=PARTS)
 
 
-def predicted(where: World, strategy: SplitSpec | AllreduceSpec) -> Prediction:
+def predicted(where: ClusterModel, strategy: SplitSpec | AllreduceSpec) -> Prediction:
     found = predict(on_machines(2, strategy), where)
     assert isinstance(found, Prediction), found
     return found
@@ -54,8 +54,8 @@ def test_a_faster_machine_gets_the_heavier_part() -> None:
     heavy = msgspec.structs.replace(PARTS, forward_s=(0.3, 0.1, 0.01), backward_s=(0.6, 0.2, 0.02))
     where = world([machine("m0", 2e-3), machine("m1", 1e-3)], num_parameters=2 * HALF)
     where = msgspec.structs.replace(where, parts=heavy)
-    crew = make_crew(on_machines(2, SplitSpec()), where)
-    assert isinstance(crew, Crew)
+    crew = worker_models(on_machines(2, SplitSpec()), where)
+    assert isinstance(crew, WorkerModels)
     choice = placement_for(crew, SplitSpec(), where)
     assert not isinstance(choice, str)
     assert choice.forecast.places["left"] == [1]
@@ -64,14 +64,14 @@ def test_a_faster_machine_gets_the_heavier_part() -> None:
 
 def test_without_a_split_run_nothing_is_known_of_the_parts() -> None:
     found = predict(on_machines(2, SplitSpec()), even(2))
-    assert isinstance(found, Refused)
+    assert isinstance(found, Infeasible)
     assert "train it once with 'strategy: split'" in found.reason
 
 
 @pytest.mark.parametrize("bandwidth", [1.17e7, 1.17e9])
 def test_plans_compare_split_with_copies_and_say_why(bandwidth: float) -> None:
     where = known(even(0, num_parameters=2 * HALF, bandwidth=bandwidth, global_batch=128))
-    findings = search(job(), where, Wish())
+    findings = search(job(), where, Objective())
     text = " ".join(reasons(findings, where))
     assert "the network split over machines would be" in text
     assert {"split", "allreduce"} <= {one.candidate.strategy.name for one in findings.options}

@@ -18,7 +18,7 @@ from phalanx.spec.optimize import OptimizerSpec
 _FIRST_TAG = 1 << 24
 
 
-class Assembly:
+class StateGatherer:
     """Knows which worker sends what.
 
     Args:

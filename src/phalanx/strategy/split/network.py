@@ -23,16 +23,16 @@ from phalanx.engine.stage import Contents, Stage
 from phalanx.model.parts import INPUT, Columns
 from phalanx.protocol.splitting.graph import Places
 from phalanx.spec.optimize import OptimizerSpec
-from phalanx.strategy.assembly import Assembly, check_fit
-from phalanx.strategy.relay import Layout, Relay
+from phalanx.strategy.split.gather_state import StateGatherer, check_fit
+from phalanx.strategy.split.pipeline_runner import PipelineLayout, PipelineRunner
 
 
 @dataclass(frozen=True)
-class Cut:
+class ModelPartition:
     """A network that has been cut up: what is known of all of it, and the parts that are here."""
 
     stage: Stage
-    layout: Layout
+    layout: PipelineLayout
     outline: Outline
     contents: Sequence[Contents]
     inputs: Mapping[str, Columns]
@@ -43,29 +43,34 @@ class SplitNetwork:
     """The network as one worker sees it.
 
     Args:
-        cut: The parts, and where all of them are.
+        partition: The parts, and where all of them are.
         collective: All workers.
         optimizer: The update rule.
         seed: Of the job.
     """
 
     def __init__(
-        self, cut: Cut, collective: Collective, *, optimizer: OptimizerSpec, seed: int
+        self,
+        partition: ModelPartition,
+        collective: Collective,
+        *,
+        optimizer: OptimizerSpec,
+        seed: int,
     ) -> None:
-        self._cut = cut
+        self._partition = partition
         self._collective = collective
-        self.stage = cut.stage
-        self.relay = Relay(cut.stage, cut.layout, collective, seed=seed)
-        self._assembly = Assembly(
-            cut.outline,
-            cut.contents,
-            holders=[self.holders(unit)[0] for unit in cut.contents],
+        self.stage = partition.stage
+        self.runner = PipelineRunner(partition.stage, partition.layout, collective, seed=seed)
+        self._gatherer = StateGatherer(
+            partition.outline,
+            partition.contents,
+            holders=[self.holders(unit)[0] for unit in partition.contents],
             optimizer=optimizer,
         )
         self._read = sorted(
             {
                 source
-                for sources, holders in zip(cut.layout.sources, self.places, strict=True)
+                for sources, holders in zip(partition.layout.sources, self.places, strict=True)
                 if collective.rank in holders
                 for source in sources
                 if isinstance(source, str)
@@ -75,7 +80,7 @@ class SplitNetwork:
     @property
     def places(self) -> Places:
         """The workers of each part."""
-        return self._cut.layout.places
+        return self._partition.layout.places
 
     def holders(self, unit: Contents) -> tuple[int, ...]:
         """The workers that hold a unit."""
@@ -88,7 +93,7 @@ class SplitNetwork:
     def tensors(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """What own parts read of a batch, and its targets."""
         samples, targets = as_tensors(batch)
-        columns = self._cut.inputs
+        columns = self._partition.inputs
         return {
             name: samples if name == INPUT else columns[name].take(samples) for name in self._read
         }, targets
@@ -101,13 +106,13 @@ class SplitNetwork:
     def evaluate(self, batch: Batch) -> Evaluation:
         """Measure one batch; found by the worker with the last part, nothing by the others."""
         inputs, targets = self.tensors(batch)
-        passed = self.relay.evaluate(inputs, targets)
+        passed = self.runner.evaluate(inputs, targets)
         return Evaluation(passed.loss_sum, passed.num_correct, passed.num_samples)
 
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> Evaluation:
         """The same; the worker with the last part writes down each sample's class."""
         inputs, targets = self.tensors(batch)
-        passed = self.relay.evaluate(inputs, targets)
+        passed = self.runner.evaluate(inputs, targets)
         if passed.output is not None:
             rows = slice(passed.first_row, passed.first_row + len(passed.output))
             predicted[rows] = passed.output.argmax(dim=1).numpy()
@@ -115,7 +120,7 @@ class SplitNetwork:
 
     def state(self) -> dict[str, Tensor]:
         """The whole state at the chief, nothing at the others."""
-        return self._assembly.gather(self.stage.units, self._collective)
+        return self._gatherer.gather(self.stage.units, self._collective)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take own parts out of a whole state, of a run with any placement or none.
@@ -123,9 +128,9 @@ class SplitNetwork:
         Raises:
             EngineError: The state is of another model or optimiser; nothing was changed.
         """
-        check_fit(self._assembly.template(), state)
+        check_fit(self._gatherer.template(), state)
         for unit in self.stage.units:
-            unit.take_from(state, self._cut.outline)
+            unit.take_from(state, self._partition.outline)
 
     def regularisation(self) -> float:
         """What the regulariser adds to the loss, over all workers."""

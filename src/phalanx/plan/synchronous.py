@@ -1,0 +1,95 @@
+"""How fast workers go that step together: alone, by all-reduce, averaging every H steps.
+
+Notation: C_i the computation of worker i, N workers. All-reduce: T = E[max C_i] + exposed exchange
++ update. Local SGD: the slowest of N sums of H steps, whose variation is that of one step over √H,
+then an average that nothing hides: T = (E[max Σ C_i] + exchange) / H + update.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from phalanx.plan.compute_model import expected_max
+from phalanx.plan.facts import ClusterModel, ModelFacts
+from phalanx.plan.network_model import exposed_s, ring_link, ring_s
+from phalanx.plan.result import StepParts, Throughput
+from phalanx.plan.workers import WorkerModels
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
+from phalanx.spec.strategy import StrategySpec
+
+
+def predict_single(group: WorkerModels, spec: StrategySpec, cluster: ClusterModel) -> Throughput:
+    """One worker."""
+    (worker,) = group.workers
+    parts = StepParts(
+        compute_s=worker.compute_s, communication_s=0.0, wait_s=0.0, apply_s=worker.fit.apply_s
+    )
+    return Throughput(
+        family="single", samples_per_s=worker.batch / parts.total_s, parts=parts, busy=(1.0,)
+    )
+
+
+def predict_allreduce(
+    group: WorkerModels, spec: AllreduceSpec, cluster: ClusterModel
+) -> Throughput:
+    """Gradients are summed in every step, in buckets while backward goes on."""
+    num_workers, costs = len(group.workers), cluster.costs
+    shorter = 2 if spec.compression == "bf16" else 1
+    link = ring_link(group.machines, cluster.network)
+    model = cluster.model
+    if spec.bucket_bytes != "auto":
+        model = _with_buckets(cluster, spec.bucket_bytes)
+    exchanges_s = [ring_s(size / shorter, num_workers, link, costs) for size in model.buckets()]
+    # The last to arrive decides when a bucket can go, so its backward is the one that hides.
+    slowest = max(group.workers, key=lambda worker: worker.compute_s)
+    left_s = exposed_s(exchanges_s, slowest.backward_s)
+    if shorter > 1:
+        # All cores compute, so that casting is not hidden.
+        left_s += 2 * cluster.model.size_bytes * costs.cast_s_per_byte
+    apply_s = max(worker.fit.apply_s for worker in group.workers)
+    sent = 2 * (num_workers - 1) / num_workers * model.size_bytes / shorter
+    return _together("allreduce", group, group.jitters, left_s, apply_s, sent)
+
+
+def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterModel) -> Throughput:
+    """Workers step alone and average parameters, and perhaps moments, every H steps."""
+    num_workers = len(group.workers)
+    tensors = 1 + (cluster.model.num_moments if spec.average_moments else 0)
+    link = ring_link(group.machines, cluster.network)
+    average_s = tensors * ring_s(cluster.model.size_bytes, num_workers, link, cluster.costs)
+    jitters = [jitter / math.sqrt(spec.every) for jitter in group.jitters]
+    apply_s = max(worker.fit.apply_s for worker in group.workers)
+    sent = 2 * (num_workers - 1) / num_workers * cluster.model.size_bytes * tensors / spec.every
+    return _together("local_sgd", group, jitters, average_s / spec.every, apply_s, sent)
+
+
+def _with_buckets(cluster: ClusterModel, bucket_bytes: int) -> ModelFacts:
+    return msgspec.structs.replace(cluster.model, bucket_bytes=bucket_bytes)
+
+
+def _together(
+    family: str,
+    group: WorkerModels,
+    jitters: list[float],
+    left_s: float,
+    apply_s: float,
+    sent: float,
+) -> Throughput:
+    slowest_s = expected_max(group.means_s, jitters)
+    mean_s = sum(group.means_s) / len(group.workers)
+    parts = StepParts(
+        compute_s=mean_s,
+        communication_s=left_s,
+        wait_s=max(0.0, slowest_s - mean_s),
+        apply_s=apply_s,
+    )
+    step_s = slowest_s + left_s + apply_s
+    return Throughput(
+        family=family,
+        samples_per_s=group.batch / step_s,
+        parts=parts,
+        busy=tuple((worker.compute_s + apply_s) / step_s for worker in group.workers),
+        sent_bytes=sent,
+    )

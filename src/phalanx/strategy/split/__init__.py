@@ -1,0 +1,1 @@
+"""Train one network whose parts are on different workers: pipeline parallelism."""

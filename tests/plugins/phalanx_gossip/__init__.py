@@ -1,0 +1,1 @@
+"""A package of somebody else: a strategy that Phalanx does not know."""
