@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from phalanx.errors import SpecError
-from phalanx.spec.model import UserModelSpec
+from phalanx.spec.registry import IMPORT_PATH
 
 MAX_CODE_BYTES = 32 << 20
 _CODE_SUFFIXES = frozenset({".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt", ".cfg"})
@@ -55,16 +57,18 @@ def pack_phalanx() -> CodePackage:
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 
 
-def pack_user_code(model: object, directory: Path) -> CodePackage | None:
-    """Pack the code around a user's own model; None: it is installed, or there is none.
+def pack_user_code(spec: BaseModel, directory: Path) -> CodePackage | None:
+    """Pack the folder that holds code which a job names; None: all of it is installed.
+
+    Args:
+        spec: The job; its model, strategy and others may be `package.module:name`.
+        directory: Where the user's code lies.
 
     Raises:
         SpecError: It is too much to be code.
     """
-    if not isinstance(model, UserModelSpec):
-        return None
-    top = model.name.partition(":")[0].partition(".")[0]
-    if not ((directory / top).is_dir() or (directory / f"{top}.py").is_file()):
+    named = [path for path in import_paths(spec.model_dump()) if _is_below(path, directory)]
+    if not named:
         return None
     files = {
         path.relative_to(directory).as_posix(): path
@@ -76,9 +80,26 @@ def pack_user_code(model: object, directory: Path) -> CodePackage | None:
         raise SpecError(
             f"{directory} holds {size_bytes >> 20} MiB of code, and no more than "
             f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the code "
-            f"of '{model.name}'"
+            f"of '{named[0]}'"
         )
     return pack(files)
+
+
+def import_paths(value: object) -> Iterator[str]:
+    """Yield every `package.module:name` that stands as a `name` in a job, at any depth."""
+    if isinstance(value, Mapping):
+        name = value.get("name")
+        if isinstance(name, str) and IMPORT_PATH.match(name):
+            yield name
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from import_paths(one)
+
+
+def _is_below(path: str, directory: Path) -> bool:
+    top = path.partition(":")[0].partition(".")[0]
+    return (directory / top).is_dir() or (directory / f"{top}.py").is_file()
 
 
 def _below(root: Path) -> Iterator[Path]:

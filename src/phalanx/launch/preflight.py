@@ -79,7 +79,7 @@ class Preflight:
         self._on_progress("checking ports")
         self._check_network()
         self._on_progress("sending code")
-        phalanx, own = pack_phalanx(), pack_user_code(self._job.model, self._wanted.directory)
+        phalanx, own = pack_phalanx(), pack_user_code(self._job, self._wanted.directory)
         for_each_host(self._hosts, lambda one: self._send_code(one, phalanx, own))
         for_each_host(self._hosts, self._choose_python)
         for_each_host(self._hosts, self._check_versions)

@@ -11,9 +11,10 @@ import pytest
 from phalanx.agent.remote.install import unpack
 from phalanx.errors import SpecError
 from phalanx.launch import code_package
-from phalanx.launch.code_package import pack, pack_phalanx, pack_user_code
+from phalanx.launch.code_package import import_paths, pack, pack_phalanx, pack_user_code
 from phalanx.launch.data_staging import data_files, data_there
 from phalanx.spec.data import DataSpec
+from phalanx.spec.job import JobSpec
 from phalanx.spec.model import MlpSpec, UserModelSpec
 
 
@@ -59,21 +60,31 @@ def test_the_users_code_is_sent_with_what_it_imports_and_without_what_is_not_cod
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
     (tmp_path / "env" / "z.py").write_text("")
     (tmp_path / "model.bin").write_text("")
-    found = pack_user_code(UserModelSpec(name="net.build:make"), tmp_path)
+    found = pack_user_code(JobSpec(model=UserModelSpec(name="net.build:make")), tmp_path)
     assert found is not None
     assert names(found) == ["helper.py", "net/__init__.py", "net/build.py"]
 
 
 def test_built_in_and_installed_models_need_no_code(tmp_path: Path) -> None:
-    assert pack_user_code(MlpSpec(), tmp_path) is None
-    assert pack_user_code(UserModelSpec(name="torch.nn:Linear"), tmp_path) is None
+    assert pack_user_code(JobSpec(model=MlpSpec()), tmp_path) is None
+    assert pack_user_code(JobSpec(model=UserModelSpec(name="torch.nn:Linear")), tmp_path) is None
+
+
+def test_whatever_a_job_names_by_its_path_is_sent() -> None:
+    job = {
+        "model": {"name": "mlp", "layers": ["a:b"]},
+        "strategy": {"name": "gossip.kinds:RING"},
+        "phases": [{"strategy": {"name": "own:KIND"}}],
+        "data": {"name": "file.npz"},
+    }
+    assert list(import_paths(job)) == ["gossip.kinds:RING", "own:KIND"]
 
 
 def test_too_much_to_be_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text("x" * 100)
     monkeypatch.setattr(code_package, "MAX_CODE_BYTES", 50)
     with pytest.raises(SpecError, match="start from a folder that holds only the code"):
-        pack_user_code(UserModelSpec(name="net:make"), tmp_path)
+        pack_user_code(JobSpec(model=UserModelSpec(name="net:make")), tmp_path)
 
 
 def test_data_is_called_by_where_it_was_sent(tmp_path: Path) -> None:
