@@ -39,7 +39,7 @@ from phalanx.cli.settings import cache_root, data_root
 from phalanx.launch.base import PoolRequest
 from phalanx.launch.placement import HostAssignment
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.label import batches_label, machines_label, strategy_label
+from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.measured import measure_run
 from phalanx.plan.planfile import record_plan
 from phalanx.plan.predict import Prediction, predict
@@ -197,7 +197,7 @@ def find(options: Sequence[Option], machines: Sequence[str], strategy: StrategyS
             and option.prediction is not None
         ):
             return option
-    raise LookupError(f"no candidate {strategy_label(strategy)} on {', '.join(machines)}")
+    raise LookupError(f"no candidate {strategy.label()} on {', '.join(machines)}")
 
 
 def measure(bench: Bench, console: Console, num_rounds: int) -> list[Point]:
@@ -268,7 +268,7 @@ def point_of(option: Option, step_s: float, *, before: Prospect, after: Prospect
     assert isinstance(then, Prediction)
     return Point(
         machines=machines_label(option.machines),
-        strategy=strategy_label(candidate.strategy),
+        strategy=candidate.strategy.label(),
         batch=candidate.global_batch,
         batches=batches_label([size for seat in candidate.seats for size in seat.batches]),
         first_s=first.step_s.value,

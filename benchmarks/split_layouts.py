@@ -46,7 +46,8 @@ hosts:
   - {name: small-3, cores: 0.32, link: 1Gbit/s}
   - {name: small-4, cores: 0.32, link: 1Gbit/s}
 """
-WORKERS, BATCH, NUM_CLASSES = 5, 32, 12
+WORKERS, BATCH, RECIPE = Path(__file__).parents[1] / "recipes" / "model-split"
+NUM_CLASSES = 5, 32, 12
 PLACEMENTS = ("round_robin", "by_layers", "by_parameters", "planned")
 SERVER = {"name": "parameter_server", "consistency": "async", "servers": 1, "lr_scaling": "none"}
 LONGER = 3
@@ -124,11 +125,12 @@ class Lab:
     def _train(self, settings: dict[str, Any], samples: int) -> Summary:
         job = {
             "name": "layouts",
-            "model": "land-cover",
+            "python_path": [str(RECIPE)],
+            "model": "phalanx_land_cover:NETWORK",
             "data": {
-                "name": "land-cover",
+                "name": "phalanx_land_cover:SCENES",
                 "validation": 0,
-                "scenes": {"per_class": samples // NUM_CLASSES, "test_stride": 10},
+                "args": {"per_class": samples // NUM_CLASSES, "test_stride": 10},
             },
             "optimizer": {"name": "adam", "lr": 0.001},
             "workers": WORKERS,

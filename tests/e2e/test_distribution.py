@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,17 +26,18 @@ checkpoint: {{every_epochs: null, best: null}}
 """
 LAND = """\
 name: land
-model: {name: land-cover, width: 0.1}
+python_path: [RECIPE]
+model: {name: phalanx_land_cover:NETWORK, args: {width: 0.1}}
 data:
-  name: land-cover
-  scenes: {per_class: 8, size: 96, bands: 8, patch: 5, visible: 16, test_stride: 6}
+  name: phalanx_land_cover:SCENES
+  args: {per_class: 8, size: 96, bands: 8, patch: 5, visible: 16, test_stride: 6}
   distribution: by_modality
 batch: {global: 24}
 epochs: 1
 workers: 2
 threads: 1
 strategy: allreduce
-"""
+""".replace("RECIPE", str(Path(__file__).parents[2] / "recipes" / "model-split"))
 
 
 def train(place: Place, text: str) -> tuple[dict[str, object], RunDir]:

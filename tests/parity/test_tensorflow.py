@@ -31,7 +31,7 @@ from phalanx.peer.tensorflow.feed import (  # noqa: E402  # only where there is 
     train_plan,
 )
 from phalanx.peer.tensorflow.loss import sum_and_correct  # noqa: E402
-from phalanx.peer.tensorflow.rules import clip, make_rule, slot_names  # noqa: E402
+from phalanx.peer.tensorflow.rules import clip, make_rule  # noqa: E402
 
 SHAPE = (6, 4)
 NUM_STEPS = 6
@@ -167,7 +167,7 @@ def test_update_rules_move_parameters_alike(settings: dict[str, Any]) -> None:
     native = torch.from_numpy(start.flatten().copy())
     optimizer = FlatOptimizer(spec, native, kernels=[Range(0, native.numel())])
     variable = tf.Variable(start)
-    slots = [tf.Variable(tf.zeros(SHAPE)) for _ in slot_names(spec)]
+    slots = [tf.Variable(tf.zeros(SHAPE)) for _ in spec.slots]
     rule = make_rule(spec)
     for number in range(1, NUM_STEPS + 1):
         lr = spec.lr if number < NUM_STEPS / 2 else spec.lr / 10
@@ -176,6 +176,6 @@ def test_update_rules_move_parameters_alike(settings: dict[str, Any]) -> None:
         [clipped] = clip(spec, [tf.constant(gradient)], [variable])
         rule(variable, clipped, tf.constant(lr, tf.float32), tf.constant(number), *slots)
     np.testing.assert_allclose(variable.numpy().flatten(), native.numpy(), rtol=2e-5, atol=1e-6)
-    for name, slot in zip(slot_names(spec), slots, strict=True):
+    for name, slot in zip(spec.slots, slots, strict=True):
         wanted = optimizer.state()[name].numpy()
         np.testing.assert_allclose(slot.numpy().flatten(), wanted, rtol=2e-5, atol=1e-6)

@@ -14,10 +14,10 @@ from torch import nn
 
 from phalanx.comm.base import Collective
 from phalanx.comm.gloo import GlooCollective
-from phalanx.engine.probe import forms_of, graph_of
+from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.replica import Replica
-from phalanx.model.draw import drawing
 from phalanx.model.parts import Columns, PartedNetwork
+from phalanx.model.rng import drawing
 from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec

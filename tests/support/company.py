@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from phalanx.control.coordinator import Identity
-from phalanx.control.failure_policy import ProcessFacts, ReportedError, Verdict
+from phalanx.control.failure_policy import ProcessFacts, ReportedError, RunVerdict
 from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
 from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.data.order import share_sizes
@@ -189,7 +189,7 @@ class Company:
         """Its successor reports."""
         self.report(name, restoring=True)
 
-    def judge(self, **facts: ProcessFacts) -> Verdict:
+    def judge(self, **facts: ProcessFacts) -> RunVerdict:
         """What the coordinator makes of the processes; those not named are well."""
         return self.coordinator.judge(
             [facts.get(name.replace("-", "_"), self.well(name)) for name in self.names]

@@ -21,7 +21,7 @@ from phalanx.paramserver.update import SliceUpdater, StepSize
 from phalanx.protocol.policy import Policy
 from phalanx.protocol.rule import Rule, rule_for
 from phalanx.protocol.shards import Layout, plan_shards
-from phalanx.spec.optimize import OptimizerSpec, SgdSpec
+from phalanx.spec.optimize import OptimizerField, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.facts import ServerFacts
@@ -146,7 +146,7 @@ def _serve(connection: Connection, data: bytes) -> None:
         rule=consistency_rule(**setup.consistency),
         workers=range(setup.workers),
         server=setup.index,
-        optimizer=TypeAdapter(OptimizerSpec).validate_python(setup.optimizer),
+        optimizer=TypeAdapter(OptimizerField).validate_python(setup.optimizer),
     )
     settings = settings_for(
         layout,

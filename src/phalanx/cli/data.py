@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phalanx.data.catalogue import Entry
 
 app = typer.Typer(
-    help="Data sets: list them, fetch their files, look into one, deal one out.",
+    help="List, download, inspect and partition data sets.",
     no_args_is_help=True,
 )
 app.command("distribute")(distribute)

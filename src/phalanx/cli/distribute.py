@@ -1,7 +1,7 @@
 """`phalanx data distribute`: which worker would own which samples, as a table and a picture.
 
-Deals exactly as a run would and trains nothing. What is printed can be kept as the same JSON that a
-run writes to its directory, and the picture as SVG.
+Partitions exactly as a run would and trains nothing. What is printed can be kept as the same JSON
+that a run writes to its directory, and the picture as SVG.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def distribute(
     settings: SetOption = None,
     show: Annotated[bool, typer.Option("--show", help="Draw who has how much of what.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the deal as JSON.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the partition as JSON.")
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="Write the picture as SVG.")
     ] = None,
     data: DataOption = None,
 ) -> None:
-    """Show how a job would deal its samples out to the workers; trains nothing."""
+    """Show how a job would partition its samples over the workers; trains nothing."""
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root
     from phalanx.data.dataset import open_dataset
@@ -51,7 +51,7 @@ def distribute(
     dealt = describe_distribution(deal_out(dataset, spec), spec)
     if dealt is None:
         raise SpecError(
-            "this job deals no samples out: every batch is cut over the workers; set "
+            "this job does not partition its samples: every batch is cut over the workers; set "
             "'data.distribution', such as iid or {name: dirichlet, alpha: 0.1}"
         )
     console = open_console()
@@ -69,9 +69,10 @@ def _print_table(console: Console, dealt: Distribution) -> None:
 
     named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
     console.print(
-        f"{dealt.data}: {dealt.num_samples:,} training samples dealt {dealt.scheme}"
-        f"{f' ({named})' if named else ''} from seed {dealt.seed} to {len(dealt.workers)} workers; "
-        f"an epoch has {dealt.num_steps:,} steps and {dealt.samples_per_epoch:,} samples",
+        f"{dealt.data}: {dealt.num_samples:,} training samples divided {dealt.scheme}"
+        f"{f' ({named})' if named else ''} from seed {dealt.seed} over "
+        f"{len(dealt.workers)} workers; an epoch has {dealt.num_steps:,} steps and "
+        f"{dealt.samples_per_epoch:,} samples",
         soft_wrap=True,
         markup=False,
     )

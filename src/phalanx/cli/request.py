@@ -96,10 +96,11 @@ class Request:
     @property
     def can_fork(self) -> bool:
         """Whether several processes of this machine can share their imports."""
-        from phalanx.spec.backend import FORKABLE
+        from phalanx.spec.backend import BACKENDS
 
+        can_fork = BACKENDS.find(self.job.backend).can_fork
         is_local = self.machines is None and self.launch in (None, "local")
-        return is_local and self.job.workers > 1 and self.job.backend in FORKABLE
+        return is_local and self.job.workers > 1 and can_fork
 
 
 def request_run(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from phalanx.control.failure_policy import ProcessFacts, Verdict
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict
 from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -134,7 +134,7 @@ class Coordinator(ABC):
         """A process has said something; heartbeats and failures do not come here."""
 
     @abstractmethod
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         """What the state of the processes means; called several times a second."""
 
     @abstractmethod

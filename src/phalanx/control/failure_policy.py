@@ -63,8 +63,8 @@ class ProcessFailure:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the controller is to do; nothing set means: go on.
+class RunVerdict:
+    """Tell the controller what to do; nothing set means: go on.
 
     Attributes:
         finished: Everything is done.
@@ -82,7 +82,7 @@ class Severity(IntEnum):
 
     LOST_MACHINE = 0  # the machine is gone, with all that ran there
     SIGNAL = 1  # ended by a signal
-    OWN_ERROR = 2  # reported an error of its own
+    OWN_ERROR = 2  # reported an error, other than a lost peer
     SILENT_EXIT = 3  # ended without a word
     FROZEN = 4  # no heartbeat
     NEVER_JOINED = 5  # did not report in time after its start
@@ -129,7 +129,7 @@ class Losses:
     fatal: ProcessFailure | None = None
     replaceable: tuple[ProcessFailure, ...] = ()
 
-    def verdict(self, *, num_before: int, max_failures: int) -> Verdict:
+    def verdict(self, *, num_before: int, max_failures: int) -> RunVerdict:
         """Replace what was lost, unless there were too many losses.
 
         Args:
@@ -137,7 +137,7 @@ class Losses:
             max_failures: How many may be lost in all.
         """
         if self.fatal is not None:
-            return Verdict(failure=self.fatal)
+            return RunVerdict(failure=self.fatal)
         number = num_before + len(self.replaceable)
         if self.replaceable and number > max_failures:
             worst = self.replaceable[-1]
@@ -145,8 +145,8 @@ class Losses:
                 f"{worst.cause}; that is loss number {number}, and strategy.max_failures allows "
                 f"{max_failures}"
             )
-            return Verdict(failure=replace(worst, cause=cause, exit_code=ExitCode.WORKER_LOST))
-        return Verdict(replace=self.replaceable)
+            return RunVerdict(failure=replace(worst, cause=cause, exit_code=ExitCode.WORKER_LOST))
+        return RunVerdict(replace=self.replaceable)
 
 
 def find_losses(

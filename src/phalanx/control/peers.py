@@ -19,7 +19,7 @@ from phalanx.control.coordinator import ControllerApi, Coordinator, Process
 from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
-    Verdict,
+    RunVerdict,
     find_cause,
     find_losses,
 )
@@ -153,21 +153,21 @@ class PeerCoordinator(Coordinator):
                 raise AssertionError(f"{process} said {message}, which is not for this coordinator")
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         deadlines, served = self._job.deadlines, self._served
         if served is None:
             failure = self._find_cause(processes)
             is_over = self._suspicion is None and self._all_left(processes)
-            return Verdict(failure=failure, finished=failure is None and is_over)
+            return RunVerdict(failure=failure, finished=failure is None and is_over)
         if self._is_ending:
             # A process that goes now has nothing left to do but to report.
             gone = all(
                 f.exit_code is not None or f.silent_s > deadlines.heartbeat_s for f in processes
             )
-            return Verdict(finished=gone)
+            return RunVerdict(finished=gone)
         failure = self._find_cause([f for f in processes if _role(f) in _KEY_ROLES])
         if failure is not None:
-            return Verdict(failure=failure)
+            return RunVerdict(failure=failure)
         losses = find_losses([f for f in processes if _role(f) not in _KEY_ROLES], deadlines)
         return losses.verdict(num_before=self._num_lost, max_failures=served.max_failures)
 
@@ -183,7 +183,7 @@ class PeerCoordinator(Coordinator):
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
-        if cause is not None and _misses_somebody(cause, needed):
+        if cause is not None and _misses_a_peer(cause, needed):
             # TensorFlow may notice a frozen peer first; who has fallen silent is about to be named.
             return None
         return cause
@@ -292,7 +292,7 @@ class PeerCoordinator(Coordinator):
         self.times |= earlier | add_times(earlier, self._own_times)
 
 
-def _misses_somebody(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
+def _misses_a_peer(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
     """Whether a process complains about a peer while another has fallen silent."""
     said = {one.process: one.error for one in processes if one.error is not None}
     own = said.get(cause.process)

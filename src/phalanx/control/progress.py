@@ -1,4 +1,4 @@
-"""How far the run is, put together from the heartbeats of all workers; and who wants to know."""
+"""Combine the heartbeats of all workers into the progress of the run, for its observers."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def combine(
 
 
 def _time_shares(workers: Sequence[Progress]) -> dict[str, float]:
-    # What nobody has compared yet: whoever arrives last at an exchange only communicates, and what
-    # the others spend beyond that is waiting for it.
+    # Not compared yet: the worker that arrives last at an exchange only communicates, and what the
+    # others spend beyond that is waiting for it.
     shared = min(one.open_exchange_s for one in workers)
     wait_s = sum(one.wait_s + one.open_exchange_s - shared for one in workers)
     seconds = {

@@ -9,7 +9,7 @@ import msgspec
 from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, Process, Splitting
-from phalanx.control.failure_policy import ProcessFacts, Verdict, find_cause
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_cause
 from phalanx.errors import LaunchError
 from phalanx.records.events import Placed
 from phalanx.records.position import Position
@@ -65,7 +65,7 @@ class SynchronousCoordinator(Coordinator):
                 self._outcome = message.outcome
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         now = time.monotonic()
         deadlines = self._job.deadlines
         # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
@@ -82,7 +82,7 @@ class SynchronousCoordinator(Coordinator):
             facts.done and (facts.exit_code == 0 or facts.silent_s > deadlines.heartbeat_s)
             for facts in processes
         )
-        return Verdict(finished=finished, failure=cause)
+        return RunVerdict(finished=finished, failure=cause)
 
     @override
     def left(self, process: str) -> None:

@@ -1,21 +1,25 @@
-"""Random changes to training images, on a whole batch at once: flip, and pad-and-crop.
+"""Change training samples at random, a whole batch at once: flip, pad-and-crop, others' functions.
 
-What happens to a sample depends on seed, epoch and the sample alone, and not on the number of
-workers, the batch or the shard policy: its random bits are a hash of the three. No Python loop runs
-over samples. Called as a stage of `pipeline`.
+What flip and crop do to a sample depends on seed, epoch and the sample alone, and not on the number
+of workers, the batch or the shard policy: its random bits are a hash of the three. No Python loop
+runs over samples. Functions of other packages get the batch and a generator, whose draws depend on
+seed, epoch and the samples of the batch. Called as a stage of `pipeline`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array
 from phalanx.data.order import Indices
-from phalanx.spec.data import Augmentation
+from phalanx.errors import DataError
+from phalanx.spec.data import AUGMENTATIONS, Augmentation
+from phalanx.spec.registry import load
 
 PAD = 4  # pixels on each side, as is customary for CIFAR-10
 NUM_OFFSETS = 2 * PAD + 1
@@ -83,6 +87,12 @@ class Augmenter:
         self, changes: Sequence[Augmentation], *, key: Sequence[int], max_rows: int, like: Array
     ) -> None:
         self._start = start_of(key)
+        paths = [AUGMENTATIONS.find(name).function for name in changes]
+        self._outside = [
+            cast("Callable[[Array, np.random.Generator], Array]", load(path))
+            for path in paths
+            if path is not None
+        ]
         self._flips = "flip" in changes
         self._cropper = Cropper(max_rows, like) if "pad-crop" in changes else None
         self.images: Array
@@ -99,8 +109,24 @@ class Augmenter:
         if self._flips:
             _flip(self.images[:count], np.flatnonzero(drawn.flipped))
         if self._cropper is None:
-            return self.images[:count].copy()
-        return self._cropper(drawn.rows, drawn.columns)
+            images = self.images[:count].copy()
+        else:
+            images = self._cropper(drawn.rows, drawn.columns)
+        return self._changed_by_others(images, indices) if self._outside else images
+
+    def _changed_by_others(self, images: Array, indices: Indices) -> Array:
+        """Apply functions of other packages; their draws depend on seed, epoch and the samples."""
+        drawn = int(sample_bits(indices, self._start).sum(dtype=np.uint64))
+        rng = np.random.default_rng([int(self._start), drawn])
+        for change in self._outside:
+            changed = change(images, rng)
+            if changed.shape != images.shape or changed.dtype != images.dtype:
+                raise DataError(
+                    f"data.augment: {change.__name__} made {changed.dtype} {changed.shape} of "
+                    f"{images.dtype} {images.shape}; it must keep both"
+                )
+            images = changed
+        return images
 
 
 class Cropper:

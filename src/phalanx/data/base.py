@@ -33,7 +33,7 @@ class Samples:
     inputs: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     features: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    """Facts about each sample that networks do not see, by which data can be dealt out."""
+    """Facts about each sample that networks do not see, by which data can be partitioned."""
 
     def __len__(self) -> int:
         return len(self.targets)

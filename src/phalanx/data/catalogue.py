@@ -29,7 +29,7 @@ class Entry:
     name: str
     title: str
     kind: str
-    """How its files are laid out: embedded, made, idx or cifar."""
+    """How its files are laid out: embedded, idx or cifar."""
     shape: tuple[int, ...]
     num_train: int
     num_test: int
@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def needs_files(self) -> bool:
-        """Whether there is something to fetch; otherwise it is embedded or made."""
+        """Whether there is something to fetch; otherwise it is embedded."""
         return bool(self.files)
 
 
@@ -153,22 +153,6 @@ _ENTRIES = (
         ),
         # The last two are how a Hugging Face download of the Parquet export is laid out.
         folders=("cifar10", "cifar10/plain_text", "cifar10/data"),
-    ),
-    Entry(
-        name="redshift",
-        title="made-up spectra of galaxies; see data.spectra",
-        kind="made",
-        shape=(1780,),
-        num_train=10_000,
-        num_test=1_000,
-    ),
-    Entry(
-        name="land-cover",
-        title="made-up land seen by four sensors; see data.scenes",
-        kind="made",
-        shape=(21_484,),
-        num_train=3_600,
-        num_test=3_600,
     ),
 )
 

@@ -13,20 +13,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.allotment import Allotment
 from phalanx.data.base import Array, Scale, Source
 from phalanx.data.cache import CachedData, CachedPart, open_cached
 from phalanx.data.file_shards import file_sizes_of
 from phalanx.data.normalize import Normalizer
 from phalanx.data.order import Indices
-from phalanx.data.quality import NEED_SCALE
+from phalanx.data.ownership import SampleOwnership
 from phalanx.data.sources import open_source
 from phalanx.data.split import split_rows
 from phalanx.data.statistics import Statistics
 from phalanx.errors import DataError, SpecError
-from phalanx.spec.data import DataSpec, MetricName
+from phalanx.spec.data import AUGMENTATIONS, METRICS, DataSpec, MetricName
+from phalanx.spec.epoch_quota import EpochQuota
 from phalanx.spec.modality import Modality
-from phalanx.spec.portions import Portions
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Part:
     normalizer: Normalizer
     features: Mapping[str, npt.NDArray[np.float32]]
     """Facts about all stored samples that networks do not see."""
-    allotment: Allotment | None = None
+    ownership: SampleOwnership | None = None
     """Who owns which samples, where a job distributes them."""
 
     @property
@@ -89,13 +88,13 @@ class Dataset:
     @property
     def epoch_samples(self) -> int:
         """Samples of a training epoch over all workers; some perhaps twice, or dropped."""
-        allotment = self.train.allotment
-        return self.train.num_samples if allotment is None else allotment.portions.samples
+        ownership = self.train.ownership
+        return self.train.num_samples if ownership is None else ownership.quota.samples
 
     @property
-    def portions(self) -> Portions | None:
+    def quota(self) -> EpochQuota | None:
         """How an epoch is divided where workers own samples; None: batches are cut over all."""
-        return None if self.train.allotment is None else self.train.allotment.portions
+        return None if self.train.ownership is None else self.train.ownership.quota
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -180,7 +179,7 @@ def _metrics(spec: DataSpec, source: Source, cached: CachedData) -> tuple[Metric
     if cached.train.targets.dtype != np.int64:
         return ()
     chosen = source.metrics if spec.metrics == "auto" else spec.metrics
-    lost = [name for name in chosen if name in NEED_SCALE and source.scale is None]
+    lost = [name for name in chosen if METRICS.find(name).needs_scale and source.scale is None]
     if lost:
         raise SpecError(
             f"data.metrics: {lost[0]} needs classes that are ranges of a number, which those of "
@@ -204,9 +203,10 @@ def _part(name: str, stored: CachedPart, rows: Indices, normalizer: Normalizer) 
 
 def _check_fit(spec: DataSpec, cached: CachedData) -> None:
     shape = cached.train.inputs.shape[1:]
-    if spec.augment and len(shape) != 3:
+    of_images = [name for name in spec.augment if AUGMENTATIONS.find(name).function is None]
+    if of_images and len(shape) != 3:
         raise SpecError(
-            f"data.augment: {spec.augment[0]} changes images of shape (height, width, channels), "
+            f"data.augment: {of_images[0]} changes images of shape (height, width, channels), "
             f"and the inputs of {spec.name} have shape {shape}; leave 'augment' away",
             augment=spec.augment,
         )

@@ -1,7 +1,8 @@
-"""A job's distribution applied to an opened data set, and its description for the record.
+"""Apply a job's distribution to an opened data set, and describe it for the record.
 
-`deal` decides, this module joins it with the data: which facts there are to deal by, which columns
-belong to which sensor, what an epoch comes to. Called once per process, and by `phalanx data`.
+`partition` decides, this module joins it with the data: which facts there are to go by, which
+columns belong to which sensor, what an epoch comes to. Called once per process, and by
+`phalanx data`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.allotment import Allotment, divide
 from phalanx.data.base import Array
 from phalanx.data.dataset import Dataset, Part
-from phalanx.data.deal import Deck, deal, label_skew, modalities_held
-from phalanx.data.exact import sum_rows
 from phalanx.data.order import share_sizes
+from phalanx.data.ownership import SampleOwnership, divide
+from phalanx.data.partition import PartitionInput, label_skew, modalities_held, partition
+from phalanx.data.portable_random import sum_rows
 from phalanx.records.distribution import Distribution, WorkerShare
 from phalanx.spec.distribution import DistributionSpec
 from phalanx.spec.job import JobSpec
@@ -26,7 +27,7 @@ _CHUNK_BYTES = 32 * 2**20
 
 
 def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
-    """Deal the training samples out as the job wants it; without a wish, nothing changes.
+    """Partition the training samples as the job wants it; without a wish, nothing changes.
 
     Raises:
         SpecError: The scheme does not fit the data or the number of workers.
@@ -35,7 +36,7 @@ def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
     # A split network reads of each batch what the parts on this machine need, by itself.
     if spec is None or spec.name == "stream" or job.strategy.splits_model:
         return dataset
-    owned = deal(spec, _deck(dataset, spec, job))
+    owned = partition(spec, _input(dataset, spec, job))
     rows = share_sizes(job.global_batch, job.workers, job.batch.shares)
     hidden: tuple[tuple[slice, ...], ...] = ()
     if spec.name == "by_modality":
@@ -44,24 +45,24 @@ def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
             tuple(one for number, one in enumerate(columns) if number not in held)
             for held in modalities_held(job.workers, len(columns))
         )
-    allotment = Allotment(
+    ownership = SampleOwnership(
         owned=owned,
-        portions=divide([len(one) for one in owned], rows, spec.at_end),
+        quota=divide([len(one) for one in owned], rows, spec.at_end),
         hidden=hidden,
     )
-    return replace(dataset, train=replace(dataset.train, allotment=allotment))
+    return replace(dataset, train=replace(dataset.train, ownership=ownership))
 
 
 def describe_distribution(dataset: Dataset, job: JobSpec) -> Distribution | None:
     """What `distribution.json` says; None where nothing is owned."""
-    spec, allotment = job.data.distribution, dataset.train.allotment
-    if spec is None or allotment is None:
+    spec, ownership = job.data.distribution, dataset.train.ownership
+    if spec is None or ownership is None:
         return None
-    sizes = [len(owned) for owned in allotment.owned]
-    counts = _class_counts(dataset, allotment)
+    sizes = [len(owned) for owned in ownership.owned]
+    counts = _class_counts(dataset, ownership)
     skews, skew = label_skew(counts) if counts is not None else ([None] * job.workers, None)
     held = _held_names(dataset, job, spec)
-    portions = allotment.portions
+    quota = ownership.quota
     return Distribution(
         scheme=spec.name,
         settings=spec.model_dump(exclude={"name", "seed"}, exclude_defaults=True),
@@ -69,8 +70,8 @@ def describe_distribution(dataset: Dataset, job: JobSpec) -> Distribution | None
         data=dataset.name,
         fingerprint=dataset.fingerprint,
         num_samples=dataset.train.num_samples,
-        num_steps=portions.num_steps,
-        samples_per_epoch=portions.samples,
+        num_steps=quota.num_steps,
+        samples_per_epoch=quota.samples,
         skew=skew,
         size_ratio=max(sizes) / min(sizes),
         class_names=list(dataset.class_names),
@@ -78,21 +79,21 @@ def describe_distribution(dataset: Dataset, job: JobSpec) -> Distribution | None
             WorkerShare(
                 worker=worker,
                 num_samples=sizes[worker],
-                samples_per_step=portions.rows[worker],
-                samples_per_epoch=portions.totals[worker],
+                samples_per_step=quota.rows[worker],
+                samples_per_epoch=quota.totals[worker],
                 class_counts=counts[worker].tolist() if counts is not None else None,
                 skew=skews[worker],
                 modalities=held[worker] if held else None,
-                rows=dataset.train.rows[allotment.owned[worker]].tolist(),
+                rows=dataset.train.rows[ownership.owned[worker]].tolist(),
             )
             for worker in range(job.workers)
         ],
     )
 
 
-def _deck(dataset: Dataset, spec: DistributionSpec, job: JobSpec) -> Deck:
+def _input(dataset: Dataset, spec: DistributionSpec, job: JobSpec) -> PartitionInput:
     part = dataset.train
-    return Deck(
+    return PartitionInput(
         targets=part.targets[part.rows],
         is_classes=dataset.is_classification,
         num_classes=dataset.num_classes,
@@ -129,11 +130,11 @@ def _means(part: Part) -> npt.NDArray[np.float64]:
     return np.concatenate(chunks)
 
 
-def _class_counts(dataset: Dataset, allotment: Allotment) -> npt.NDArray[np.int64] | None:
+def _class_counts(dataset: Dataset, ownership: SampleOwnership) -> npt.NDArray[np.int64] | None:
     if not dataset.is_classification:
         return None
     targets = dataset.train.targets[dataset.train.rows]
-    counts = [np.bincount(targets[own], minlength=dataset.num_classes) for own in allotment.owned]
+    counts = [np.bincount(targets[own], minlength=dataset.num_classes) for own in ownership.owned]
     return np.stack(counts).astype(np.int64)
 
 

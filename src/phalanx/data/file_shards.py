@@ -12,7 +12,7 @@ from typing_extensions import override
 from phalanx.data.order import EpochOrder, Indices
 from phalanx.data.shards import Cut, Shards, ceil_div
 from phalanx.errors import SpecError
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 
 
 class FileShards(Shards):
@@ -43,7 +43,7 @@ class FileShards(Shards):
 
     @override
     def steps(self, start_sample: int = 0) -> range:
-        first = self._portions.step_at(start_sample)
+        first = self._quota.step_at(start_sample)
         if first is None:
             raise SpecError(
                 f"an epoch under 'shard: file' cannot continue at sample {start_sample} with "
@@ -51,22 +51,22 @@ class FileShards(Shards):
                 "the workers and the batch it began with, or use 'shard: sample'",
                 start_sample=start_sample,
             )
-        return range(first, self._portions.num_steps)
+        return range(first, self._quota.num_steps)
 
     @override
     def offset_of(self, step: int) -> int:
-        return self._portions.offset_of(step)
+        return self._quota.offset_of(step)
 
     @override
     def max_rows(self, rank: int) -> int:
-        return self._portions.rows[rank]
+        return self._quota.rows[rank]
 
     @override
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
         order = self._order.permutation(epoch)
         owner_of_sample = np.repeat(self._owners, self._file_sizes)
         own = order[owner_of_sample[order] == rank]
-        size = self._portions.rows[rank]
+        size = self._quota.rows[rank]
         for step in self.steps(start_sample):
             offset = self.offset_of(step)
             yield Cut(
@@ -78,12 +78,12 @@ class FileShards(Shards):
             )
 
     @cached_property
-    def _portions(self) -> Portions:
+    def _quota(self) -> EpochQuota:
         totals = np.bincount(self._owners, weights=self._file_sizes, minlength=self._num_workers)
         sizes = [int(total) for total in totals]
         rows = tuple(max(1, size) for size in self._full_sizes)
         num_steps = max(ceil_div(size, row) for size, row in zip(sizes, rows, strict=True))
-        return Portions(totals=tuple(sizes), rows=rows, num_steps=num_steps)
+        return EpochQuota(totals=tuple(sizes), rows=rows, num_steps=num_steps)
 
 
 def assign_files(

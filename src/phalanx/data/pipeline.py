@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from phalanx.data.allotment import OwnedShards
 from phalanx.data.augment import Augmenter
 from phalanx.data.base import Array
 from phalanx.data.dataset import Dataset, Part, open_dataset
 from phalanx.data.file_shards import FileShards
 from phalanx.data.order import EpochOrder, Indices, share_sizes
+from phalanx.data.ownership import OwnedShards
 from phalanx.data.shards import Cut, OffShards, SampleShards, Shards, choose_policy
 from phalanx.data.stages import Origin, Prefetch, Stage
 from phalanx.data.stream import Batch, BatchStream, Timed
@@ -107,7 +107,7 @@ def train_shards(
     shares: Sequence[float] | None = None,
 ) -> tuple[Literal["sample", "file", "off", "own"], Shards]:
     """The shard policy that a job comes to, and the cut of its epochs by it."""
-    if part.allotment is not None:
+    if part.ownership is not None:
         return "own", _owned(part, spec, seed, num_workers)
     policy = choose_policy(
         spec.shard,
@@ -145,7 +145,7 @@ def unit_batches(
     """
     part = dataset.train
     shards: OwnedShards | SampleShards
-    if part.allotment is not None:
+    if part.ownership is not None:
         shards = _owned(part, spec, seed, num_parts)
     else:
         order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
@@ -203,9 +203,9 @@ def _eval_cuts(
 
 
 def _owned(part: Part, spec: DataSpec, seed: int, num_workers: int) -> OwnedShards:
-    assert part.allotment is not None
+    assert part.ownership is not None
     order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
-    return OwnedShards(order, allotment=part.allotment, num_workers=num_workers)
+    return OwnedShards(order, ownership=part.ownership, num_workers=num_workers)
 
 
 def _shards(
@@ -274,8 +274,8 @@ def _stream(
 
     def normalise(samples: _Gathered) -> Batch:
         inputs = part.normalizer(samples.inputs, next(buffers))
-        if part.allotment is not None:
-            for columns in part.allotment.hidden_from(samples.cut.worker):
+        if part.ownership is not None:
+            for columns in part.ownership.hidden_from(samples.cut.worker):
                 inputs[:, columns] = 0.0
         return Batch(
             inputs=inputs,

@@ -1,15 +1,17 @@
-"""From the name in a job to the source that reads it; called by `dataset` and by commands."""
+"""Open the source that a job names; called by `dataset` and by commands."""
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from phalanx.data.base import Source
-from phalanx.data.catalogue import CATALOGUE, Entry
+from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import Located, locate
 from phalanx.errors import DataError, SpecError
-from phalanx.spec.data import DataSpec
+from phalanx.spec.data import SOURCES, DataSpec, is_path
+from phalanx.spec.registry import load
 
 
 def open_source(spec: DataSpec, *, data_root: Path) -> Source:
@@ -20,26 +22,39 @@ def open_source(spec: DataSpec, *, data_root: Path) -> Source:
         data_root: Where the files of built-in data sets lie.
     """
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
-    entry = CATALOGUE.get(spec.name)
-    if entry is not None:
-        return _made(spec, root) if entry.kind == "made" else _built_in(entry, root)
-    path = _existing(spec.name, root)
-    if path is None:
-        raise _unknown(spec.name)
-    return _from_path(path, spec)
+    if is_path(spec.name):
+        path = _existing(spec.name, root)
+        if path is None:
+            raise SpecError(
+                f"data: there is no file or folder '{spec.name}'; check the path", name=spec.name
+            )
+        return _from_path(path, spec)
+    opener = cast("Callable[..., object]", load(SOURCES.find(spec.name).open))
+    source = opener(spec, root=root)
+    if not isinstance(source, Source):
+        raise SpecError(
+            f"data '{spec.name}' gave {type(source).__name__}; it must give a phalanx.data.Source",
+            name=spec.name,
+        )
+    return source
 
 
-def _made(spec: DataSpec, root: Path) -> Source:
-    if spec.name == "redshift":
-        from phalanx.data.redshift import RedshiftSource
+def open_callable(spec: DataSpec, *, root: Path) -> object:
+    """Call a class or function of another package with the job's arguments.
 
-        return RedshiftSource(spec.resolved_spectra, root=root)
-    from phalanx.data.land_cover import LandCoverSource
+    Raises:
+        SpecError: It cannot be called like that.
+    """
+    make = cast("Callable[..., object]", load(SOURCES.find(spec.name).name))
+    try:
+        return make(**spec.args)
+    except TypeError as error:
+        raise SpecError(f"data '{spec.name}': {error}", name=spec.name) from error
 
-    return LandCoverSource(spec.resolved_scenes)
 
-
-def _built_in(entry: Entry, root: Path) -> Source:
+def open_built_in(spec: DataSpec, *, root: Path) -> Source:
+    """Find the files of a built-in data set, if it has any."""
+    entry = CATALOGUE[spec.name]
     # Imported on use: the decoders' own imports would slow down every start.
     if entry.kind == "embedded":
         from phalanx.data.digits import DigitsSource
@@ -88,15 +103,3 @@ def _from_path(path: Path, spec: DataSpec) -> Source:
 def _existing(name: str, root: Path) -> Path | None:
     given = Path(name).expanduser()
     return next((path for path in (given, root / given) if path.exists()), None)
-
-
-def _unknown(name: str) -> SpecError:
-    if "/" in name or Path(name).suffix in (".npz", ".parquet"):
-        return SpecError(f"data: there is no file or folder '{name}'; check the path", name=name)
-    near = difflib.get_close_matches(name, CATALOGUE, n=1)
-    guess = f"did you mean '{near[0]}'? " if near else ""
-    return SpecError(
-        f"data: unknown data set '{name}'; {guess}known are {', '.join(CATALOGUE)}, "
-        "and the path of a .npz or .parquet file or folder",
-        name=name,
-    )

@@ -1,10 +1,14 @@
-"""The one path from outputs and targets to loss and accuracy, for training and evaluation alike.
+"""Compute loss and accuracy from outputs and targets, for training and evaluation alike.
 
 Everything is a sum over samples, so that workers with unequal shares add up exactly; means are
-taken once, where the global count is known.
+taken once, where the global count is known. The built-in losses sum in one kernel; those of other
+packages return one loss per sample and are summed here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,48 +16,60 @@ from torch import Tensor
 
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import LossSpec
+from phalanx.spec.registry import load
 
 
 class Loss:
     """Computes what the spec asks to minimise."""
 
     def __init__(self, spec: LossSpec) -> None:
-        self._spec = spec
+        self._name = spec.name
+        self._function = cast("Callable[..., Tensor]", load(spec.kind.function))
+        self._arguments = dict(spec.arguments)
 
     def sum_and_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Loss summed over samples (differentiable, float32), and how many are right (an integer).
 
-        Outputs of a lower precision are widened first. The mean squared error of a sample is the
-        mean over its outputs; nothing counts as right there.
+        Outputs of a lower precision are widened first. A sample is right if its largest output is
+        that of its class; where targets are no classes, nothing counts as right.
 
         Raises:
             EngineError: Outputs and targets do not fit each other.
         """
-        if self._spec.name == "mse":
-            return _squared_error(outputs.float(), targets), torch.zeros((), dtype=torch.int64)
-        return self._cross_entropy(outputs.float(), targets)
-
-    def _cross_entropy(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+        outputs = outputs.float()
+        losses = self._function(outputs, targets, **self._arguments)
+        if losses.ndim and losses.shape != (len(targets),):
             raise EngineError(
-                "cross-entropy needs outputs of shape (samples, classes) and whole numbers of "
-                f"shape (samples,), not {tuple(outputs.shape)} and {targets.dtype} "
-                f"{tuple(targets.shape)}"
+                f"loss '{self._name}' returned {tuple(losses.shape)} for {len(targets)} samples; "
+                "it must return one number for each"
             )
-        try:
-            loss = F.cross_entropy(
-                outputs, targets, reduction="sum", label_smoothing=self._spec.label_smoothing
-            )
-        except (IndexError, ValueError, RuntimeError) as error:
-            raise EngineError(
-                f"targets do not fit the model's {outputs.shape[1]} outputs: {error}"
-            ) from error
+        total = losses.sum() if losses.ndim else losses
+        if targets.is_floating_point() or outputs.ndim != 2:
+            return total, torch.zeros((), dtype=torch.int64)
         with torch.no_grad():
-            num_correct = (outputs.argmax(dim=1) == targets).sum()
-        return loss, num_correct
+            return total, (outputs.argmax(dim=1) == targets).sum()
 
 
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(outputs: Tensor, targets: Tensor, *, spec: LossSpec) -> Tensor:
+    """Sum the cross-entropy over samples."""
+    if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+        raise EngineError(
+            "cross-entropy needs outputs of shape (samples, classes) and whole numbers of "
+            f"shape (samples,), not {tuple(outputs.shape)} and {targets.dtype} "
+            f"{tuple(targets.shape)}"
+        )
+    try:
+        return F.cross_entropy(
+            outputs, targets, reduction="sum", label_smoothing=spec.label_smoothing
+        )
+    except (IndexError, ValueError, RuntimeError) as error:
+        raise EngineError(
+            f"targets do not fit the model's {outputs.shape[1]} outputs: {error}"
+        ) from error
+
+
+def squared_error(outputs: Tensor, targets: Tensor, *, spec: LossSpec) -> Tensor:
+    """Sum the squared error over samples; that of a sample is the mean over its outputs."""
     if outputs.numel() != targets.numel() or not targets.is_floating_point():
         raise EngineError(
             f"mse needs one number per output, not {targets.dtype} {tuple(targets.shape)} for "

@@ -1,4 +1,4 @@
-"""Moving one flat buffer, or any slice of it, along a gradient: regularise, clip, update.
+"""Move one flat buffer, or any slice of it, along a gradient: regularise, clip, update.
 
 Every rule works entry by entry, so a buffer cut into slices, each stepped by an optimiser of its
 own, moves as the whole would: this is what parameter servers rely on. It does so bit by bit if
@@ -41,7 +41,7 @@ class FlatOptimizer:
     ) -> None:
         if parameters.ndim != 1 or not parameters.is_contiguous():
             raise ValueError(f"parameters must be one flat tensor, not {tuple(parameters.shape)}")
-        self._spec = spec
+        self.spec = spec
         self._parameters = parameters.detach()
         self._kernels = [self._parameters[part.start : part.stop] for part in kernels]
         self._kernel_ranges = tuple(kernels)
@@ -56,23 +56,23 @@ class FlatOptimizer:
             gradient_norm: Length of the whole gradient, regulariser included, for `clip_norm` on a
                 slice: the root of the slices' `squared_norm` added up. None measures `gradient`.
         """
-        if self._spec.l2 > 0:
+        if self.spec.l2 > 0:
             with span("regulariser"):
                 self._regularise(gradient)
-        if self._spec.clip_norm is not None:
+        if self.spec.clip_norm is not None:
             norm = float(gradient.norm()) if gradient_norm is None else gradient_norm
-            if norm > self._spec.clip_norm:
-                gradient.mul_(self._spec.clip_norm / norm)
+            if norm > self.spec.clip_norm:
+                gradient.mul_(self.spec.clip_norm / norm)
         self._update(gradient, lr)
 
     def _regularise(self, gradient: Tensor) -> None:
         for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
-            gradient[part.start : part.stop].add_(kernel, alpha=2 * self._spec.l2)
+            gradient[part.start : part.stop].add_(kernel, alpha=2 * self.spec.l2)
 
     def squared_norm(self, gradient: Tensor) -> float:
         """Squared length of `gradient` with the regulariser's part, leaving `gradient` as it is."""
         total = float(gradient.dot(gradient))
-        pull = 2 * self._spec.l2
+        pull = 2 * self.spec.l2
         if pull > 0:
             for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
                 own = gradient[part.start : part.stop]
@@ -81,9 +81,9 @@ class FlatOptimizer:
 
     def regularisation(self) -> float:
         """l2 · Σ w² over the kernel entries; slices add up to the whole."""
-        if self._spec.l2 == 0:
+        if self.spec.l2 == 0:
             return 0.0
-        return self._spec.l2 * math.fsum(float(kernel.dot(kernel)) for kernel in self._kernels)
+        return self.spec.l2 * math.fsum(float(kernel.dot(kernel)) for kernel in self._kernels)
 
     def state(self) -> dict[str, Tensor]:
         """What the rule remembers, live: flat tensors as long as the parameters, and counters.
@@ -102,7 +102,7 @@ class FlatOptimizer:
         given = {key: tuple(value.shape) for key, value in state.items()}
         if given != expected:
             raise EngineError(
-                f"the saved state of the optimiser has {given}, but '{self._spec.name}' here needs "
+                f"the saved state of the optimiser has {given}, but '{self.spec.name}' here needs "
                 f"{expected}; resume with the optimiser and model of the saved run"
             )
         for key, value in state.items():

@@ -19,14 +19,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from phalanx.engine.batch import Batch, Evaluation, StepResult
+from phalanx.data.stream import Batch
 from phalanx.engine.buffers import FlatBuffers
-from phalanx.engine.draw import draw_seed
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
+from phalanx.engine.result import Evaluation, StepResult
+from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import LossSpec, OptimizerSpec

@@ -1,4 +1,4 @@
-"""The learning rate as a function of samples seen, never of steps.
+"""Compute the learning rate as a function of samples seen, never of steps.
 
 A run keeps its curve when the batch size or the number of workers changes. Pure: no torch, no
 state; the worker loop calls `learning_rate` before each step, and a resumed run asks again.
@@ -10,12 +10,7 @@ factor of the schedule, the rate is peak · climb(s) · f(s), where climb rises 
 
 from __future__ import annotations
 
-import math
-
-from phalanx.spec.optimize import CosineSpec, MilestonesSpec, ScheduleSpec
-
-# Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
-_ROUNDING = 1e-6
+from phalanx.spec.optimize import ScheduleSpec
 
 
 def learning_rate(
@@ -39,14 +34,7 @@ def learning_rate(
     climb = 1.0
     if samples_seen < warmup:
         climb = schedule.warmup_from + (1 - schedule.warmup_from) * samples_seen / warmup
-    if isinstance(schedule, MilestonesSpec):
-        moments = [share * total_samples for share in schedule.at]
-        moments += [epoch * samples_per_epoch for epoch in schedule.at_epochs]
-        num_passed = sum(samples_seen >= moment - _ROUNDING for moment in moments)
-        return peak * climb * schedule.factor**num_passed
-    if isinstance(schedule, CosineSpec):
-        span = max(total_samples - warmup, 1)
-        progress = min(max((samples_seen - warmup) / span, 0.0), 1.0)
-        wave = (1 + math.cos(math.pi * progress)) / 2
-        return peak * climb * (schedule.floor + (1 - schedule.floor) * wave)
-    return peak * climb
+    decay = schedule.decay(
+        samples_seen, total_samples=total_samples, samples_per_epoch=samples_per_epoch
+    )
+    return peak * climb * decay

@@ -17,11 +17,11 @@ from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.engine.outline import Names, Outline, copy_in, copy_out
 from phalanx.engine.precision import Precision, autocast
+from phalanx.engine.state_layout import Names, StateLayout, copy_in, copy_out
 from phalanx.errors import EngineError
-from phalanx.model.draw import drawing
 from phalanx.model.parts import PartedNetwork, call_part
+from phalanx.model.rng import drawing
 from phalanx.spec.optimize import LossSpec, OptimizerSpec
 
 _NOTHING = torch.zeros(0)
@@ -41,29 +41,31 @@ class Contents:
 
 
 def contents_of(
-    network: PartedNetwork, tied: Sequence[Sequence[int]], outline: Outline
+    network: PartedNetwork, tied: Sequence[Sequence[int]], layout: StateLayout
 ) -> list[Contents]:
     """All units of a network that has not been cut yet."""
     names = list(network.reads)
     groups = {number: tuple(group) for group in tied for number in group}
     units = dict.fromkeys(groups.get(number, (number,)) for number in range(len(names)))
     return [
-        _contents(parts, [network.get_submodule(names[number]) for number in parts], outline)
+        _contents(parts, [network.get_submodule(names[number]) for number in parts], layout)
         for parts in units
     ]
 
 
-def _contents(parts: tuple[int, ...], modules: Sequence[nn.Module], outline: Outline) -> Contents:
+def _contents(
+    parts: tuple[int, ...], modules: Sequence[nn.Module], layout: StateLayout
+) -> Contents:
     held = nn.ModuleList(modules)
-    name_of = outline.name_of
+    name_of = layout.name_of
     trained = [p for p in held.parameters() if p.requires_grad]
     frozen = [p for p in held.parameters() if not p.requires_grad]
     names = [name_of[id(b)] for b in held.buffers() if id(b) in name_of]
     return Contents(
         parts=parts,
         parameters=[name_of[id(p)] for p in trained],
-        buffers=[name for name in names if name in outline.buffers],
-        others=[f"buffer/{name}" for name in names if name not in outline.buffers]
+        buffers=[name for name in names if name in layout.buffers],
+        others=[f"buffer/{name}" for name in names if name not in layout.buffers]
         + [f"frozen/{name_of[id(p)]}" for p in frozen],
     )
 
@@ -74,7 +76,7 @@ class Unit:
     Args:
         contents: What it consists of.
         modules: Its parts.
-        outline: Of the whole network, for the names of things.
+        layout: Of the whole network, for the names of things.
         optimizer: The update rule.
     """
 
@@ -83,12 +85,12 @@ class Unit:
         contents: Contents,
         modules: Sequence[nn.Module],
         *,
-        outline: Outline,
+        layout: StateLayout,
         optimizer: OptimizerSpec,
     ) -> None:
         self.contents = contents
         held = nn.ModuleList(modules)
-        name_of = outline.name_of
+        name_of = layout.name_of
         trained = [p for p in held.parameters() if p.requires_grad]
         live = {f"buffer/{name_of[id(b)]}": b for b in held.buffers() if id(b) in name_of}
         live |= {f"frozen/{name_of[id(p)]}": p.data for p in held.parameters() if id(p) in name_of}
@@ -125,30 +127,30 @@ class Unit:
         state = self.optimizer.state() if self.optimizer is not None else {}
         return found | {f"optimizer/{key}": value for key, value in state.items()}
 
-    def take_from(self, whole: Mapping[str, Tensor], outline: Outline) -> None:
+    def take_from(self, whole: Mapping[str, Tensor], layout: StateLayout) -> None:
         """Bring the unit to its share of a whole state."""
         for key, flat in self.flats().items():
             if flat.ndim == 0:
                 flat.copy_(whole[key])
             elif key == "buffers":
-                copy_out(whole[key], flat, self.contents.buffers, outline.buffers)
+                copy_out(whole[key], flat, self.contents.buffers, layout.buffers)
             else:
-                copy_out(whole[key], flat, self.contents.parameters, outline.parameters)
+                copy_out(whole[key], flat, self.contents.parameters, layout.parameters)
         for key, value in self.others.items():
             value.copy_(whole[key])
 
 
 def put_unit(
-    given: Mapping[str, Tensor], whole: Mapping[str, Tensor], outline: Outline, unit: Contents
+    given: Mapping[str, Tensor], whole: Mapping[str, Tensor], layout: StateLayout, unit: Contents
 ) -> None:
     """Write a unit's share, from here or from another worker, to its places in a whole state."""
     for key, value in given.items():
-        if key in outline.others or value.ndim == 0:
+        if key in layout.others or value.ndim == 0:
             whole[key].copy_(value)
         elif key == "buffers":
-            copy_in(value, whole[key], unit.buffers, outline.buffers)
+            copy_in(value, whole[key], unit.buffers, layout.buffers)
         else:
-            copy_in(value, whole[key], unit.parameters, outline.parameters)
+            copy_in(value, whole[key], unit.parameters, layout.parameters)
 
 
 class Stage:
@@ -157,10 +159,10 @@ class Stage:
     Constructing one makes the CPU treat denormal numbers as zero in this thread, as a replica does.
 
     Args:
-        network: The whole network, outlined already; its own parts move into flat buffers.
+        network: The whole network, laid out already; its own parts move into flat buffers.
         own: The parts to hold, by number.
         contents: All units of the network.
-        outline: Of the whole network.
+        layout: Of the whole network.
         loss: What is minimised.
         optimizer: The update rule.
         precision: Format of the forward and backward pass.
@@ -172,7 +174,7 @@ class Stage:
         own: Sequence[int],
         *,
         contents: Sequence[Contents],
-        outline: Outline,
+        layout: StateLayout,
         loss: LossSpec,
         optimizer: OptimizerSpec,
         precision: Precision = "fp32",
@@ -188,7 +190,7 @@ class Stage:
             Unit(
                 unit,
                 [self._modules[number] for number in unit.parts],
-                outline=outline,
+                layout=layout,
                 optimizer=optimizer,
             )
             for unit in contents

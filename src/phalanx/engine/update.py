@@ -1,4 +1,4 @@
-"""The update rules themselves: one step of each on a single flat tensor.
+"""Define the built-in update rules: one step of each on a single flat tensor.
 
 The arithmetic is torch.optim's functional form. Its classes are not used, because the first one
 built imports torch's compiler: 1.1 s and 67 MB in every worker, for nothing that is needed here.
@@ -11,6 +11,7 @@ with or without foreach.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from phalanx.errors import SpecError
 from phalanx.spec.optimize import (
     AdadeltaSpec,
     AdagradSpec,
@@ -28,6 +30,7 @@ from phalanx.spec.optimize import (
     OptimizerSpec,
     SgdSpec,
 )
+from phalanx.spec.registry import load
 
 Update = Callable[[Tensor, float], None]
 """Moves the parameters once, given the gradient and the learning rate."""
@@ -35,26 +38,30 @@ State = dict[str, Tensor]
 
 
 def make_update(spec: OptimizerSpec, flat: Tensor) -> tuple[Update, State]:
-    """The rule bound to `flat`, and what it remembers: flat tensors, and a step counter.
+    """Bind the rule to `flat`; return it and its state: flat tensors, and a step counter.
 
     The state exists from the start, so that a saved one can be loaded before the first step.
+
+    Raises:
+        SpecError: The state of another package's rule is not what its kind announces.
     """
-    match spec:
-        case SgdSpec():
-            return _sgd(spec, flat)
-        case AdagradSpec():
-            return _adagrad(spec, flat)
-        case AdadeltaSpec():
-            return _adadelta(spec, flat)
-        case AdamSpec() | AdamwSpec():
-            return _adam(spec, flat)
+    make = cast("Callable[[OptimizerSpec, Tensor], tuple[Update, State]]", load(spec.kind.update))
+    update, state = make(spec, flat)
+    slots = {name for name, one in state.items() if one.ndim}
+    if slots != set(spec.slots):
+        raise SpecError(
+            f"optimizer '{spec.name}' keeps {sorted(slots)} for each parameter, but its kind says "
+            f"{sorted(spec.slots)}"
+        )
+    return update, state
 
 
 def _state(flat: Tensor, *names: str) -> State:
     return {"step": torch.zeros(()), **{name: torch.zeros_like(flat) for name in names}}
 
 
-def _sgd(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
+def sgd_update(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
+    """Bind stochastic gradient descent, with momentum if it is asked for."""
     if spec.momentum == 0 and spec.weight_decay == 0:
         # A fifth of the way through torch's function, which counts where a step is short.
         return lambda gradient, lr: _descend(flat, gradient, lr), {}
@@ -82,7 +89,8 @@ def _descend(flat: Tensor, gradient: Tensor, lr: float) -> None:
     flat.add_(gradient, alpha=-lr)
 
 
-def _adagrad(spec: AdagradSpec, flat: Tensor) -> tuple[Update, State]:
+def adagrad_update(spec: AdagradSpec, flat: Tensor) -> tuple[Update, State]:
+    """Bind Adagrad."""
     state = _state(flat, "sum")
 
     def update(gradient: Tensor, lr: float) -> None:
@@ -102,7 +110,8 @@ def _adagrad(spec: AdagradSpec, flat: Tensor) -> tuple[Update, State]:
     return update, state
 
 
-def _adadelta(spec: AdadeltaSpec, flat: Tensor) -> tuple[Update, State]:
+def adadelta_update(spec: AdadeltaSpec, flat: Tensor) -> tuple[Update, State]:
+    """Bind Adadelta."""
     state = _state(flat, "square_avg", "acc_delta")
 
     def update(gradient: Tensor, lr: float) -> None:
@@ -123,9 +132,20 @@ def _adadelta(spec: AdadeltaSpec, flat: Tensor) -> tuple[Update, State]:
     return update, state
 
 
-def _adam(spec: AdamSpec | AdamwSpec, flat: Tensor) -> tuple[Update, State]:
+def adam_update(spec: AdamSpec, flat: Tensor) -> tuple[Update, State]:
+    """Bind Adam."""
+    return _adam_family(adam, spec, flat)
+
+
+def adamw_update(spec: AdamwSpec, flat: Tensor) -> tuple[Update, State]:
+    """Bind Adam with decoupled weight decay."""
+    return _adam_family(adamw, spec, flat)
+
+
+def _adam_family(
+    rule: Callable[..., None], spec: AdamSpec | AdamwSpec, flat: Tensor
+) -> tuple[Update, State]:
     state = _state(flat, "exp_avg", "exp_avg_sq")
-    rule = adamw if isinstance(spec, AdamwSpec) else adam
     beta1, beta2 = spec.betas
 
     def update(gradient: Tensor, lr: float) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from phalanx.errors import SpecError
+from phalanx.spec.job import JobSpec
 from phalanx.spec.registry import IMPORT_PATH
 
 MAX_CODE_BYTES = 32 << 20
@@ -57,49 +56,54 @@ def pack_phalanx() -> CodePackage:
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 
 
-def pack_user_code(spec: BaseModel, directory: Path) -> CodePackage | None:
-    """Pack the folder that holds code which a job names; None: all of it is installed.
+def pack_user_code(job: JobSpec, directory: Path) -> CodePackage | None:
+    """Pack the folders from which the job imports; None: all of it is installed, or it does not.
 
     Args:
-        spec: The job; its model, strategy and others may be `package.module:name`.
-        directory: Where the user's code lies.
+        job: Names what it imports as `package.module:name`, and folders as `python_path`.
+        directory: Where `phalanx` was called.
 
     Raises:
         SpecError: It is too much to be code.
     """
-    named = [path for path in import_paths(spec.model_dump()) if _is_below(path, directory)]
-    if not named:
-        return None
-    files = {
-        path.relative_to(directory).as_posix(): path
-        for path in _below(directory)
-        if path.suffix in _CODE_SUFFIXES
-    }
-    size_bytes = sum(path.stat().st_size for path in files.values())
-    if size_bytes > MAX_CODE_BYTES:
-        raise SpecError(
-            f"{directory} holds {size_bytes >> 20} MiB of code, and no more than "
-            f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the code "
-            f"of '{named[0]}'"
-        )
-    return pack(files)
+    names = sorted(set(_import_paths(job.model_dump(mode="json"))))
+    files: dict[str, Path] = {}
+    # The folder of the call is looked into first when importing, so it wins here.
+    for folder in reversed((directory, *map(Path, job.python_path))):
+        named = [name for name in names if _holds(folder, name)]
+        if not named:
+            continue
+        own = {
+            path.relative_to(folder).as_posix(): path
+            for path in _below(folder)
+            if path.suffix in _CODE_SUFFIXES
+        }
+        size_bytes = sum(path.stat().st_size for path in own.values())
+        if size_bytes > MAX_CODE_BYTES:
+            raise SpecError(
+                f"{folder} holds {size_bytes >> 20} MiB of code, and no more than "
+                f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the "
+                f"code of '{named[0]}'"
+            )
+        files |= own
+    return pack(files) if files else None
 
 
-def import_paths(value: object) -> Iterator[str]:
-    """Yield every `package.module:name` that stands as a `name` in a job, at any depth."""
-    if isinstance(value, Mapping):
-        name = value.get("name")
-        if isinstance(name, str) and IMPORT_PATH.match(name):
-            yield name
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from import_paths(one)
+def _import_paths(value: object) -> Iterator[str]:
+    """Yield every `package.module:name` in a job."""
+    if isinstance(value, str) and IMPORT_PATH.match(value):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _import_paths(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _import_paths(inner)
 
 
-def _is_below(path: str, directory: Path) -> bool:
-    top = path.partition(":")[0].partition(".")[0]
-    return (directory / top).is_dir() or (directory / f"{top}.py").is_file()
+def _holds(folder: Path, name: str) -> bool:
+    top = name.partition(":")[0].partition(".")[0]
+    return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
 
 
 def _below(root: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from phalanx.errors import DataError, LaunchError, SpecError
 from phalanx.launch.code_package import CodePackage, pack
 from phalanx.launch.data_lookup import DataFound, DataLocation, DataQuery
 from phalanx.launch.preflight_host import CACHE, PreflightHost, for_each_host, unfit
-from phalanx.spec.data import DataSpec
+from phalanx.spec.data import DataSpec, is_path
 
 MAX_DATA_BYTES = 256 << 20
 _LOOK_S = 600.0
@@ -70,7 +70,7 @@ def locations_of(spec: DataSpec, data_root: Path) -> list[DataLocation]:
     here = spec
     if spec.directory is not None:
         here = spec.model_copy(update={"directory": str(Path(spec.directory).expanduser())})
-    elif "/" in spec.name or Path(spec.name).suffix:
+    elif is_path(spec.name):
         path = Path(spec.name).expanduser()
         here = spec.model_copy(update={"name": str(path.resolve())})
     usual = spec.model_copy(update={"directory": None})
@@ -84,6 +84,8 @@ def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
     """Return the files of a data set by the names under which they are sent; it may need none."""
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     entry = CATALOGUE.get(spec.name)
+    if spec.is_outside:
+        return {}
     if entry is not None:
         if not entry.files:
             return {}
@@ -97,7 +99,7 @@ def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
 
 def data_there(spec: DataSpec, folder: str) -> DataSpec:
     """Return a data set as it is called on a machine to which `data_files` were sent."""
-    if spec.name in CATALOGUE:
+    if not is_path(spec.name):
         return spec.model_copy(update={"directory": folder})
     return spec.model_copy(update={"name": f"{folder}/{Path(spec.name).name}", "directory": None})
 

@@ -1,33 +1,24 @@
-"""Name to network: the one table of built-in models, and `build_model`.
+"""Build the network that a spec describes.
 
 A network is imported when it is first asked for. What the settings of a network are is said in
-`phalanx.spec.model`; what it computes is said in its own module. The worker calls `build_model`.
+`phalanx.spec.model`, with the table of networks; what it computes is said in its own module. The
+worker calls `build_model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import nn
 
 from phalanx.errors import SpecError
-from phalanx.model.user import call_user_function
+from phalanx.model.user import call_user_function, find_network, settings_of
+from phalanx.spec.base import Spec
 from phalanx.spec.modality import Modality
-from phalanx.spec.model import LandCoverSpec, ModelSpec, UserModelSpec
-
-BUILDERS = {
-    "mlp": "phalanx.model.mlp:build_mlp",
-    "cnn": "phalanx.model.cnn:build_cnn",
-    "mnist-cnn": "phalanx.model.cnn:build_mnist_cnn",
-    "resnet": "phalanx.model.resnet:build_resnet",
-    "densenet": "phalanx.model.densenet:build_densenet",
-    "redshift": "phalanx.model.redshift:build_redshift",
-    "land-cover": "phalanx.model.land_cover:build_land_cover",
-}
-"""Every built-in network: its name in a job file, and the function that builds it."""
+from phalanx.spec.model import MODELS, ModelKind, ModelSpec
+from phalanx.spec.registry import load
 
 
 def build_model(
@@ -56,35 +47,33 @@ def build_model(
     """
     if num_classes < 1:
         raise SpecError(f"a model needs at least 1 output, not {num_classes}")
+    offered: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
+    if modalities:
+        offered["modalities"] = tuple(modalities)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if isinstance(spec, UserModelSpec):
-            return _user_model(
-                spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
-            )
-        module_name, _, function_name = BUILDERS[spec.name].partition(":")
-        builder = cast(
-            "Callable[..., nn.Module]", getattr(import_module(module_name), function_name)
-        )
-        shape: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
-        if isinstance(spec, LandCoverSpec):
-            shape["modalities"] = modalities
-        return builder(spec, **shape)
+        if spec.user_args is None:
+            return _from_kind(MODELS.find(spec.name), spec, offered)
+        return _from_outside(spec.name, spec.user_args, offered)
 
 
-def _user_model(
-    spec: UserModelSpec,
-    *,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    modalities: Sequence[Modality],
+def _from_kind(kind: ModelKind, settings: Spec, offered: Mapping[str, object]) -> nn.Module:
+    build = cast("Callable[..., nn.Module]", load(kind.build))
+    if kind.takes_modalities:
+        return build(settings, **{"modalities": (), **offered})
+    return build(settings, **{key: offered[key] for key in ("input_shape", "num_classes")})
+
+
+def _from_outside(
+    name: str, args: Mapping[str, object], offered: Mapping[str, object]
 ) -> nn.Module:
-    model = call_user_function(
-        spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
-    )
+    found = find_network(name)
+    if isinstance(found, ModelKind):
+        return _from_kind(found, settings_of(name, found, args), offered)
+    model = call_user_function(name, found, args, offered)
     if not isinstance(model, nn.Module):
         raise SpecError(
-            f"model '{spec.name}' returned {type(model).__name__}; it must return an nn.Module",
-            model=spec.name,
+            f"model '{name}' returned {type(model).__name__}; it must return an nn.Module",
+            model=name,
         )
     return model

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.errors import SpecError
-from phalanx.model.draw import drawing, part_seed
+from phalanx.model.rng import drawing, part_seed
 from phalanx.spec.names import did_you_mean
 
 INPUT = "input"

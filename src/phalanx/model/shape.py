@@ -34,17 +34,6 @@ def image_shape(
     return height, width, channels
 
 
-def num_bins(input_shape: tuple[int, ...]) -> int:
-    """The length of a spectrum, or a SpecError if the data has none."""
-    if len(input_shape) != 1:
-        raise SpecError(
-            f"model 'redshift' reads spectra of shape (bins,), but the data has samples of shape "
-            f"{input_shape}; choose another model, or data such as 'redshift'",
-            model="redshift",
-        )
-    return input_shape[0]
-
-
 def flatten_rows(inputs: Tensor) -> Tensor:
     """One row per sample, pixels in the order height, width, channel.
 

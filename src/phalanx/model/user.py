@@ -1,4 +1,4 @@
-"""A network that the user wrote: `package.module:function`, found, called and checked.
+"""Find and call a network of another package: `package.module:function` or a `ModelKind`.
 
 Everything that can go wrong in the user's text becomes a SpecError of one sentence; the original
 exception stays attached as its cause. No framework is imported here: what the function must return
@@ -10,60 +10,73 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from pydantic_core import PydanticCustomError
+
 from phalanx.errors import SpecError
-from phalanx.spec.modality import Modality
-from phalanx.spec.model import UserModelSpec
+from phalanx.spec.base import Spec
+from phalanx.spec.model import MODELS, ModelKind
 from phalanx.spec.names import did_you_mean
+from phalanx.spec.registry import IMPORT_PATH, current_directory_importable, read_args
+
+
+def find_network(name: str) -> Callable[..., object] | ModelKind:
+    """Import what a job's model name leads to, if it is not built in.
+
+    Raises:
+        SpecError: One sentence that says what is not there and what is.
+    """
+    if not IMPORT_PATH.match(name):
+        return MODELS.find(name)
+    with current_directory_importable():
+        return _find_function(name)
+
+
+def settings_of(name: str, kind: ModelKind, args: Mapping[str, object]) -> Spec:
+    """Validate the arguments of a network that is described by a kind.
+
+    Raises:
+        SpecError: One sentence that names the argument.
+    """
+    if kind.settings is None:
+        raise SpecError(f"model '{name}' is a ModelKind without settings", model=name)
+    try:
+        return read_args(kind.settings, args, section="model")
+    except PydanticCustomError as error:
+        raise SpecError(str(error), model=name) from None
 
 
 def call_user_function(
-    spec: UserModelSpec,
-    *,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    modalities: Sequence[Modality] = (),
+    name: str,
+    function: Callable[..., object],
+    args: Mapping[str, object],
+    offered: Mapping[str, object],
 ) -> object:
     """Call the user's function and return what it built.
 
-    The current directory is importable during the call. `input_shape`, `num_classes` and
-    `modalities` are passed if the function takes them and the spec's own arguments do not set them.
+    The current directory is importable during the call.
+
+    Args:
+        name: What the job file calls it.
+        function: As `find_network` returned it.
+        args: From the job file.
+        offered: Passed too, if the function takes it and `args` does not set it.
     """
-    with _current_directory_importable():
-        function = _find_function(spec.name)
-        offered: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
-        if modalities:
-            offered["modalities"] = tuple(modalities)
-        arguments = _arguments(spec, function, offered)
+    with current_directory_importable():
+        arguments = _arguments(name, function, args, offered)
         try:
             return function(**arguments)
         except Exception as error:  # user code may raise anything; the cause stays attached
             raise SpecError(
-                f"model '{spec.name}' raised {type(error).__name__}: {error}", model=spec.name
+                f"model '{name}' raised {type(error).__name__}: {error}", model=name
             ) from error
 
 
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    directory = str(Path.cwd())
-    if directory in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.insert(0, directory)
-    try:
-        yield
-    finally:
-        # The user's module may have changed sys.path itself, so the entry is looked for.
-        if directory in sys.path:
-            sys.path.remove(directory)
-
-
-def _find_function(name: str) -> Callable[..., object]:
+def _find_function(name: str) -> Callable[..., object] | ModelKind:
     module_name, _, function_name = name.partition(":")
     module = _import(module_name, model=name)
     function = getattr(module, function_name, None)
@@ -74,6 +87,8 @@ def _find_function(name: str) -> Callable[..., object]:
             f"{_nearest(function_name, known)}",
             model=name,
         )
+    if isinstance(function, ModelKind):
+        return function
     if not callable(function):
         raise SpecError(
             f"model '{name}': '{function_name}' is {type(function).__name__}, not a function",
@@ -122,26 +137,29 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _arguments(
-    spec: UserModelSpec, function: Callable[..., object], offered: dict[str, object]
+    name: str,
+    function: Callable[..., object],
+    args: Mapping[str, object],
+    offered: Mapping[str, object],
 ) -> dict[str, object]:
     try:
         signature = inspect.signature(function)
     except ValueError:
         # Some classes written in C have no signature to read; they get the spec's arguments alone.
-        return dict(spec.args)
+        return dict(args)
     takes_any = any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
     )
     arguments = {
         key: value for key, value in offered.items() if takes_any or key in signature.parameters
     }
-    arguments.update(spec.args)
+    arguments.update(args)
     try:
         signature.bind(**arguments)
     except TypeError as error:
         raise SpecError(
-            f"model '{spec.name}': {error}; it takes {signature}, and 'args' gives "
-            f"{sorted(spec.args) or 'nothing'}",
-            model=spec.name,
+            f"model '{name}': {error}; it takes {signature}, and 'args' gives "
+            f"{sorted(args) or 'nothing'}",
+            model=name,
         ) from error
     return arguments

@@ -41,7 +41,6 @@ from phalanx.protocol.shards import plan_shards
 from phalanx.records.rundir import list_runs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
-from phalanx.spec.optimize import AdadeltaSpec, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 
 # The newest runs that are read: enough to be sure, few enough to be quick.
@@ -183,7 +182,7 @@ def _by_setting(
 
 
 def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
-    num_parameters, moments = runs[0].num_parameters, num_moments(runs[0].job.optimizer)
+    num_parameters, moments = runs[0].num_parameters, len(runs[0].job.optimizer.slots)
     model = ModelFacts(num_parameters=num_parameters, num_moments=moments)
     held = (3 + moments) * model.size_bytes
     peaks = [(batch, peak - held) for run in runs for batch, peak in run.peak_bytes]
@@ -195,16 +194,6 @@ def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
         return msgspec.structs.replace(model, process_bytes=max(values))
     fixed, slope = line(sizes, values, [1.0] * len(sizes))
     return msgspec.structs.replace(model, process_bytes=int(fixed), sample_bytes=int(slope))
-
-
-def num_moments(optimizer: OptimizerSpec) -> int:
-    """Numbers that an optimiser keeps for each parameter."""
-    if isinstance(optimizer, SgdSpec):
-        return 1 if optimizer.momentum > 0 else 0
-    if optimizer.name == "adagrad":
-        return 1
-    assert isinstance(optimizer, AdadeltaSpec) or optimizer.name.startswith("adam")
-    return 2
 
 
 def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.plan.calibrate import Calibration, num_moments
+from phalanx.plan.calibrate import Calibration
 from phalanx.plan.facts import ClusterModel, JobFacts, ModelFacts, NetworkFacts
 from phalanx.plan.machines import (
     Reference,
@@ -118,7 +118,7 @@ def pool_cluster(
 
 
 def _model(job: JobSpec, calibration: Calibration) -> ModelFacts:
-    return msgspec.structs.replace(calibration.model, num_moments=num_moments(job.optimizer))
+    return msgspec.structs.replace(calibration.model, num_moments=len(job.optimizer.slots))
 
 
 def _runs(calibration: Calibration) -> str:

@@ -27,7 +27,7 @@ class WorkerShare(msgspec.Struct, kw_only=True):
 
 
 class Distribution(msgspec.Struct, kw_only=True):
-    """The whole deal."""
+    """The whole partition."""
 
     scheme: str
     settings: dict[str, object]
@@ -35,7 +35,7 @@ class Distribution(msgspec.Struct, kw_only=True):
     data: str
     fingerprint: str
     num_samples: int
-    """Distinct samples that were dealt."""
+    """Distinct samples that were divided."""
     num_steps: int
     """Steps of an epoch."""
     samples_per_epoch: int

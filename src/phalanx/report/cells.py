@@ -23,10 +23,10 @@ from phalanx.report.format import count_noun
 _NOT_SETTINGS = ("name", "seed")
 _TASK_KEYS = (
     *("model.", "loss.", "data.name", "data.limit", "data.validation"),
-    *("data.spectra", "data.scenes"),
+    "data.args.",
 )
 # Which of a network's inputs it reads is what a study of sensors compares.
-_METHOD_KEYS = ("model.modalities",)
+_METHOD_KEYS = ("model.args.modalities",)
 _BATCH_KEYS = ("batch.",)
 
 Settings = dict[str, object]

@@ -67,6 +67,22 @@ QUALITY = {
     )
 }
 """Of the test part, by the data's own field."""
+
+
+def metrics_of(cells: Sequence[Cell]) -> dict[str, Measure]:
+    """The metrics of the test part beyond accuracy that any of these runs has, by key."""
+    taken = {
+        key
+        for cell in cells
+        for run in cell.finished
+        if run.summary is not None
+        for key in run.summary.test_metrics
+    }
+    known = {key: measure for key, measure in QUALITY.items() if key in taken}
+    others = sorted(taken - QUALITY.keys() - {"accuracy"})
+    return known | {key: Measure(key, key, digits=4) for key in others}
+
+
 _ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "train_loss")
 
 
@@ -80,7 +96,7 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "received_bytes":
         received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
         return float(sum(received)) if received else None
-    if key in QUALITY:
+    if key in QUALITY or key in summary.test_metrics:
         return summary.test_metrics.get(key)
     value = getattr(summary, key, None)
     if isinstance(value, bool) or not isinstance(value, int | float):

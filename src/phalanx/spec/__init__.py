@@ -19,11 +19,9 @@ from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec, Si
 from phalanx.spec.model import (
     CnnSpec,
     DensenetSpec,
-    LandCoverSpec,
     MlpSpec,
     MnistCnnSpec,
     ModelSpec,
-    RedshiftSpec,
     ResnetSpec,
     UserModelSpec,
 )
@@ -65,7 +63,6 @@ __all__ = [
     "EarlyStopSpec",
     "InjectSpec",
     "JobSpec",
-    "LandCoverSpec",
     "LocalSgdSpec",
     "LossSpec",
     "MilestonesSpec",
@@ -76,7 +73,6 @@ __all__ = [
     "OuterStepSpec",
     "ParameterServerSpec",
     "PhaseSpec",
-    "RedshiftSpec",
     "ResnetSpec",
     "ScheduleSpec",
     "SgdSpec",

@@ -1,4 +1,4 @@
-"""Whose engine runs a job, and what that engine can express; a job is checked against it.
+"""List the backends that can run a job, and check a job against what its backend can express.
 
 A setting that a backend cannot express is refused in one sentence, so that a comparison between
 backends never differs in more than the backend. Called by the job's own validator; imports no
@@ -7,25 +7,66 @@ framework.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from phalanx.spec.base import fault
-from phalanx.spec.tensorflow_backend import check_tensorflow
+from pydantic import AfterValidator
+
+from phalanx.spec.base import Words, fault
+from phalanx.spec.registry import Registry, load
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
 
-Backend = Literal["native", "tensorflow", "ddp"]
 
-MODULES: dict[Backend, str] = {
-    "native": "phalanx.worker",
-    "tensorflow": "phalanx.peer",
-    "ddp": "phalanx.peer",
-}
-"""What a launcher starts as `python -m`, by backend."""
+@dataclass(frozen=True)
+class BackendKind:
+    """Describe an engine that can run jobs.
 
-FORKABLE: frozenset[Backend] = frozenset({"native", "ddp"})
-"""Whose framework starts no thread while it is imported; TensorFlow does."""
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    check: str
+    """Takes the job; refuses by `phalanx.spec.base.fault` what the engine cannot express."""
+    role: str
+    """Takes the process's station and does its part of the run, in every process of a job."""
+    module: str = "phalanx.peer"
+    """What a launcher starts as `python -m`."""
+    can_fork: bool = False
+    """Whether its framework starts no thread while it is imported; TensorFlow does."""
+
+
+BACKENDS: Registry[BackendKind] = Registry(
+    "backend",
+    BackendKind,
+    group="phalanx.backends",
+    built_in={
+        "native": BackendKind(
+            "native",
+            check="phalanx.spec.backend:check_native",
+            role="phalanx.worker.roles:run_role",
+            module="phalanx.worker",
+            can_fork=True,
+        ),
+        "tensorflow": BackendKind(
+            "tensorflow",
+            check="phalanx.spec.tensorflow_backend:check_tensorflow",
+            role="phalanx.peer.tensorflow.roles:run_tensorflow_role",
+        ),
+        "ddp": BackendKind(
+            "ddp",
+            check="phalanx.spec.backend:check_ddp",
+            role="phalanx.peer.ddp.roles:run_ddp_role",
+            can_fork=True,
+        ),
+    },
+)
+Backend = (
+    Literal["native", "tensorflow", "ddp"]
+    | Annotated[str, AfterValidator(BACKENDS.checked_name), Words("package.module:name")]
+)
 
 
 def check_backend(job: JobSpec) -> None:
@@ -34,11 +75,13 @@ def check_backend(job: JobSpec) -> None:
     Raises:
         PydanticCustomError: A sentence with the place, seen from the job.
     """
-    if job.backend == "ddp":
-        _check_ddp(job)
-    elif job.backend == "tensorflow":
-        check_tensorflow(job)
-    elif job.strategy.in_process:
+    check = cast("Callable[[JobSpec], None]", load(BACKENDS.required(job.backend).check))
+    check(job)
+
+
+def check_native(job: JobSpec) -> None:
+    """Refuse the strategies that only TensorFlow has."""
+    if job.strategy.in_process:
         raise fault(
             f"strategy '{job.strategy.name}' is TensorFlow's own",
             "; set 'backend: tensorflow', or a strategy such as allreduce",
@@ -46,7 +89,15 @@ def check_backend(job: JobSpec) -> None:
         )
 
 
-def _check_ddp(job: JobSpec) -> None:
+def check_ddp(job: JobSpec) -> None:
+    """Refuse what torch's DistributedDataParallel cannot express."""
+    if job.optimizer.kind.torch is None:
+        raise fault(
+            f"optimizer '{job.optimizer.name}' has no form for torch.optim, which backend ddp "
+            "needs",
+            "; set 'backend: native'",
+            at=("optimizer",),
+        )
     if job.strategy.name not in ("single", "allreduce"):
         raise fault(
             f"backend ddp has no strategy '{job.strategy.name}'",

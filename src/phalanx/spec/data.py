@@ -1,37 +1,130 @@
-"""Which data, how it is split, shared out over workers, augmented and fed; and the batch."""
+"""Describe the data, how it is split, shared out over workers, augmented and fed; and the batch.
+
+`SOURCES`, `AUGMENTATIONS` and `METRICS` are open tables: a kind says where its implementation is.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
 from phalanx.spec.distribution import DistributionField
-from phalanx.spec.generate import ScenesSpec, SpectraSpec
 from phalanx.spec.names import did_you_mean
+from phalanx.spec.registry import Registry, read_args
 
-Augmentation = Literal["flip", "pad-crop"]
 ShardPolicy = Literal["auto", "sample", "file", "off"]
-MetricName = Literal[
-    "accuracy",
-    "mean_class_accuracy",
-    "kappa",
-    "within_one",
-    "nmad",
-    "outliers",
-    "catastrophic",
-]
-BUILT_IN_DATA = (
-    "digits",
-    "mnist",
-    "fashion-mnist",
-    "kmnist",
-    "cifar10",
-    "redshift",
-    "land-cover",
-)
 DATA_SUFFIXES = (".npz", ".parquet")
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """Describe a data set that has a name.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    open: str
+    """Takes the `DataSpec`, and `root` (the folder of data files) by name; returns a
+    `phalanx.data.base.Source`."""
+    settings: type[Spec] | None = None
+    """What `data.args` may hold; None: anything."""
+
+
+def _as_source(path: str, found: object) -> SourceKind | None:
+    # A class or function that takes the arguments themselves.
+    return SourceKind(path, open="phalanx.data.sources:open_callable") if callable(found) else None
+
+
+SOURCES: Registry[SourceKind] = Registry(
+    "data",
+    SourceKind,
+    group="phalanx.sources",
+    built_in={
+        name: SourceKind(name, open="phalanx.data.sources:open_built_in")
+        for name in ("digits", "mnist", "fashion-mnist", "kmnist", "cifar10")
+    },
+    adapt=_as_source,
+)
+
+
+@dataclass(frozen=True)
+class AugmentationKind:
+    """Describe a random change to training samples."""
+
+    name: str
+    function: str | None
+    """Import path of a function of a batch of raw samples (which it may change) and a generator of
+    NumPy; returns the changed batch in the same shape and type. None: built into the pipeline."""
+
+
+def _as_augmentation(path: str, found: object) -> AugmentationKind | None:
+    return AugmentationKind(path, function=path) if callable(found) else None
+
+
+AUGMENTATIONS: Registry[AugmentationKind] = Registry(
+    "augmentation",
+    AugmentationKind,
+    group="phalanx.augmentations",
+    built_in={name: AugmentationKind(name, function=None) for name in ("flip", "pad-crop")},
+    adapt=_as_augmentation,
+)
+Augmentation = (
+    Literal["flip", "pad-crop"]
+    | Annotated[str, AfterValidator(AUGMENTATIONS.checked_name), Words("package.module:function")]
+)
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """Describe a measure of predicted classes."""
+
+    name: str
+    """What records and reports call it."""
+    function: str
+    """Import path of a function of `phalanx.data.metrics.Predictions` that returns a number."""
+    needs_scale: bool = False
+    """Whether the classes must be ranges of a number."""
+
+
+def _as_metric(path: str, found: object) -> MetricKind | None:
+    return MetricKind(path.partition(":")[2], function=path) if callable(found) else None
+
+
+def _metric(name: str, *, needs_scale: bool = False) -> MetricKind:
+    return MetricKind(name, function=f"phalanx.data.metrics:{name}", needs_scale=needs_scale)
+
+
+METRICS: Registry[MetricKind] = Registry(
+    "metric",
+    MetricKind,
+    group="phalanx.metrics",
+    built_in={
+        "accuracy": _metric("accuracy"),
+        "mean_class_accuracy": _metric("mean_class_accuracy"),
+        "kappa": _metric("kappa"),
+        "within_one": _metric("within_one"),
+        "nmad": _metric("nmad", needs_scale=True),
+        "outliers": _metric("outliers", needs_scale=True),
+        "catastrophic": _metric("catastrophic", needs_scale=True),
+    },
+    adapt=_as_metric,
+)
+MetricName = (
+    Literal[
+        "accuracy",
+        "mean_class_accuracy",
+        "kappa",
+        "within_one",
+        "nmad",
+        "outliers",
+        "catastrophic",
+    ]
+    | Annotated[str, AfterValidator(METRICS.checked_name), Words("package.module:function")]
+)
 
 
 def is_path(name: str) -> bool:
@@ -39,18 +132,20 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(DATA_SUFFIXES)
 
 
-def _built_in_or_path(name: str) -> str:
-    if name in BUILT_IN_DATA or is_path(name):
+def _known_source_or_path(name: str) -> str:
+    if is_path(name) or name in SOURCES:
         return name
     raise fault(
         f"unknown data {name!r}",
-        f"{did_you_mean(name, BUILT_IN_DATA)} (built in: {', '.join(BUILT_IN_DATA)}; "
-        "or a path that contains '/' or ends in .npz or .parquet)",
+        f"{did_you_mean(name, SOURCES.names())} (built in: {', '.join(SOURCES.built_in)}; "
+        "or a path that contains '/' or ends in .npz or .parquet, or package.module:name)",
     )
 
 
 DataName = Annotated[
-    str, AfterValidator(_built_in_or_path), Words("a built-in data set or a path, as text")
+    str,
+    AfterValidator(_known_source_or_path),
+    Words("a built-in data set, a path or package.module:name"),
 ]
 
 
@@ -58,15 +153,14 @@ class DataSpec(Spec):
     """A data set and the road from it to batches."""
 
     name: DataName
-    """digits, mnist, fashion-mnist, kmnist, cifar10; redshift and land-cover, which are made on the
-    spot; or the path of a .npz or .parquet file or folder; a path contains `/` or ends in .npz or
-    .parquet, seen from where `phalanx` is called."""
-    spectra: SpectraSpec | None = None
-    """What `redshift` consists of; null: all defaults."""
-    scenes: ScenesSpec | None = None
-    """What `land-cover` consists of; null: all defaults."""
+    """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz or .parquet file or folder,
+    which contains `/` or ends in .npz or .parquet, seen from where `phalanx` is called; or
+    `package.module:name` of a `SourceKind`, or of a class or function that returns a `Source`."""
+    args: dict[str, JsonValue] = {}
+    """Settings of a source of another package."""
     augment: ListOf[Augmentation] = ()
-    """Random changes to training images: flip (left-right), pad-crop (pad by 4, crop back)."""
+    """Random changes to training samples: flip (left-right), pad-crop (pad by 4, crop back), or a
+    function of a batch and a NumPy generator."""
     shard: ShardPolicy = "auto"
     """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole
     files), off (each worker sees everything), auto (file if the source has at least as many files
@@ -100,14 +194,15 @@ class DataSpec(Spec):
     catastrophic; auto: what is usual for the data."""
 
     @model_validator(mode="after")
-    def _made_by_its_own_generator(self) -> DataSpec:
-        for section, home in (("spectra", "redshift"), ("scenes", "land-cover")):
-            if getattr(self, section) is not None and self.name != home:
-                raise fault(
-                    f"data.{section} has no effect on {self.name!r}",
-                    f"; it belongs to the data '{home}'",
-                    at=(section,),
-                )
+    def _fits_together(self) -> DataSpec:
+        if self.is_outside:
+            self._check_args()
+        elif self.args:
+            raise fault(
+                f"data.args has no effect on {self.name!r}",
+                "; it belongs to sources of other packages",
+                at=("args",),
+            )
         if self.modalities is not None and not self.name.endswith(".npz"):
             raise fault(
                 f"data.modalities names arrays of a .npz file, and {self.name!r} is none",
@@ -122,19 +217,26 @@ class DataSpec(Spec):
         return self
 
     @property
+    def is_outside(self) -> bool:
+        """Whether another package brings the source."""
+        return not is_path(self.name) and self.name not in SOURCES.built_in
+
+    def _check_args(self) -> None:
+        kind = SOURCES.required(self.name)
+        if kind.settings is not None:
+            read_args(kind.settings, self.args, section="data")
+
+    @property
+    def settings(self) -> Spec:
+        """The source's own settings, validated, with defaults filled in."""
+        kind = SOURCES.find(self.name)
+        assert kind.settings is not None, f"{self.name} has no settings"
+        return read_args(kind.settings, self.args, section="data")
+
+    @property
     def owns_samples(self) -> bool:
         """Whether each worker has samples of its own."""
         return self.distribution is not None and self.distribution.name != "stream"
-
-    @property
-    def resolved_spectra(self) -> SpectraSpec:
-        """What `redshift` consists of."""
-        return self.spectra or SpectraSpec()
-
-    @property
-    def resolved_scenes(self) -> ScenesSpec:
-        """What `land-cover` consists of."""
-        return self.scenes or ScenesSpec()
 
 
 DataField = Annotated[DataSpec, BeforeValidator(name_only)]

@@ -29,12 +29,12 @@ class DistributionSpec(Spec):
     """Which worker owns which training samples, from the first epoch to the last."""
 
     name: Scheme
-    """iid (dealt at random, equally), stratified (at random, the same mix of classes for all),
+    """iid (divided at random, equally), stratified (at random, the same mix of classes for all),
     by_class (whole classes), by_range (sorted by target, ranges), by_feature (sorted by a fact
     about the sample, ranges), dirichlet (shares of each class drawn at random), quantity (at
     random, unequal sizes), by_capacity (at random, sizes as declared), replicated (everything to
     everyone), by_modality (one sensor's values to each), stream (nothing is owned: every batch is
-    cut over the workers, or handed to whoever is free)."""
+    cut over the workers, or handed to workers that are free)."""
     at_end: Literal["join", "drop", "wrap"] = "join"
     """When some workers have no samples left and others do: join (they take part without), drop
     (the epoch ends for all with the first that is done), wrap (they begin again)."""
@@ -49,7 +49,7 @@ class DistributionSpec(Spec):
     """Of by_class: classes per worker, shared where several have the same; null: each class is
     with one worker."""
     ranges: Annotated[int, Field(gt=0)] = 1
-    """Of by_range: separate ranges per worker, dealt round robin."""
+    """Of by_range: separate ranges per worker, assigned in turn."""
     feature: str | None = None
     """Of by_feature: a fact that the data keeps about each sample, such as flux, parent, scene or
     region, or `mean` (of the inputs); samples with the same value stay together."""

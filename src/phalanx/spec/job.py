@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
@@ -20,10 +21,11 @@ from phalanx.spec.optimize import (
     EarlyStopSpec,
     LossField,
     LossSpec,
-    OptimizerSpec,
+    OptimizerField,
     ScheduleSpec,
     SgdSpec,
 )
+from phalanx.spec.registry import add_import_path
 from phalanx.spec.strategy import ProcessCounts
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -71,7 +73,7 @@ class JobSpec(Spec):
     """What to learn from."""
     batch: BatchSpec = BatchSpec.model_validate({"global": 128})
     """Samples per step, over all workers or on each."""
-    optimizer: OptimizerSpec = SgdSpec()
+    optimizer: OptimizerField = SgdSpec()
     """The update rule."""
     schedule: ScheduleSpec = ConstantSpec()
     """The learning rate over the run, indexed by samples seen."""
@@ -110,6 +112,17 @@ class JobSpec(Spec):
     """How long anything may take."""
     inject: ListOf[InjectSpec] = ()
     """Workers that are slowed down on purpose, for studies and tests."""
+    python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
+    """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
+    called; seen from the job file. Their code is sent to other machines."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _make_importable(cls, data: object) -> object:
+        # Before any part is validated: its kind may have to be imported for that.
+        if isinstance(data, dict):
+            add_import_path(data.get("python_path"))
+        return data
 
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:

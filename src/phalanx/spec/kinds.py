@@ -135,6 +135,13 @@ def kind_of(spec: StrategySpec) -> StrategyKind:
     return STRATEGIES.find(spec.name)
 
 
+def built_in_modules() -> tuple[str, ...]:
+    """Name the modules that processes of built-in strategies import, for a fork server."""
+    kinds = [STRATEGIES.find(name) for name in STRATEGIES.built_in]
+    paths = {path for one in kinds for path in (one.step, one.worker, one.server, one.evaluator)}
+    return tuple(sorted({path.partition(":")[0] for path in paths if path}))
+
+
 StrategyField = Annotated[
     StrategySpec,
     ByName(

@@ -52,7 +52,15 @@ def read_job(path: str | os.PathLike[str]) -> Document:
             file=str(path),
             line=document.mark(()).line,
         )
+    locate_code(document.data, Path(path).parent)
     return document
+
+
+def locate_code(job: dict[str, object], folder: Path) -> None:
+    """See the `python_path` of a job from the folder of its file; changes `job` in place."""
+    folders = job.get("python_path")
+    if isinstance(folders, list) and all(isinstance(one, str) for one in folders):
+        job["python_path"] = [str(folder / one) for one in folders]
 
 
 def job_from_mapping(mapping: Mapping[str, object], overrides: Sequence[str] = ()) -> JobSpec:

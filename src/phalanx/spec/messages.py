@@ -123,11 +123,13 @@ def _locate(loc: tuple[int | str, ...], root: type[Spec]) -> _Place:
     """Follow pydantic's path through the models and leave out the names of union members."""
     place = _Place((), root, root)
     siblings: Sequence[type[Spec]] = ()
-    for part in loc:
+    for number, part in enumerate(loc, start=1):
         specs = shape.spec_classes(place.annotation)
         if len(specs) > 1:
             siblings = specs
-            place = _Place(place.path, shape.kind(place.annotation, part), place.owner)
+            # A value that is no mapping at all is none of the kinds, not just not this one.
+            if number < len(loc):
+                place = _Place(place.path, shape.kind(place.annotation, part), place.owner)
         elif specs:
             field = shape.keys(specs[0]).get(str(part))
             annotation = None if field is None else shape.annotation_of(field)
@@ -195,11 +197,10 @@ def _no_name(path: Path, specs: Sequence[type[Spec]]) -> Problem:
 
 def _kinds(specs: Sequence[type[Spec]]) -> tuple[list[str], str]:
     names = [name for spec in specs for name in shape.names_of(spec)]
-    free = [shape.keys(spec)["name"] for spec in specs if not shape.names_of(spec)]
+    free = [words for words in map(shape.free_name, specs) if words is not None]
     if not free:
         return names, f" (valid: {', '.join(names)})"
-    own = shape.wording(shape.annotation_of(free[0]))
-    return names, f" (built in: {', '.join(names)}; or {own})" if names else f" ({own})"
+    return names, f" (built in: {', '.join(names)}; or {free[0]})" if names else f" ({free[0]})"
 
 
 def _wrong_value(place: _Place, value: object) -> Problem:

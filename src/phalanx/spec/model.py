@@ -1,10 +1,16 @@
-"""Which network: one of the built-in ones with its settings, or a function of the user's own."""
+"""Describe the network: a built-in one with its settings, or one of another package.
+
+`MODELS` is an open table: a kind says where the network is built for each framework.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -14,12 +20,56 @@ from pydantic import (
 )
 
 from phalanx.spec.base import ListOf, Spec, Whole, Words, fault, name_only
+from phalanx.spec.registry import Registry
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class MlpSpec(Spec):
+@dataclass(frozen=True)
+class ModelKind:
+    """Describe a network with settings that are validated.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    build: str
+    """Takes the settings, and `input_shape` and `num_classes` by name; returns an `nn.Module`."""
+    keras: str | None = None
+    """The twin: takes `seed` and `policy` (of precision) as well; returns a `keras.Model`."""
+    takes_modalities: bool = False
+    """Whether both take `modalities` too: what a packed row of several sensors consists of."""
+    settings: type[Spec] | None = None
+    """What `model.args` may hold, for networks of other packages."""
+
+
+def _built_in(name: str, build: str, keras: str) -> ModelKind:
+    return ModelKind(name, build=f"phalanx.model.{build}", keras=f"phalanx.peer.tensorflow.{keras}")
+
+
+MODELS: Registry[ModelKind] = Registry(
+    "model",
+    ModelKind,
+    group="phalanx.models",
+    built_in={
+        "mlp": _built_in("mlp", "mlp:build_mlp", "perceptron:build_mlp"),
+        "cnn": _built_in("cnn", "cnn:build_cnn", "convolutional:build_cnn"),
+        "mnist-cnn": _built_in("mnist-cnn", "cnn:build_mnist_cnn", "convolutional:build_mnist_cnn"),
+        "resnet": _built_in("resnet", "resnet:build_resnet", "residual:build_resnet"),
+        "densenet": _built_in("densenet", "densenet:build_densenet", "dense_blocks:build_densenet"),
+    },
+)
+
+
+class _Network(Spec):
+    @property
+    def user_args(self) -> Mapping[str, JsonValue] | None:
+        """Arguments for a network of another package; None: it is built in."""
+        return None
+
+
+class MlpSpec(_Network):
     """Fully connected layers with ReLU."""
 
     name: Literal["mlp"] = "mlp"
@@ -29,7 +79,7 @@ class MlpSpec(Spec):
     """Share of units dropped after each hidden layer."""
 
 
-class CnnSpec(Spec):
+class CnnSpec(_Network):
     """One convolution, max-pooling, one dense layer: 347,146 parameters on 28x28."""
 
     name: Literal["cnn"] = "cnn"
@@ -39,7 +89,7 @@ class CnnSpec(Spec):
     """Width of the dense layer."""
 
 
-class MnistCnnSpec(Spec):
+class MnistCnnSpec(_Network):
     """Two convolutions, pooling, dense 128, two dropouts: 1,199,882 parameters on 28x28."""
 
     name: Literal["mnist-cnn"] = "mnist-cnn"
@@ -47,7 +97,7 @@ class MnistCnnSpec(Spec):
     """Dropout of 0.25 after pooling and 0.5 after the dense layer, as published."""
 
 
-class ResnetSpec(Spec):
+class ResnetSpec(_Network):
     """CIFAR-style residual network: depth 6n+2 in version 1, 9n+2 with bottlenecks in version 2."""
 
     name: Literal["resnet"] = "resnet"
@@ -58,7 +108,7 @@ class ResnetSpec(Spec):
     """1: convolution, normalise, activate; 2: pre-activation bottlenecks."""
 
 
-class DensenetSpec(Spec):
+class DensenetSpec(_Network):
     """DenseNet-BC of three dense blocks: depth 40, growth 12 has 180,778 parameters on 28x28."""
 
     name: Literal["densenet"] = "densenet"
@@ -83,71 +133,25 @@ class DensenetSpec(Spec):
         return self
 
 
-class RedshiftSpec(Spec):
-    """Convolutions along a spectrum: 2,242,192 parameters on 1,780 bins with 800 classes."""
+class UserModelSpec(_Network):
+    """A network of another package: a function that returns an `nn.Module`, or a `ModelKind`."""
 
-    name: Literal["redshift"] = "redshift"
-    convolutions: Positive = 3
-    """Convolutions, each followed by a pool that halves the length."""
-    filters: Positive = 16
-    """Filters of each convolution."""
-    kernel: Positive = 8
-    """Length of each filter, in bins."""
-    batch_norm: bool = True
-    """Normalise after each pool."""
-    dense: Positive = 512
-    """Width of the dense layer."""
-    dropout: Share = 0.5
-    """Share of units dropped before and after the dense layer."""
-
-
-SensorName = Literal["hyperspectral", "lidar", "sar", "visible"]
-
-
-class LandCoverSpec(Spec):
-    """Three branches and a trunk: 10,723,028 parameters on the shapes of the data `land-cover`."""
-
-    name: Literal["land-cover"] = "land-cover"
-    modalities: ListOf[SensorName] = ("hyperspectral", "lidar", "sar", "visible")
-    """What is read; a branch without a modality is left out. lidar and sar share a branch."""
-    width: Annotated[float, Field(gt=0, le=4)] = 1.0
-    """Factor for the width of every layer but the last."""
-    dropout: Share = 0.0
-    """Share of units dropped after each dense layer but the last."""
-    outputs: Positive = 20
-    """Classes that can be told apart; the data may have fewer."""
-
-    @model_validator(mode="after")
-    def _some_modality(self) -> LandCoverSpec:
-        if not self.modalities or len(set(self.modalities)) < len(self.modalities):
-            raise fault(
-                "model.modalities takes at least one name, each once",
-                ", such as [hyperspectral, lidar]",
-                at=("modalities",),
-            )
-        return self
-
-
-class UserModelSpec(Spec):
-    """A function of the user's that returns an `nn.Module`."""
-
-    name: Annotated[
-        str,
-        Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"),
-        Words("package.module:function"),
-    ]
-    """`package.module:function`, importable from the directory where `phalanx` is called."""
+    name: Annotated[str, AfterValidator(MODELS.checked_name), Words("package.module:function")]
+    """`package.module:function`, importable from the directory where `phalanx` is called or from
+    `python_path`."""
     args: dict[str, JsonValue] = {}
     """Keyword arguments for the function; `input_shape`, `num_classes` and `modalities` are added
-    if it takes them."""
+    if it takes them. Settings of a `ModelKind`."""
 
-
-BUILT_IN_MODELS = ("mlp", "cnn", "mnist-cnn", "resnet", "densenet", "redshift", "land-cover")
+    @property
+    def user_args(self) -> Mapping[str, JsonValue] | None:
+        """Arguments for a network of another package."""
+        return self.args
 
 
 def _model_tag(value: object) -> str:
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
-    return name if name in BUILT_IN_MODELS else "user"
+    return name if name in MODELS.built_in else "user"
 
 
 ModelSpec = Annotated[
@@ -156,8 +160,6 @@ ModelSpec = Annotated[
     | Annotated[MnistCnnSpec, Tag("mnist-cnn")]
     | Annotated[ResnetSpec, Tag("resnet")]
     | Annotated[DensenetSpec, Tag("densenet")]
-    | Annotated[RedshiftSpec, Tag("redshift")]
-    | Annotated[LandCoverSpec, Tag("land-cover")]
     | Annotated[UserModelSpec, Tag("user")],
     Discriminator(_model_tag),
     BeforeValidator(name_only),

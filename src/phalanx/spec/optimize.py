@@ -1,12 +1,26 @@
-"""How parameters move: optimiser, learning-rate schedule, loss, early stopping."""
+"""Describe how parameters move: optimiser, learning-rate schedule, loss, early stopping.
+
+`OPTIMIZERS` and `LOSSES` are open tables: a kind says where its implementation for each backend is.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    model_validator,
+)
 
-from phalanx.spec.base import ListOf, Spec, fault, name_only
+from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.choice import ByName
+from phalanx.spec.registry import Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -14,7 +28,14 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Optimizer(Spec):
+class OptimizerSpec(Spec):
+    """Settings of an update rule. Subclass it for a new one."""
+
+    name: str
+    """Which kind: its name in the table, or `package.module:NAME`."""
+    if TYPE_CHECKING:
+        # Every rule declares its own default; here it would change the order of the settings.
+        lr: PositiveFloat
     weight_decay: NonNegative = 0.0
     """Pull towards zero in the update rule: added to the gradient; adamw decouples it."""
     l2: NonNegative = 0.0
@@ -23,8 +44,18 @@ class _Optimizer(Spec):
     clip_norm: PositiveFloat | None = None
     """Scale the whole gradient down to this norm if it is longer."""
 
+    @property
+    def kind(self) -> OptimizerKind:
+        """Its entry in the table."""
+        return OPTIMIZERS.find(self.name)
 
-class SgdSpec(_Optimizer):
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """State that is as long as the parameters, by name."""
+        return self.kind.slots
+
+
+class SgdSpec(OptimizerSpec):
     """Stochastic gradient descent."""
 
     name: Literal["sgd"] = "sgd"
@@ -43,8 +74,13 @@ class SgdSpec(_Optimizer):
             )
         return self
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """State that is as long as the parameters, by name."""
+        return self.kind.slots if self.momentum > 0 else ()
 
-class AdagradSpec(_Optimizer):
+
+class AdagradSpec(OptimizerSpec):
     """Per-parameter rates from the sum of squared gradients."""
 
     name: Literal["adagrad"] = "adagrad"
@@ -54,7 +90,7 @@ class AdagradSpec(_Optimizer):
     """Keeps the division finite."""
 
 
-class AdadeltaSpec(_Optimizer):
+class AdadeltaSpec(OptimizerSpec):
     """Per-parameter rates from running averages."""
 
     name: Literal["adadelta"] = "adadelta"
@@ -66,7 +102,7 @@ class AdadeltaSpec(_Optimizer):
     """Keeps the division finite."""
 
 
-class _AdamFamily(_Optimizer):
+class _AdamFamily(OptimizerSpec):
     lr: PositiveFloat = 0.001
     """Peak learning rate."""
     betas: ListOf[Decay] = (0.9, 0.999)
@@ -99,12 +135,71 @@ class AdamwSpec(_AdamFamily):
     """Decoupled weight decay."""
 
 
-OptimizerSpec = Annotated[
-    Annotated[
-        SgdSpec | AdagradSpec | AdadeltaSpec | AdamSpec | AdamwSpec, Field(discriminator="name")
-    ],
+@dataclass(frozen=True, kw_only=True)
+class OptimizerKind:
+    """Describe an update rule that works entry by entry.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    spec: type[OptimizerSpec]
+    update: str
+    """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
+    moves them once and its state: slots as long as the parameters, and counters without axes. The
+    state exists before the first step."""
+    slots: tuple[str, ...] = ()
+    """State that is as long as the parameters, by name."""
+    momentum: str | None = None
+    """The slot that remembers the direction of movement; a change of strategy may scale it."""
+    torch: str | None = None
+    """Takes the spec and an iterable of parameters; returns a `torch.optim.Optimizer`."""
+    tensorflow: str | None = None
+    """Takes the spec; returns (variable, gradient, lr, number, *slots), which moves a variable."""
+
+
+def _built_in(
+    name: str, spec: type[OptimizerSpec], slots: tuple[str, ...], momentum: str | None = None
+) -> OptimizerKind:
+    return OptimizerKind(
+        name=name,
+        spec=spec,
+        update=f"phalanx.engine.update:{name}_update",
+        slots=slots,
+        momentum=momentum,
+        torch=f"phalanx.peer.ddp.optimizer:make_{name}",
+        tensorflow=f"phalanx.peer.tensorflow.rules:{name}_rule",
+    )
+
+
+OPTIMIZERS = Registry(
+    "optimizer",
+    OptimizerKind,
+    group="phalanx.optimizers",
+    built_in={
+        kind.name: kind
+        for kind in (
+            _built_in("sgd", SgdSpec, ("momentum_buffer",), "momentum_buffer"),
+            _built_in("adagrad", AdagradSpec, ("sum",)),
+            _built_in("adadelta", AdadeltaSpec, ("square_avg", "acc_delta")),
+            _built_in("adam", AdamSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
+            _built_in("adamw", AdamwSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
+        )
+    },
+)
+
+OptimizerField = Annotated[
+    OptimizerSpec,
+    ByName(
+        tuple(OPTIMIZERS.find(name).spec for name in OPTIMIZERS.built_in), table=lambda: OPTIMIZERS
+    ),
     BeforeValidator(name_only),
 ]
+"""The type of a job's `optimizer`."""
+
+
+# Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
+_ROUNDING = 1e-6
 
 
 class _Schedule(Spec):
@@ -113,6 +208,18 @@ class _Schedule(Spec):
     peak."""
     warmup_from: Share = 0.1
     """Where the climb starts, as a share of the peak rate."""
+
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return the factor on the rate after so many samples, without the climb of the warm-up."""
+        return 1.0
+
+    def drops(self, epochs: int) -> tuple[float, ...]:
+        """Return the shares of a job at which the rate drops at once; none for smooth curves."""
+        return ()
+
+    def share_at_factor(self, factor: float) -> float | None:
+        """Return the share of a job after which the rate is at most so low; None: never known."""
+        return None
 
 
 class ConstantSpec(_Schedule):
@@ -144,6 +251,16 @@ class MilestonesSpec(_Schedule):
             raise fault(f"schedule.{key} must rise, not {list(moments)}", at=(key,))
         return self
 
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return `factor` to the power of the moments passed."""
+        moments = [share * total_samples for share in self.at]
+        moments += [epoch * samples_per_epoch for epoch in self.at_epochs]
+        return self.factor ** sum(samples_seen >= moment - _ROUNDING for moment in moments)
+
+    def drops(self, epochs: int) -> tuple[float, ...]:
+        """Return the moments as shares of a job of so many epochs."""
+        return self.at or tuple(epoch / epochs for epoch in self.at_epochs)
+
 
 class CosineSpec(_Schedule):
     """Half a cosine from the peak to `floor` times the peak."""
@@ -152,6 +269,22 @@ class CosineSpec(_Schedule):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Where the curve ends, as a share of the peak rate."""
 
+    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
+        """Return the height of the wave, which begins after the warm-up."""
+        warmup = self.warmup * total_samples
+        span = max(total_samples - warmup, 1)
+        progress = min(max((samples_seen - warmup) / span, 0.0), 1.0)
+        wave = (1 + math.cos(math.pi * progress)) / 2
+        return self.floor + (1 - self.floor) * wave
+
+    def share_at_factor(self, factor: float) -> float | None:
+        """Return where the wave has come down to `factor`."""
+        if self.floor >= factor:
+            return None
+        wave = (factor - self.floor) / (1 - self.floor)
+        progress = math.acos(2 * wave - 1) / math.pi
+        return self.warmup + (1 - self.warmup) * progress
+
 
 ScheduleSpec = Annotated[
     Annotated[ConstantSpec | MilestonesSpec | CosineSpec, Field(discriminator="name")],
@@ -159,13 +292,68 @@ ScheduleSpec = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class LossKind:
+    """Describe what can be minimised.
+
+    Import paths are `package.module:function`, loaded where they are used.
+    """
+
+    name: str
+    function: str
+    """Takes outputs and targets, and `loss.args` by name; returns one loss per sample. The built-in
+    ones take the spec instead of the arguments."""
+    tensorflow: str | None = None
+    """The same on TensorFlow's tensors."""
+
+
+def _as_loss(path: str, found: object) -> LossKind | None:
+    return LossKind(path, function=path) if callable(found) else None
+
+
+LOSSES: Registry[LossKind] = Registry(
+    "loss",
+    LossKind,
+    group="phalanx.losses",
+    built_in={
+        "cross-entropy": LossKind(
+            "cross-entropy",
+            function="phalanx.engine.loss:cross_entropy",
+            tensorflow="phalanx.peer.tensorflow.loss:cross_entropy",
+        ),
+        "mse": LossKind(
+            "mse",
+            function="phalanx.engine.loss:squared_error",
+            tensorflow="phalanx.peer.tensorflow.loss:squared_error",
+        ),
+    },
+    adapt=_as_loss,
+)
+
+
 class LossSpec(Spec):
     """What is minimised, as a mean over samples."""
 
-    name: Literal["cross-entropy", "mse"] = "cross-entropy"
-    """cross-entropy for classes, mse (mean squared error) for numbers."""
+    name: (
+        Literal["cross-entropy", "mse"]
+        | Annotated[str, AfterValidator(LOSSES.checked_name), Words("package.module:function")]
+    ) = "cross-entropy"
+    """cross-entropy for classes, mse (mean squared error) for numbers, or a function of outputs and
+    targets that returns one loss per sample."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of probability spread evenly over all classes."""
+    """Share of probability spread evenly over all classes; cross-entropy only."""
+    args: dict[str, JsonValue] = {}
+    """Keyword arguments for a function of your own."""
+
+    @property
+    def kind(self) -> LossKind:
+        """Its entry in the table; imports a loss of another package."""
+        return LOSSES.find(self.name)
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """What the function is called with besides outputs and targets."""
+        return {"spec": self} if self.name in LOSSES.built_in else self.args
 
 
 LossField = Annotated[LossSpec, BeforeValidator(name_only)]

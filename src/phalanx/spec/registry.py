@@ -12,16 +12,21 @@ they are used, so that the control plane never imports torch.
 
 from __future__ import annotations
 
+import os.path
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
+
 from phalanx.errors import SpecError
+from phalanx.spec.base import Spec, fault
 from phalanx.spec.names import did_you_mean
 
 IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
@@ -43,7 +48,13 @@ class Registry(Generic[K]):
     """Map names to kinds of one sort; open to other packages."""
 
     def __init__(
-        self, noun: str, kind: type[K], *, group: str, built_in: Mapping[str, K | str]
+        self,
+        noun: str,
+        kind: type[K],
+        *,
+        group: str,
+        built_in: Mapping[str, K | str],
+        adapt: Callable[[str, object], K | None] | None = None,
     ) -> None:
         """Make a table.
 
@@ -52,10 +63,13 @@ class Registry(Generic[K]):
             kind: The type of the entries.
             group: Entry-point group of other packages, such as `phalanx.strategies`.
             built_in: Kinds by name; text is the import path of one, loaded on first use.
+            adapt: Makes a kind of the import path of something else, such as a plain function, and
+                of the thing itself; None: it cannot.
         """
         self.noun = noun
         self.group = group
         self._type = kind
+        self._adapt = adapt
         self._built_in = dict(built_in)
         self._outside: dict[str, K] = {}
 
@@ -69,7 +83,7 @@ class Registry(Generic[K]):
         if known is None:
             known = self._import_outside(name)
         if isinstance(known, str):
-            known = self._built_in[name] = self._checked(name, load(known))
+            known = self._built_in[name] = self._checked(known, load(known))
         return known
 
     def __contains__(self, name: object) -> bool:
@@ -80,6 +94,23 @@ class Registry(Generic[K]):
             or IMPORT_PATH.match(name) is not None
             or name in self._installed()
         )
+
+    def checked_name(self, name: str) -> str:
+        """Accept names that `find` would try; for use as a validator of a spec's field."""
+        if name not in self:
+            raise PydanticCustomError("unknown_kind", "{text}", {"text": self.unknown(name)})
+        return name
+
+    def required(self, name: str) -> K:
+        """Return a kind within a validator of the spec that names it.
+
+        Raises:
+            PydanticCustomError: It cannot be imported; blames the spec's `name`.
+        """
+        try:
+            return self.find(name)
+        except SpecError as error:
+            raise fault(str(error), at=("name",)) from error
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -98,14 +129,13 @@ class Registry(Generic[K]):
         return frozenset(point.name for point in entry_points(group=self.group))
 
     def _import_outside(self, name: str) -> K:
-        if IMPORT_PATH.match(name):
-            found = load(name)
-        else:
+        path = name
+        if not IMPORT_PATH.match(name):
             points = [p for p in entry_points(group=self.group) if p.name == name]
             if not points:
                 raise SpecError(self.unknown(name))
-            found = load(points[0].value)
-        kind = self._outside[name] = self._checked(name, found)
+            path = points[0].value
+        kind = self._outside[name] = self._checked(path, load(path))
         return kind
 
     def unknown(self, name: str) -> str:
@@ -116,12 +146,33 @@ class Registry(Generic[K]):
             f"(known: {', '.join(names)}; or package.module:name)"
         )
 
-    def _checked(self, name: str, found: object) -> K:
+    def _checked(self, path: str, found: object) -> K:
         if isinstance(found, self._type):
             return found
+        adapted = None if self._adapt is None else self._adapt(path, found)
+        if adapted is not None:
+            return adapted
         raise SpecError(
-            f"{self.noun} '{name}' is {type(found).__name__}, not {self._type.__name__}"
+            f"{self.noun} '{path}' is {type(found).__name__}, not {self._type.__name__}"
         )
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def read_args(settings: type[S], args: Mapping[str, object], *, section: str) -> S:
+    """Validate the `args` of a kind from another package by its settings class.
+
+    Raises:
+        PydanticCustomError: The first problem, as a sentence that blames the section's `args`.
+    """
+    from phalanx.spec.messages import problems  # loads the YAML reader, for messages only
+
+    try:
+        return settings.model_validate(dict(args))
+    except ValidationError as error:
+        first = problems(error, settings)[0]
+        raise fault(f"{section}.args: {first.text}", first.hint, at=("args", *first.path)) from None
 
 
 def load(path: str) -> object:
@@ -143,6 +194,22 @@ def load(path: str) -> object:
         raise SpecError(
             f"module '{module_name}' has no '{name}'{did_you_mean(name, public)}"
         ) from None
+
+
+def add_import_path(folders: object) -> None:
+    """Make modules in these folders importable in this process, after all others.
+
+    Args:
+        folders: A list of paths; anything else, and what is no folder here, is passed over.
+    """
+    if not isinstance(folders, list | tuple):
+        return
+    for folder in folders:
+        if not isinstance(folder, str) or not os.path.isdir(folder):
+            continue
+        path = os.path.abspath(folder)
+        if path not in sys.path:
+            sys.path.append(path)
 
 
 @contextmanager

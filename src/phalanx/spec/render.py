@@ -58,7 +58,7 @@ def _short_form_schema(annotation: shape.Annotation) -> dict[str, JsonValue]:
     specs = shape.spec_classes(annotation)
     names: list[JsonValue] = [name for spec in specs for name in shape.names_of(spec)]
     known: dict[str, JsonValue] = {"type": "string", "enum": names}
-    if all(shape.names_of(spec) for spec in specs):
+    if all(shape.free_name(spec) is None for spec in specs):
         return known
     return {"anyOf": [known, {"type": "string"}]} if names else {"type": "string"}
 

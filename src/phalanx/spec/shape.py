@@ -82,11 +82,24 @@ def is_mapping(annotation: Annotation) -> bool:
 
 
 def names_of(spec: type[Spec]) -> tuple[str, ...]:
-    """The names that lead to this spec; none if its name is free, as with a user's model."""
+    """The built-in names that lead to this spec; none if its name is free, as a user's model."""
     field = spec.model_fields.get("name")
-    if field is None or get_origin(field.annotation) is not Literal:
+    if field is None:
         return ()
-    return get_args(field.annotation)
+    cores = [core for core, _ in alternatives(annotation_of(field))]
+    return tuple(name for core in cores if get_origin(core) is Literal for name in get_args(core))
+
+
+def free_name(spec: type[Spec]) -> str | None:
+    """Words for the names beyond the built-in ones that lead to this spec; None: there are none."""
+    field = spec.model_fields.get("name")
+    if field is None:
+        return None
+    annotation = annotation_of(field)
+    free = [one for one in alternatives(annotation) if get_origin(one[0]) is not Literal]
+    if not free:
+        return None
+    return listed(_phrases(*free[0])) if names_of(spec) else wording(annotation)
 
 
 def kind(annotation: Annotation, name: object) -> type[Spec] | None:

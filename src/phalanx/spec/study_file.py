@@ -17,7 +17,7 @@ from phalanx.errors import SpecError
 from phalanx.spec.document import Document, Mark, from_mapping, parse, read
 from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
-from phalanx.spec.loader import read_job
+from phalanx.spec.loader import locate_code, read_job
 from phalanx.spec.messages import spec_error
 from phalanx.spec.overrides import apply_overrides
 from phalanx.spec.study import StudySpec
@@ -113,6 +113,7 @@ def _base_job(document: Document, folder: Path) -> Document:
     if isinstance(given, str):
         return read_job(folder / given)
     if isinstance(given, dict):
+        locate_code(given, folder)
         inside = {path[1:]: at for path, at in document.marks.items() if path[:1] == ("job",)}
         return Document(given, inside)
     where = f"{mark}: " if mark.source else ""

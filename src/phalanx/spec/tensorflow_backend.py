@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.spec.base import fault
+from phalanx.spec.data import AUGMENTATIONS
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -52,6 +53,7 @@ def check_tensorflow(job: JobSpec) -> None:
         )
     for one in [phase.strategy for phase in strategy.resolved] or [strategy]:
         _check_strategy(one)
+    _check_parts(job)
     if job.precision == "auto":
         raise fault(
             "backend tensorflow does not measure which precision is faster",
@@ -75,6 +77,28 @@ def check_tensorflow(job: JobSpec) -> None:
             "backend tensorflow cannot slow the workers of a parameter server down",
             "; leave 'inject' out, or set 'strategy: allreduce'",
             at=("inject",),
+        )
+
+
+def _check_parts(job: JobSpec) -> None:
+    """Refuse parts of other packages that are written for torch alone."""
+    native = "; set 'backend: native'"
+    if job.optimizer.kind.tensorflow is None:
+        raise fault(
+            f"optimizer '{job.optimizer.name}' has no form for backend tensorflow",
+            native,
+            at=("optimizer",),
+        )
+    if job.loss.kind.tensorflow is None:
+        raise fault(
+            f"loss '{job.loss.name}' has no form for backend tensorflow", native, at=("loss",)
+        )
+    outside = [name for name in job.data.augment if name not in AUGMENTATIONS.built_in]
+    if outside:
+        raise fault(
+            f"augmentation '{outside[0]}' has no form for backend tensorflow",
+            native,
+            at=("data", "augment"),
         )
 
 

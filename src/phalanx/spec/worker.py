@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from phalanx.spec.backend import FORKABLE, MODULES
+from phalanx.spec.backend import BACKENDS
 from phalanx.spec.base import ListOf, Spec
 from phalanx.spec.job import JobSpec
 
@@ -75,9 +75,9 @@ class WorkerSpec(Spec):
     @property
     def module(self) -> str:
         """What a launcher starts as `python -m`."""
-        return MODULES[self.job.backend]
+        return BACKENDS.find(self.job.backend).module
 
     @property
     def can_fork(self) -> bool:
         """Whether it may be forked from a process that has imported its framework."""
-        return self.job.backend in FORKABLE
+        return BACKENDS.find(self.job.backend).can_fork

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from phalanx.data.pipeline import Batch
-from phalanx.engine.batch import StepResult
 from phalanx.engine.replica import Replica
+from phalanx.engine.result import StepResult
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
 from phalanx.strategy.base import StepFacts, Strategy

@@ -19,7 +19,7 @@ from phalanx.data.sources import open_source
 from phalanx.errors import DataError, Interrupted, SpecError, Terminated
 from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
-from phalanx.spec.backend import FORKABLE
+from phalanx.spec.backend import BACKENDS
 from phalanx.spec.loader import job_from_mapping
 from phalanx.study.estimate import Outlook, look_ahead
 from phalanx.study.lanes import share_lanes
@@ -103,7 +103,7 @@ class StudyRunner:
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
         self._lanes = share_lanes(cores, jobs, self._manifest.parallel)
         self._free = list(self._lanes)
-        self._can_fork = any(job.backend in FORKABLE for job in jobs)
+        self._can_fork = any(BACKENDS.find(job.backend).can_fork for job in jobs)
         self._fork_server = OWN
         self._running: list[TrialProcess] = []
         self._retry = retry_failed

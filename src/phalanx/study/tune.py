@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Literal
 
 from phalanx.spec.job import JobSpec
-from phalanx.spec.optimize import CosineSpec, MilestonesSpec
 
 Method = Literal["binary", "halving"]
 Outcome = Literal["meets", "misses", "dropped", "failed", "open"]
@@ -128,14 +127,11 @@ def bar_epoch(job: JobSpec, share: float) -> int | None:
 
 def decay_share(job: JobSpec) -> float:
     """The share of the job at which its rate first decays."""
-    schedule = job.schedule
-    if isinstance(schedule, MilestonesSpec):
-        return schedule.at[0] if schedule.at else min(1.0, schedule.at_epochs[0] / job.epochs)
-    if isinstance(schedule, CosineSpec) and schedule.floor < _LOW_RATE:
-        wave = (_LOW_RATE - schedule.floor) / (1 - schedule.floor)
-        progress = math.acos(2 * wave - 1) / math.pi
-        return schedule.warmup + (1 - schedule.warmup) * progress
-    return _HALF_WAY
+    drops = job.schedule.drops(job.epochs)
+    if drops:
+        return min(1.0, drops[0])
+    low = job.schedule.share_at_factor(_LOW_RATE)
+    return _HALF_WAY if low is None else low
 
 
 def bar_value(curve: Mapping[int, float], epoch: int, *, tolerance: float) -> float | None:

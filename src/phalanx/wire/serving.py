@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Ready(_Message, frozen=True):
     precision: str
     serves: bool = False
     """Whether a server is in the same process."""
-    portions: Portions | None = None
+    portions: EpochQuota | None = None
     """How an epoch is divided where workers own samples."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class TicketPlan:
     num_parts: int
     num_steps: int
     global_batch: int = 1
-    portions: Portions | None = None
+    portions: EpochQuota | None = None
 
     @classmethod
     def of(
-        cls, num_samples: int, *, global_batch: int, num_parts: int, portions: Portions | None
+        cls, num_samples: int, *, global_batch: int, num_parts: int, portions: EpochQuota | None
     ) -> TicketPlan:
         """The numbering for a job.
 

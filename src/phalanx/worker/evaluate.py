@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from phalanx.comm.base import Collective
+from phalanx.data.metrics import Predictions, compute_metrics
 from phalanx.data.order import share_sizes
 from phalanx.data.pipeline import Dataset, Part, eval_batches
-from phalanx.data.quality import Verdicts, measure_quality
 from phalanx.records.verdicts import PartVerdicts
 from phalanx.worker.learner import Learner, Speaker
 
@@ -128,14 +128,14 @@ def _judged(
     if (predicted < 0).any():
         return measures  # a part of the network that says no classes
     actual = np.asarray(part.targets[part.rows], dtype=np.int64)
-    verdicts = Verdicts(actual, predicted, judge.num_classes, judge.scale)
+    predictions = Predictions(actual, predicted, judge.num_classes, judge.scale)
     scale = judge.scale
     return Measures(
         loss=measures.loss,
         accuracy=measures.accuracy,
         num_samples=measures.num_samples,
         duration_s=measures.duration_s,
-        metrics=measure_quality(judge.metrics, verdicts),
+        metrics=compute_metrics(judge.metrics, predictions),
         verdicts=PartVerdicts(
             part=part.name,
             num_classes=judge.num_classes,

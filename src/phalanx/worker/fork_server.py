@@ -21,6 +21,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
+from phalanx.spec.kinds import built_in_modules
 from phalanx.wire.forking import (
     THREAD_VARIABLES,
     ForkRequest,
@@ -33,7 +34,12 @@ from phalanx.wire.forking import (
 from phalanx.worker.lifeline import die_with_parent
 
 # What every role of a torch process needs; user code and other frameworks are never among it.
-PRELOADED = ("phalanx.worker.bootstrap", "phalanx.worker.roles", "phalanx.peer.ddp.roles")
+PRELOADED = (
+    "phalanx.worker.bootstrap",
+    "phalanx.worker.roles",
+    "phalanx.peer.ddp.roles",
+    *built_in_modules(),
+)
 # Imported by torch itself in the first backward pass of a process.
 _LATER = ("torch.fx.experimental.symbolic_shapes",)
 _LIFELINE = 0

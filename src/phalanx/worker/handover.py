@@ -29,12 +29,10 @@ from phalanx.paramserver.shard import Shard
 from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
+from phalanx.spec.optimize import OptimizerSpec
 from phalanx.spec.switch import SwitchSpec
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.rate import Ramp
-
-# What the update rules remember of the direction in which parameters were moving.
-_MOMENTUM = frozenset({"momentum_buffer", "exp_avg"})
 
 
 @dataclass(frozen=True)
@@ -75,18 +73,21 @@ def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
     return 1.0 / job.workers if switch.momentum == "scale" and asynchronous else 1.0
 
 
-def treat_momentum(state: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+def treat_momentum(
+    state: Mapping[str, Tensor], factor: float, spec: OptimizerSpec
+) -> dict[str, Tensor]:
     """An optimiser's state with less, or nothing, of the direction that it remembers."""
     if factor == 1.0:
         return dict(state)
-    return {name: one * factor if name in _MOMENTUM else one for name, one in state.items()}
+    slot = spec.kind.momentum
+    return {name: one * factor if name == slot else one for name, one in state.items()}
 
 
 def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
     """Let a server in this process take its slice of the optimiser's state."""
     if replica.optimizer is not None:
         part = slice_state(replica.optimizer.state(), bounds)
-        shard.updater.load_state(treat_momentum(part, factor))
+        shard.updater.load_state(treat_momentum(part, factor, replica.optimizer.spec))
 
 
 def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:

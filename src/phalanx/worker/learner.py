@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from phalanx.data.pipeline import Batch
-from phalanx.engine.batch import Evaluation
+from phalanx.engine.result import Evaluation
 
 
 class Learner(Protocol):

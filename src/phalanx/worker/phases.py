@@ -337,7 +337,9 @@ class SwitchingWorker:
         factor = handover.momentum_factor(self._station.job, asynchronous=False)
         if factor != 1.0:
             assert replica.optimizer is not None
-            changed = handover.treat_momentum(replica.optimizer.state(), factor)
+            changed = handover.treat_momentum(
+                replica.optimizer.state(), factor, self._station.job.optimizer
+            )
             replica.optimizer.load_state(changed)
 
     def _join(self, group: int) -> Collective:

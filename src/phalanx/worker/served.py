@@ -116,7 +116,7 @@ class ServedWorker:
             self._dataset.epoch_samples,
             global_batch=station.job.global_batch,
             num_parts=station.job.workers,
-            portions=self._dataset.portions,
+            portions=self._dataset.quota,
         )
         self._host = self._host_server()
         self._addresses: dict[int, ServerAddress] = {}
@@ -163,7 +163,7 @@ class ServedWorker:
         station.control.send(
             Ready(
                 num_samples=self._dataset.epoch_samples,
-                portions=self._dataset.portions,
+                portions=self._dataset.quota,
                 precision=self._precision.name,
                 serves=self._host is not None,
             )

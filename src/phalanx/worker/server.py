@@ -298,7 +298,7 @@ class HostedServer:
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-        self._shard.updater.load_state(treat_momentum(optimizer, entry.momentum))
+        self._shard.updater.load_state(treat_momentum(optimizer, entry.momentum, job.optimizer))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
         self._optimizer_version = position.updates
 

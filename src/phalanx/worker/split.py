@@ -18,10 +18,10 @@ from phalanx.comm.gloo import GlooCollective
 from phalanx.data.columns import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
-from phalanx.engine.probe import forms_of, graph_of
-from phalanx.model.capture import parts_of
 from phalanx.model.catalogue import build_model
+from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.sockets import stream_bytes
 from phalanx.protocol.splitting.assign import Question

@@ -16,8 +16,8 @@ import psutil
 import torch
 
 from phalanx.comm.base import Collective
+from phalanx.engine.part_profiler import PartTimes, time_parts
 from phalanx.engine.precision import Precision
-from phalanx.engine.probe import PartTimes, time_parts
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.cgroup import memory_limit, memory_used
 from phalanx.protocol.splitting.order import Costs

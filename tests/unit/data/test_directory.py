@@ -33,6 +33,6 @@ def test_the_tar_is_preferred(tmp_path):
 
 
 def test_catalogue_agrees_with_the_spec():
-    from phalanx.spec.data import BUILT_IN_DATA
+    from phalanx.spec.data import SOURCES
 
-    assert tuple(CATALOGUE) == BUILT_IN_DATA
+    assert tuple(CATALOGUE) == SOURCES.built_in

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.engine.draw import draw_seed
 from phalanx.engine.precision import Precision
 from phalanx.engine.replica import Replica
+from phalanx.engine.rng import draw_seed
 from phalanx.errors import EngineError
 from phalanx.model.catalogue import build_model
 from phalanx.spec.model import CnnSpec, MlpSpec, ModelSpec, ResnetSpec

@@ -11,7 +11,7 @@ import pytest
 from phalanx.agent.remote.install import unpack
 from phalanx.errors import SpecError
 from phalanx.launch import code_package
-from phalanx.launch.code_package import import_paths, pack, pack_phalanx, pack_user_code
+from phalanx.launch.code_package import pack, pack_phalanx, pack_user_code
 from phalanx.launch.data_staging import data_files, data_there
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
@@ -68,16 +68,6 @@ def test_the_users_code_is_sent_with_what_it_imports_and_without_what_is_not_cod
 def test_built_in_and_installed_models_need_no_code(tmp_path: Path) -> None:
     assert pack_user_code(JobSpec(model=MlpSpec()), tmp_path) is None
     assert pack_user_code(JobSpec(model=UserModelSpec(name="torch.nn:Linear")), tmp_path) is None
-
-
-def test_whatever_a_job_names_by_its_path_is_sent() -> None:
-    job = {
-        "model": {"name": "mlp", "layers": ["a:b"]},
-        "strategy": {"name": "gossip.kinds:RING"},
-        "phases": [{"strategy": {"name": "own:KIND"}}],
-        "data": {"name": "file.npz"},
-    }
-    assert list(import_paths(job)) == ["gossip.kinds:RING", "own:KIND"]
 
 
 def test_too_much_to_be_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,13 @@
 """Sizes, determinism and refusals of the built-in networks."""
 
-from importlib import import_module
-
 import pytest
 import torch
 
 from phalanx.errors import SpecError
-from phalanx.model.catalogue import BUILDERS, build_model
+from phalanx.model.catalogue import build_model
 from phalanx.model.count import count_parameters
 from phalanx.spec.model import (
-    BUILT_IN_MODELS,
+    MODELS,
     CnnSpec,
     DensenetSpec,
     MlpSpec,
@@ -17,6 +15,7 @@ from phalanx.spec.model import (
     ModelSpec,
     ResnetSpec,
 )
+from phalanx.spec.registry import load
 
 MNIST = (28, 28, 1)
 CIFAR = (32, 32, 3)
@@ -51,10 +50,8 @@ def test_exact_parameter_counts(
 
 
 def test_every_built_in_name_has_a_builder() -> None:
-    assert set(BUILDERS) == set(BUILT_IN_MODELS)
-    for path in BUILDERS.values():
-        module, _, function = path.partition(":")
-        assert callable(getattr(import_module(module), function))
+    for kind in MODELS.kinds():
+        assert callable(load(kind.build))
 
 
 @pytest.mark.parametrize("spec", SMALL, ids=lambda s: s.name)

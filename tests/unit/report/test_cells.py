@@ -83,14 +83,16 @@ def test_models_and_data_are_tasks(tmp_path: Path) -> None:
 
 def test_which_sensors_a_network_reads_is_a_method(tmp_path: Path) -> None:
     for name, sensors in (("a", ["lidar"]), ("b", ["lidar", "sar"])):
-        model = {"name": "land-cover", "modalities": sensors}
-        write_run(tmp_path, name, {**JOB, "model": model, "data": "land-cover"})
+        model = {"name": "phalanx_land_cover:NETWORK", "args": {"modalities": sensors}}
+        write_run(tmp_path, name, {**JOB, "model": model, "data": "phalanx_land_cover:SCENES"})
     cells = group_runs(read_material([tmp_path]))
     assert {cell.method for cell in cells} == {
-        "allreduce (model.modalities [lidar])",
-        "allreduce (model.modalities [lidar, sar])",
+        "allreduce (model.args.modalities [lidar])",
+        "allreduce (model.args.modalities [lidar, sar])",
     }
-    assert {cell.task for cell in cells} == {"land-cover on land-cover"}
+    assert {cell.task for cell in cells} == {
+        "phalanx_land_cover:NETWORK on phalanx_land_cover:SCENES"
+    }
 
 
 def test_axes_of_a_study_give_the_labels(tmp_path: Path) -> None:

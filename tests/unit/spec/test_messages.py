@@ -8,10 +8,7 @@ import pytest
 from phalanx.errors import ExitCode, SpecError
 from phalanx.spec import job_from_mapping, load_job
 
-MODELS = (
-    "(built in: mlp, cnn, mnist-cnn, resnet, densenet, redshift, land-cover; "
-    "or package.module:function)"
-)
+MODELS = "(built in: mlp, cnn, mnist-cnn, resnet, densenet; or package.module:function)"
 STRATEGIES = (
     "(valid: single, allreduce, local_sgd, parameter_server, switch, split, mirrored, "
     "central_storage)"
@@ -19,13 +16,13 @@ STRATEGIES = (
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: backend, batch, checkpoint, data, deadlines, early_stop, epochs, evaluate, infer, "
-    "inject, loss, model, name, observe, optimizer, pin, precision, profile, schedule, seed, "
-    "strategy, threads, workers)"
+    "inject, loss, model, name, observe, optimizer, pin, precision, profile, python_path, "
+    "schedule, seed, strategy, threads, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
-    "(built in: digits, mnist, fashion-mnist, kmnist, cifar10, redshift, land-cover; "
-    "or a path that contains '/' or ends in .npz or .parquet)"
+    "(built in: digits, mnist, fashion-mnist, kmnist, cifar10; "
+    "or a path that contains '/' or ends in .npz or .parquet, or package.module:name)"
 )
 
 UNKNOWN_KEYS = [
@@ -90,12 +87,17 @@ UNKNOWN_NAMES = [
     (
         "loss: crossentropy",
         2,
-        "unknown loss 'crossentropy'; did you mean 'cross-entropy'? (valid: cross-entropy, mse)",
+        "unknown loss 'crossentropy'; did you mean 'cross-entropy'? "
+        "(built in: cross-entropy, mse; or package.module:function)",
     ),
     ("data: mnst", 2, f"unknown data 'mnst'; did you mean 'mnist'? {DATA}"),
     ("data:\n  shard: off\n  name: pictures", 4, f"unknown data 'pictures' {DATA}"),
     ("model: {n: 8}", 2, f"model has no name; add one, such as 'name: mlp' {MODELS}"),
-    ("data: {shard: off}", 2, "data has no name; add one (a built-in data set or a path, as text)"),
+    (
+        "data: {shard: off}",
+        2,
+        "data has no name; add one (a built-in data set, a path or package.module:name)",
+    ),
     (
         "strategy: {}",
         2,
@@ -132,9 +134,11 @@ WRONG_TYPES = [
     ("optimizer: {name: sgd, lr: .inf}", "optimizer.lr must be a number above 0, not .inf"),
     ("data: {name: mnist, input_key: 5}", "data.input_key must be text, not 5; put it in quotes"),
     ("data: {name: mnist, augment: flip}",
-     "data.augment must be a list, each entry 'flip' or 'pad-crop', not 'flip'; write [flip]"),
+     "data.augment must be a list, each entry 'flip', 'pad-crop' or package.module:function, "
+     "not 'flip'; write [flip]"),
     ("data: {name: mnist, augment: {flip: 1}}",
-     "data.augment must be a list, each entry 'flip' or 'pad-crop', not {flip: 1}"),
+     "data.augment must be a list, each entry 'flip', 'pad-crop' or package.module:function, "
+     "not {flip: 1}"),
     ("model: {name: a:b, args: 3}", "model.args must be a mapping, not 3"),
     ("model: {name: a:b, args: {x: [.nan]}}",
      "model.args may hold numbers, text, true, false, null, lists and mappings, not .nan"),
@@ -143,7 +147,8 @@ WRONG_TYPES = [
     ("batch: 128", "batch must be a mapping with global, per_worker or shares, not 128"),
     ("optimizer: 3",
      "optimizer must be a name such as sgd, or a mapping such as {name: sgd}, not 3"),
-    ("model: [mlp]", "model must be a name, or a mapping with a name, not [mlp]"),
+    ("model: [mlp]",
+     "model must be a name such as mlp, or a mapping such as {name: mlp}, not [mlp]"),
     ("early_stop: true",
      "early_stop must be a mapping with monitor, patience, min_delta or bar, or null, not true"),
     ("name: 5", f"name must be {NAME}, not 5; put it in quotes"),
@@ -234,8 +239,8 @@ def test_settings_that_do_not_go_together(
 def test_list_entry_has_its_own_line(tmp_path: Path) -> None:
     text = "data:\n  name: mnist\n  augment:\n    - flip\n    - pad-crp"
     assert message_for(tmp_path, text) == (
-        "job.yaml:6: data.augment.1 must be 'flip' or 'pad-crop', not 'pad-crp'; "
-        "did you mean 'pad-crop'?"
+        "job.yaml:6: data.augment.1 must be 'flip', 'pad-crop' or package.module:function, "
+        "not 'pad-crp'; did you mean 'pad-crop'?"
     )
 
 

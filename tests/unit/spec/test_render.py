@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 
 from phalanx.errors import SpecError
 from phalanx.spec import JobSpec, Spec, job_from_mapping, load_job, shape
-from phalanx.spec.data import BUILT_IN_DATA
+from phalanx.spec.base import Words
+from phalanx.spec.data import SOURCES
 from phalanx.spec.document import parse
 from phalanx.spec.flow import flow
 from phalanx.spec.reference import EXAMPLE
@@ -29,7 +30,7 @@ json_values = st.recursive(
 )
 identifiers = st.text(string.ascii_letters + "_", min_size=1, max_size=8)
 user_names = st.builds("{}.{}:{}".format, identifiers, identifiers, identifiers)
-data_names = st.sampled_from(BUILT_IN_DATA) | st.text(max_size=20).map("./{}".format)
+data_names = st.sampled_from(SOURCES.built_in) | st.text(max_size=20).map("./{}".format)
 job_names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
 
@@ -61,6 +62,8 @@ def values(annotation: object) -> st.SearchStrategy[object]:
             choices.append(st.lists(values(get_args(core)[0]), max_size=4))
         elif get_origin(core) is dict:
             choices.append(st.dictionaries(st.text(), json_values, max_size=3))
+        elif any(isinstance(one, Words) and "module:" in one.text for one in constraints):
+            choices.append(user_names)
         elif core in (int, float):
             choices.append(numbers(core is int, constraints))
         else:
@@ -104,8 +107,6 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     model = mapping.get("model", {})
     if model.get("name") == "densenet":
         model.pop("depth", None)
-    if model.get("name") == "land-cover":
-        model.pop("modalities", None)
     # What other backends refuse is theirs to test; here every setting is to be seen.
     mapping.pop("backend", None)
     if mapping.get("strategy", {}).get("name") in ("mirrored", "central_storage"):
@@ -158,12 +159,8 @@ def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object
 def make_data_consistent(mapping: dict[str, object]) -> None:
     """A generator only with its own settings, a distribution only where it may stand."""
     data = mapping.get("data", {})
-    for section, home in (("spectra", "redshift"), ("scenes", "land-cover")):
-        if data.get("name") != home:
-            data.pop(section, None)
+    data.pop("args", None)
     data.pop("modalities", None)
-    if isinstance(data.get("scenes"), dict):
-        data["scenes"] |= {"size": 2048, "patch": 11, "visible": 64}
     distribution = data.get("distribution")
     if isinstance(distribution, dict):
         kept = {"name": "iid"} | {

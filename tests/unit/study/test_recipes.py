@@ -9,7 +9,7 @@ import pytest
 from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.model import LandCoverSpec
+from phalanx.spec.model import UserModelSpec
 from phalanx.spec.optimize import MilestonesSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.published import PublishedSpec, load_published
@@ -17,6 +17,7 @@ from phalanx.spec.split import SplitSpec
 from phalanx.spec.study_file import load_study
 from phalanx.spec.switch import SwitchSpec
 from phalanx.study.plan import plan_study
+from phalanx_redshift.settings import SpectraSpec
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -61,12 +62,13 @@ def test_every_cell_is_a_job(name: str, num_cells: int) -> None:
 def test_the_cases_keep_their_networks_and_machines() -> None:
     redshift = plan("data-distribution/full.yaml")
     assert {job_from_mapping(cell.job).workers for cell in redshift.cells} == {1, 2, 3, 4, 5}
-    spectra = job_from_mapping(redshift.cells[0].job).data.resolved_spectra
+    spectra = job_from_mapping(redshift.cells[0].job).data.settings
+    assert isinstance(spectra, SpectraSpec)
     assert (spectra.bins, spectra.classes) == (1780, 800)
     for name in ("full", "small"):
         split = plan(f"model-split/{name}.yaml")
         jobs = [job_from_mapping(cell.job) for cell in split.cells]
-        assert all(job.model == LandCoverSpec() for job in jobs)
+        assert all(job.model == UserModelSpec(name="phalanx_land_cover:NETWORK") for job in jobs)
         placements = [job.strategy.placement for job in jobs if isinstance(job.strategy, SplitSpec)]
         assert placements == ["round_robin", "by_layers", "by_parameters", "planned"]
     for manifest in (plan("data-distribution/small.yaml"), plan("model-split/small.yaml")):

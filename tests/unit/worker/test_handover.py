@@ -138,7 +138,7 @@ def test_momentum_is_kept_forgotten_or_shrunk_and_nothing_else(
     replica = trained(job, tmp_path)
     assert replica.optimizer is not None
     before = {key: tensor.clone() for key, tensor in replica.optimizer.state().items()}
-    after = handover.treat_momentum(replica.optimizer.state(), factor)
+    after = handover.treat_momentum(replica.optimizer.state(), factor, job.optimizer)
     for key, tensor in before.items():
         is_momentum = key in ("momentum_buffer", "exp_avg")
         assert torch.equal(after[key], tensor * factor if is_momentum else tensor), key

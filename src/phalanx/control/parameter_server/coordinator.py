@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
-from phalanx.control.failure_policy import ProcessFacts, Verdict, find_losses
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
 from phalanx.control.parameter_server.account import NormStatistics, RunAccount, ServerAccount
 from phalanx.control.parameter_server.course import PhaseBound, TrainingCourse
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
@@ -30,6 +30,7 @@ from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTime
 from phalanx.wire.phases import HandedOver
 from phalanx.wire.serving import (
     Copy,
+    Finish,
     Flushed,
     Looked,
     Measured,
@@ -143,6 +144,9 @@ class ParameterServerCoordinator(Coordinator):
     def take(self, process: str, message: FromWorker) -> None:
         run, cycle, rank = self._run, self._cycle, _rank(process)
         match message:
+            case ServerUp() | Ready() if self.end is not None:
+                # It was replaced shortly before the phase was left: there is nothing to join.
+                run.api.send(process, Finish())
             case ServerUp():
                 run.membership.server_up(process, message.address, restoring=message.restoring)
                 cycle.dismiss_if_finishing(process)
@@ -173,13 +177,13 @@ class ParameterServerCoordinator(Coordinator):
         cycle.advance()
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         losses = find_losses(processes, self._job.deadlines)
         if losses.fatal is None and self.is_job_done:
             # A process that is lost now had nothing left to do but to leave.
             gone = {failure.process for failure in losses.replaceable}
             over = all(f.exit_code is not None or f.process in gone for f in processes)
-            return Verdict(finished=over)
+            return RunVerdict(finished=over)
         num_lost, allowed = self._run.account.num_lost, self._spec.max_failures
         verdict = losses.verdict(num_before=num_lost, max_failures=allowed)
         if verdict.failure is None:

@@ -270,8 +270,8 @@ class GateCycle:
 
         A lost worker is waited for: the next strategy may need all of them.
         """
-        run, everybody = self._run, frozenset(range(self._run.num_workers))
-        if state.read >= everybody:
+        run, workers = self._run, frozenset(range(self._run.num_workers))
+        if state.read >= workers:
             self._machine.advance(GateEvent.HANDED_OVER, Left(self._phase_end(state)))
             run.evaluation.servers_move_on()
             self._dismiss_all()
@@ -279,11 +279,11 @@ class GateCycle:
         # An evaluator that was lost and came back has to read again before the servers go.
         if self._is_evaluated:
             run.membership.admit_waiting()
-            if run.membership.connected >= everybody:
+            if run.membership.connected >= workers:
                 read = not (run.course.bound.to_memory and run.is_colocated)
-                for rank in everybody - state.asked:
+                for rank in workers - state.asked:
                     run.api.send(f"worker-{rank}", HandOver(read=read))
-                self._machine.update(replace(state, asked=everybody))
+                self._machine.update(replace(state, asked=workers))
         return False
 
     def _phase_end(self, state: HandingOver) -> PhaseEnd:

@@ -13,7 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
-from phalanx.control.failure_policy import ProcessFacts, Verdict, find_losses
+from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
 from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.control.state_machine import StateMachine
 from phalanx.control.switch.attendance import Attendance
@@ -23,7 +23,6 @@ from phalanx.control.switch.record import SwitchRecord
 from phalanx.control.switch.sequence import (
     PhaseSequence,
     PhaseStart,
-    served_strategies,
 )
 from phalanx.control.switch.states import (
     TRANSITIONS,
@@ -125,26 +124,32 @@ class SwitchCoordinator(Coordinator):
         self._advance()
 
     @override
-    def judge(self, processes: Sequence[ProcessFacts]) -> Verdict:
+    def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         phase = self._phase
+        judge: Coordinator = self._between
         if phase is not None and phase.replaces_losses:
             if self._start.phase == LOOSENED:
                 self._request(self._decider.compare_workers())
-            return phase.coordinator.judge(processes)
-        is_lockstep = phase is not None and not phase.has_servers
-        lockstep = phase.coordinator if phase is not None and is_lockstep else self._between
-        workers = [facts for facts in processes if facts.process.startswith("worker-")]
-        others = [facts for facts in processes if not facts.process.startswith("worker-")]
-        verdict = lockstep.judge(workers)
+            judge = phase.coordinator
+            own = {one.name for one in judge.processes()}
+        else:
+            if phase is not None and not phase.has_servers:
+                judge = phase.coordinator
+            own = {facts.process for facts in processes if facts.process.startswith("worker-")}
+        verdict = judge.judge([facts for facts in processes if facts.process in own])
+        others = [facts for facts in processes if facts.process not in own]
         if verdict.failure is not None:
             return verdict
         if verdict.finished:
-            return Verdict(finished=all(facts.exit_code is not None for facts in others))
-        # Servers and the evaluator have nothing to do in a lockstep phase, but will be needed.
-        needed = [facts for facts in others if not facts.done]
-        losses = find_losses(needed, self._job.deadlines, retry_start=True)
-        allowed = max((one.max_failures for one in served_strategies(self._switch)), default=0)
-        return losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
+            return RunVerdict(finished=all(facts.exit_code is not None for facts in others))
+        # The others have nothing to do in this phase, but will be needed.
+        idle = [facts for facts in others if not facts.done]
+        losses = find_losses(idle, self._job.deadlines, retry_start=True)
+        allowed = self._switch.tolerated_failures
+        spare = losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
+        if spare.failure is not None:
+            return spare
+        return RunVerdict(replace=(*verdict.replace, *spare.replace))
 
     @override
     def left(self, process: str) -> None:
@@ -153,7 +158,7 @@ class SwitchCoordinator(Coordinator):
             if phase is not current:
                 # It was still ending an earlier phase; what it was writing there is lost.
                 phase.left(process)
-        if current is None or not current.has_servers:
+        if current is None or not self._is_in(process, current):
             return
         current.left(process)
         if process.startswith("worker-") and current.replaces_losses:
@@ -316,6 +321,7 @@ class SwitchCoordinator(Coordinator):
         if phase.has_servers and not checkpoint and from_file:
             checkpoint = start.snapshot
         self._attendance.begins(process, phase)
+        phase.enter(process)
         self._api.send(
             process,
             Begin(

@@ -53,6 +53,10 @@ class PhaseRun(ABC):
         """What the phase leaves to the next; None: processes are still in it."""
 
     @abstractmethod
+    def enter(self, process: str) -> None:
+        """Note that a process is told to take the phase up."""
+
+    @abstractmethod
     def leave(self, transition: PhaseTransition) -> None:
         """End the phase early."""
 
@@ -108,6 +112,10 @@ class LockstepPhase(PhaseRun):
         return PhaseEnd(position, statistics=b"", snapshot=reports[0].snapshot, is_unsaved=False)
 
     @override
+    def enter(self, process: str) -> None:
+        """Do nothing: every worker is in it, from the first to the last."""
+
+    @override
     def leave(self, transition: PhaseTransition) -> None:
         self._api.send("worker-0", Turn(stay=transition.kind == "reshare"))
 
@@ -150,7 +158,7 @@ class ServedPhase(PhaseRun):
             job, api, position, bound=bound, incarnations=incarnations
         )
         self.position = position
-        self._gone: set[str] = set()
+        self._inside: set[str] = set()
 
     @property
     @override
@@ -168,11 +176,15 @@ class ServedPhase(PhaseRun):
         end = self._servers.end
         if end is None:
             return None
-        awaited = [one for one in self._servers.processes() if one.role == "worker"]
-        if end.snapshot:
-            # The next phase begins from what the evaluator wrote, maybe on the same servers.
-            awaited = list(self._servers.processes())
-        return end if all(one.name in self._gone for one in awaited) else None
+        awaited = self._inside
+        if not end.snapshot:
+            # Only workers hold what goes on; servers and the evaluator may still be busy.
+            awaited = {process for process in awaited if process.startswith("worker-")}
+        return None if awaited else end
+
+    @override
+    def enter(self, process: str) -> None:
+        self._inside.add(process)
 
     @override
     def leave(self, transition: PhaseTransition) -> None:
@@ -181,14 +193,10 @@ class ServedPhase(PhaseRun):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, PhaseOver):
-            self._gone.add(process)
+            self._inside.discard(process)
         self._servers.take(process, message)
 
     @override
     def left(self, process: str) -> None:
-        # Before the commitment its successor comes back into the phase; after it nothing does.
-        if self.is_committed:
-            self._gone.add(process)
-        else:
-            self._gone.discard(process)
+        self._inside.discard(process)
         self._servers.left(process)

@@ -12,7 +12,6 @@ from phalanx.control.switch.transition import PhaseTransition
 from phalanx.records.events import Switched
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, strategy_of
 from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
 from phalanx.wire.phases import CARRIED, Limit
@@ -161,16 +160,3 @@ class PhaseSequence:
         step = -(-end.position.epoch_samples // self._job.global_batch)
         here = (end.position.epoch, step)
         return None if limit is not None and here >= (limit.epoch, limit.step) else transition
-
-
-def served_by(strategy: PhaseStrategy) -> ParameterServerSpec | None:
-    """Give the settings of a strategy with servers; None: it has none."""
-    return strategy if isinstance(strategy, ParameterServerSpec) else None
-
-
-def served_strategies(switch: SwitchSpec) -> list[ParameterServerSpec]:
-    """List all strategies with servers that a run may come to."""
-    strategies = [phase.strategy for phase in switch.resolved]
-    if switch.straggler is not None:
-        strategies.append(switch.straggler.loosen_to)
-    return [one for one in map(served_by, strategies) if one is not None]

@@ -11,10 +11,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from phalanx.engine.batch import Batch, Evaluation
+from phalanx.data.stream import Batch
 from phalanx.engine.loss import Loss
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.replica import as_tensors
+from phalanx.engine.result import Evaluation
 from phalanx.errors import EngineError
 from phalanx.peer.ddp.optimizer import make_optimizer
 from phalanx.spec.job import JobSpec

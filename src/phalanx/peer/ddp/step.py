@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
-from phalanx.engine.draw import draw_seed
+from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError, PeerError
 from phalanx.peer.ddp.learner import PlainLearner

@@ -1,28 +1,42 @@
-"""From outputs and targets to loss and accuracy, as sums over samples: like `engine.loss`."""
+"""Compute loss and accuracy from outputs and targets, as sums over samples: like `engine.loss`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
 
 import tensorflow as tf
 
 from phalanx.spec.optimize import LossSpec
+from phalanx.spec.registry import load
 
 
 def sum_and_correct(
     spec: LossSpec, outputs: tf.Tensor, targets: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Loss summed over samples (float32), and how many are right (int64)."""
+    assert spec.kind.tensorflow is not None, "the job was checked against its backend"
     outputs = tf.cast(outputs, tf.float32)
-    if spec.name == "mse":
-        targets = tf.reshape(tf.cast(targets, tf.float32), tf.shape(outputs))
-        width = max(1, outputs.shape[1:].num_elements() or 1)
-        error = tf.reduce_sum(tf.math.squared_difference(outputs, targets)) / width
-        return error, tf.zeros((), tf.int64)
-    if spec.label_smoothing > 0:
-        classes = outputs.shape[-1]
-        share = spec.label_smoothing / classes
-        wanted = tf.one_hot(targets, classes) * (1 - spec.label_smoothing) + share
-        losses = tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
-    else:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+    function = cast("Callable[..., tf.Tensor]", load(spec.kind.tensorflow))
+    total = tf.reduce_sum(function(outputs, targets, **spec.arguments))
+    if targets.dtype.is_floating or len(outputs.shape) != 2:
+        return total, tf.zeros((), tf.int64)
     right = tf.equal(tf.argmax(outputs, axis=1), tf.cast(targets, tf.int64))
-    return tf.reduce_sum(losses), tf.reduce_sum(tf.cast(right, tf.int64))
+    return total, tf.reduce_sum(tf.cast(right, tf.int64))
+
+
+def cross_entropy(outputs: tf.Tensor, targets: tf.Tensor, *, spec: LossSpec) -> tf.Tensor:
+    """Compute the cross-entropy of each sample."""
+    if spec.label_smoothing == 0:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+    classes = outputs.shape[-1]
+    share = spec.label_smoothing / classes
+    wanted = tf.one_hot(targets, classes) * (1 - spec.label_smoothing) + share
+    return tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
+
+
+def squared_error(outputs: tf.Tensor, targets: tf.Tensor, *, spec: LossSpec) -> tf.Tensor:
+    """Sum the squared error over samples; that of a sample is the mean over its outputs."""
+    targets = tf.reshape(tf.cast(targets, tf.float32), tf.shape(outputs))
+    width = max(1, outputs.shape[1:].num_elements() or 1)
+    return tf.reduce_sum(tf.math.squared_difference(outputs, targets)) / width

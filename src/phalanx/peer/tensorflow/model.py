@@ -1,4 +1,4 @@
-"""Name to Keras network: the twin of every built-in model, and the user's own.
+"""Build the Keras network that a spec describes: the twin of every built-in model, or a user's own.
 
 A twin computes what the torch network of the same settings computes: equal weights give equal
 logits, losses, gradients and running statistics, and fresh weights follow the same laws (drawn
@@ -8,27 +8,17 @@ The TensorFlow roles call `build_model`; nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, cast
 
 import keras
 
 from phalanx.errors import SpecError
-from phalanx.model.user import call_user_function
+from phalanx.model.user import call_user_function, find_network, settings_of
+from phalanx.spec.base import Spec
 from phalanx.spec.modality import Modality
-from phalanx.spec.model import LandCoverSpec, ModelSpec, UserModelSpec
-
-BUILDERS = {
-    "mlp": "phalanx.peer.tensorflow.perceptron:build_mlp",
-    "cnn": "phalanx.peer.tensorflow.convolutional:build_cnn",
-    "mnist-cnn": "phalanx.peer.tensorflow.convolutional:build_mnist_cnn",
-    "resnet": "phalanx.peer.tensorflow.residual:build_resnet",
-    "densenet": "phalanx.peer.tensorflow.dense_blocks:build_densenet",
-    "redshift": "phalanx.peer.tensorflow.spectral:build_redshift",
-    "land-cover": "phalanx.peer.tensorflow.branched:build_land_cover",
-}
-"""Every built-in network: its name in a job file, and the function that builds its twin."""
+from phalanx.spec.model import MODELS, ModelKind, ModelSpec
+from phalanx.spec.registry import load
 
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
 
@@ -61,35 +51,47 @@ def build_model(
     """
     if num_classes < 1:
         raise SpecError(f"a model needs at least 1 output, not {num_classes}")
-    if isinstance(spec, UserModelSpec):
-        keras.utils.set_random_seed(seed)
-        return _user_model(
-            spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
-        )
-    module_name, _, function_name = BUILDERS[spec.name].partition(":")
-    builder = cast("Callable[..., keras.Model]", getattr(import_module(module_name), function_name))
-    shape: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
-    if isinstance(spec, LandCoverSpec):
-        shape["modalities"] = modalities
-    return builder(spec, **shape, seed=seed, policy=_POLICIES[precision])
+    offered: dict[str, object] = {"input_shape": input_shape, "num_classes": num_classes}
+    if modalities:
+        offered["modalities"] = tuple(modalities)
+    own = {"seed": seed, "policy": _POLICIES[precision]}
+    if spec.user_args is None:
+        return _from_kind(MODELS.find(spec.name), spec, offered, own)
+    found = find_network(spec.name)
+    if isinstance(found, ModelKind):
+        return _from_kind(found, settings_of(spec.name, found, spec.user_args), offered, own)
+    keras.utils.set_random_seed(seed)
+    return _from_function(spec.name, found, spec.user_args, offered)
 
 
-def _user_model(
-    spec: UserModelSpec,
-    *,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    modalities: Sequence[Modality],
+def _from_kind(
+    kind: ModelKind, settings: Spec, offered: Mapping[str, object], own: Mapping[str, object]
 ) -> keras.Model:
-    model = call_user_function(
-        spec, input_shape=input_shape, num_classes=num_classes, modalities=modalities
-    )
+    if kind.keras is None:
+        raise SpecError(
+            f"model '{kind.name}' has no Keras twin; leave 'backend: tensorflow' out",
+            model=kind.name,
+        )
+    build = cast("Callable[..., keras.Model]", load(kind.keras))
+    if kind.takes_modalities:
+        return build(settings, **{"modalities": (), **offered}, **own)
+    return build(settings, **{key: offered[key] for key in ("input_shape", "num_classes")}, **own)
+
+
+def _from_function(
+    name: str,
+    function: Callable[..., object],
+    args: Mapping[str, object],
+    offered: Mapping[str, object],
+) -> keras.Model:
+    model = call_user_function(name, function, args, offered)
     if not isinstance(model, keras.Model):
         raise SpecError(
-            f"model '{spec.name}' returned {type(model).__name__}; with 'backend: tensorflow' it "
+            f"model '{name}' returned {type(model).__name__}; with 'backend: tensorflow' it "
             "must return a keras.Model",
-            model=spec.name,
+            model=name,
         )
     if not model.built:
+        input_shape = cast("tuple[int, ...]", offered["input_shape"])
         model.build((None, *input_shape))
     return model

@@ -17,7 +17,7 @@ import tensorflow as tf
 from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError
 from phalanx.peer.tensorflow.model import build_model
-from phalanx.peer.tensorflow.rules import is_kernel, slot_names
+from phalanx.peer.tensorflow.rules import is_kernel
 from phalanx.spec.job import JobSpec
 from phalanx.store.numpy_tensors import Arrays
 
@@ -125,7 +125,7 @@ class Network:
         state = {_PARAMETERS + one.name: _read(one.variable) for one in self._trained}
         state |= {_STATISTICS + one.name: _read(one.variable) for one in self._kept}
         if optimizer:
-            for index, slot in enumerate(slot_names(self._spec)):
+            for index, slot in enumerate(self._spec.slots):
                 for one in self._trained:
                     parts = [_read(piece.slots[index]) for piece in one.pieces]
                     state[f"{_OPTIMIZER}{slot}/{one.name}"] = np.concatenate(parts)
@@ -152,7 +152,7 @@ class Network:
             _write(one.variable, state[_STATISTICS + one.name])
         if not optimizer:
             return
-        for index, slot in enumerate(slot_names(self._spec)):
+        for index, slot in enumerate(self._spec.slots):
             for one in self._trained:
                 rows = state[f"{_OPTIMIZER}{slot}/{one.name}"]
                 for piece in one.pieces:
@@ -163,7 +163,7 @@ class Network:
     def _whole(self, variable: keras.Variable, learns: bool) -> _Whole:
         own = variable.value
         parts = getattr(own, "variables", [own])
-        names = slot_names(self._spec) if learns else ()
+        names = self._spec.slots if learns else ()
         pieces = tuple(
             Piece(part, tuple(self._slot(part, name) for name in names)) for part in parts
         )

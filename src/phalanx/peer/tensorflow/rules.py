@@ -8,6 +8,8 @@ of it, and is called where that variable lives. `number` counts updates from 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
 
 import tensorflow as tf
 
@@ -19,35 +21,41 @@ from phalanx.spec.optimize import (
     OptimizerSpec,
     SgdSpec,
 )
+from phalanx.spec.registry import load
 
 Rule = Callable[..., None]
 """(variable, gradient, lr, number, *slots): moves the variable once."""
 
 
-def slot_names(spec: OptimizerSpec) -> tuple[str, ...]:
-    """What the rule remembers of each parameter, by the names that `engine.update` has for it."""
-    match spec:
-        case SgdSpec():
-            return ("momentum_buffer",) if spec.momentum > 0 else ()
-        case AdagradSpec():
-            return ("sum",)
-        case AdadeltaSpec():
-            return ("square_avg", "acc_delta")
-        case AdamSpec() | AdamwSpec():
-            return ("exp_avg", "exp_avg_sq")
-
-
 def make_rule(spec: OptimizerSpec) -> Rule:
-    """The rule of a job."""
-    match spec:
-        case SgdSpec():
-            return lambda *given: _sgd(spec, *given)
-        case AdagradSpec():
-            return lambda *given: _adagrad(spec, *given)
-        case AdadeltaSpec():
-            return lambda *given: _adadelta(spec, *given)
-        case AdamSpec() | AdamwSpec():
-            return lambda *given: _adam(spec, *given)
+    """Make the rule that the spec's kind names for TensorFlow."""
+    assert spec.kind.tensorflow is not None, "the job was checked against its backend"
+    return cast("Callable[[OptimizerSpec], Rule]", load(spec.kind.tensorflow))(spec)
+
+
+def sgd_rule(spec: SgdSpec) -> Rule:
+    """Make stochastic gradient descent, with momentum if it is asked for."""
+    return partial(_sgd, spec)
+
+
+def adagrad_rule(spec: AdagradSpec) -> Rule:
+    """Make Adagrad."""
+    return partial(_adagrad, spec)
+
+
+def adadelta_rule(spec: AdadeltaSpec) -> Rule:
+    """Make Adadelta."""
+    return partial(_adadelta, spec)
+
+
+def adam_rule(spec: AdamSpec) -> Rule:
+    """Make Adam."""
+    return partial(_adam, spec, False)
+
+
+def adamw_rule(spec: AdamwSpec) -> Rule:
+    """Make Adam with decoupled weight decay."""
+    return partial(_adam, spec, True)
 
 
 def clip(
@@ -127,6 +135,7 @@ def _adadelta(
 
 def _adam(
     spec: AdamSpec | AdamwSpec,
+    is_decoupled: bool,
     variable: tf.Variable,
     gradient: tf.Tensor,
     lr: tf.Tensor,
@@ -135,7 +144,7 @@ def _adam(
 ) -> None:
     first, second = slots
     beta1, beta2 = spec.betas
-    if isinstance(spec, AdamwSpec):
+    if is_decoupled:
         kept = variable * (1 - lr * spec.weight_decay)
         step = gradient
     else:
@@ -148,7 +157,7 @@ def _adam(
     count = tf.cast(number, tf.float32)
     spread = tf.sqrt(squares) / tf.sqrt(1 - tf.pow(beta2, count)) + spec.eps
     moved = lr / (1 - tf.pow(beta1, count)) * mean / spread
-    if isinstance(spec, AdamwSpec):
+    if is_decoupled:
         variable.assign(kept - moved)
     else:
         variable.assign_sub(moved)

@@ -7,7 +7,7 @@ typical run of the cell with the best test accuracy, as a picture cannot be aver
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from phalanx.records.verdicts import PartVerdicts
 from phalanx.report.cells import Cell
@@ -25,9 +25,9 @@ from phalanx.report.document import (
     number,
     text,
 )
-from phalanx.report.measures import QUALITY, estimate_cell
+from phalanx.report.measures import Measure, estimate_cell, metrics_of
 from phalanx.report.parts.results import estimate_columns, estimate_values
-from phalanx.report.scope import Scope, Style, has_values
+from phalanx.report.scope import Scope, Style
 
 _MOST_CLASSES = 24
 _MOST_CELLS = 12
@@ -44,10 +44,10 @@ def judged_by_field(scope: Scope) -> Section | None:
     """For every task whose data has measures of its own."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
-        keys = [key for key in QUALITY if has_values(cells, key)]
-        if not keys:
+        measures = metrics_of(cells)
+        if not measures:
             continue
-        blocks.append(_measures_table(f"judged-{index}", task, cells, keys))
+        blocks.append(_measures_table(f"judged-{index}", task, cells, measures))
         blocks += _pictures(index, task, cells)
     if not blocks:
         return None
@@ -63,13 +63,15 @@ def judged_by_field(scope: Scope) -> Section | None:
     )
 
 
-def _measures_table(id: str, task: str, cells: Sequence[Cell], keys: Sequence[str]) -> Table:
+def _measures_table(
+    id: str, task: str, cells: Sequence[Cell], measures: Mapping[str, Measure]
+) -> Table:
     columns = [Column("cell", "cell", is_text=True)]
     rows: list[list[Value]] = [[text(cell.label)] for cell in cells]
-    for key in keys:
-        columns += estimate_columns(QUALITY[key])
+    for key, measure in measures.items():
+        columns += estimate_columns(measure)
         found = [estimate_cell(cell, key) for cell in cells]
-        for row, values in zip(rows, estimate_values(found, QUALITY[key]), strict=True):
+        for row, values in zip(rows, estimate_values(found, measure), strict=True):
             row += values
     return Table(id=id, caption=f"{task}: measures of the test part.", columns=columns, rows=rows)
 

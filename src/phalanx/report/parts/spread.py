@@ -19,7 +19,7 @@ def how_data_lay(scope: Scope) -> Section | None:
     intro = (
         "Of the first run of each cell. Skew is the mean over workers of the distance between a "
         "worker's mix of classes and that of all (0: the same, 1: nothing in common); ratio is "
-        "the largest part over the smallest. Where an epoch has other than the dealt samples, "
+        "the largest part over the smallest. Where an epoch has other than the divided samples, "
         "workers hold copies, drop some or begin again: compare by samples or updates, not by "
         "epochs. Batch normalisation uses each worker's own batch, and running statistics are "
         "averaged over workers at the end of an epoch."
@@ -31,11 +31,13 @@ def how_data_lay(scope: Scope) -> Section | None:
         Column("workers", "workers"),
         Column("skew", "skew"),
         Column("size_ratio", "ratio"),
-        Column("num_samples", "samples dealt"),
+        Column("num_samples", "samples divided"),
         Column("samples_per_epoch", "samples per epoch"),
         Column("num_steps", "steps per epoch"),
     ]
-    table = Table(id="data-spread", caption="How samples were dealt.", columns=columns, rows=rows)
+    table = Table(
+        id="data-spread", caption="How samples were partitioned.", columns=columns, rows=rows
+    )
     return Section(id="how-data-lay", title="How the data lay", blocks=[Text(lines=[intro]), table])
 
 

@@ -1,4 +1,4 @@
-"""Putting the state of a split network together at the chief, in the form of any checkpoint."""
+"""Gather the state of a split network at the chief, in the form of any checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.engine.outline import Outline
 from phalanx.engine.stage import Contents, Unit, put_unit
+from phalanx.engine.state_layout import StateLayout
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import OptimizerSpec
 
@@ -19,7 +19,7 @@ _FIRST_TAG = 1 << 24
 
 
 class StateGatherer:
-    """Knows which worker sends what.
+    """Gather the units of all workers; knows which worker sends what.
 
     Args:
         outline: Of the whole network.
@@ -30,7 +30,7 @@ class StateGatherer:
 
     def __init__(
         self,
-        outline: Outline,
+        outline: StateLayout,
         contents: Sequence[Contents],
         *,
         holders: Sequence[int],

@@ -1,4 +1,4 @@
-"""One worker's side of a split network: what can be measured, saved and taken up of it.
+"""Present one worker's side of a split network: what can be measured, saved and loaded of it.
 
 The training loop treats it like a replica. All workers call each method together, because nobody
 has the whole network: states are put together at the chief, measures known where the loss is.
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective
-from phalanx.engine.batch import Batch, Evaluation
-from phalanx.engine.outline import Outline
+from phalanx.data.stream import Batch
 from phalanx.engine.replica import as_tensors
+from phalanx.engine.result import Evaluation
 from phalanx.engine.stage import Contents, Stage
+from phalanx.engine.state_layout import StateLayout
 from phalanx.model.parts import INPUT, Columns
 from phalanx.protocol.splitting.graph import Places
 from phalanx.spec.optimize import OptimizerSpec
@@ -33,7 +34,7 @@ class ModelPartition:
 
     stage: Stage
     layout: PipelineLayout
-    outline: Outline
+    outline: StateLayout
     contents: Sequence[Contents]
     inputs: Mapping[str, Columns]
     """The columns that own parts read, counted within the samples that this worker loads."""

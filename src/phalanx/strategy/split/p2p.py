@@ -1,4 +1,4 @@
-"""What goes between two workers of a split run: posted ahead, awaited with a deadline, counted.
+"""Send and receive tensors between workers of a split run: posted ahead, with deadlines, counted.
 
 Receives are posted a few messages before they are needed, so that data arrives while the worker
 computes. How long a worker was blocked is measured; the part of it that the message needed on the
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective, Pending
-from phalanx.engine.probe import Form
+from phalanx.engine.part_profiler import Form
 
 _AHEAD = 8
 # With more messages on their way, a worker waits for the oldest before it begins a new batch. Never

@@ -1,14 +1,14 @@
-"""Cutting a network up: which parts stay here, and what all workers agree on about it."""
+"""Partition a network: which parts stay here, and what all workers agree on about it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phalanx.engine.outline import outline_of
+from phalanx.engine.part_profiler import Form
 from phalanx.engine.precision import Precision
-from phalanx.engine.probe import Form
 from phalanx.engine.stage import Stage, contents_of
+from phalanx.engine.state_layout import state_layout_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.protocol.splitting.graph import Graph, Places
 from phalanx.protocol.splitting.order import Costs
@@ -49,7 +49,7 @@ def partition_model(
     """
     strategy = job.strategy
     assert isinstance(strategy, SplitSpec)
-    outline = outline_of(network)
+    outline = state_layout_of(network)
     contents = contents_of(network, partitioning.graph.tied, outline)
     own = [number for number, holders in enumerate(partitioning.places) if rank in holders]
     names = list(network.reads)
@@ -61,7 +61,7 @@ def partition_model(
         network,
         own,
         contents=contents,
-        outline=outline,
+        layout=outline,
         loss=job.loss,
         optimizer=job.optimizer,
         precision=precision,

@@ -1,4 +1,4 @@
-"""Runs this worker's parts of a split network: activations forward, gradients back.
+"""Run this worker's parts of a split network: activations forward, gradients back.
 
 Autograd stops between parts: each part's output is cut off and its backward pass runs once, when
 the gradients of all its readers are there. So a part neither knows nor minds where its readers are,
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective
-from phalanx.engine.draw import draw_seed
-from phalanx.engine.probe import Form
+from phalanx.engine.part_profiler import Form
+from phalanx.engine.rng import draw_seed
 from phalanx.engine.stage import Stage
 from phalanx.errors import EngineError
-from phalanx.model.draw import part_seed
+from phalanx.model.rng import part_seed
 from phalanx.protocol.splitting.graph import Graph, Places, Share, Transfer, pieces, transfers
 from phalanx.protocol.splitting.order import BACKWARD, FORWARD, Costs, Op, Schedule, simulate
 from phalanx.strategy.split.p2p import P2pTransfers, TransferMessage

@@ -1,4 +1,4 @@
-"""One network over several workers: each holds some parts, and nobody holds all of it.
+"""Step a network over several workers: each holds some parts, and none holds all of it.
 
 Activations travel forward and gradients back (`pipeline_runner`); weights, statistics and optimiser
 state stay where they are. Parts that several workers hold are trained as data parallelism does,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
 from phalanx.protocol.rule import Rule
-from phalanx.spec.portions import Portions
+from phalanx.spec.epoch_quota import EpochQuota
 from phalanx.wire.serving import Completed
 from phalanx.wire.tickets import TicketPlan, Unit
 
@@ -229,7 +229,7 @@ def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
 
 
 def test_parts_that_run_out_get_no_more_tickets() -> None:
-    portions = Portions(totals=(5, 2), rows=(2, 2), num_steps=3)
+    portions = EpochQuota(totals=(5, 2), rows=(2, 2), num_steps=3)
     plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)
     bench = Bench(plan, static=True)
     bench.scheduler.open(plan.first(0), plan.first(1), {0, 1})

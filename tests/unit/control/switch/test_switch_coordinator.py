@@ -17,13 +17,16 @@ from phalanx.wire.serving import (
     Finish,
     Flush,
     Flushed,
+    Look,
+    Looked,
     Paused,
     Ready,
+    Save,
     ServerAddress,
     ServerUp,
     WantWork,
 )
-from support.company import ScriptedApi, process_facts, server_facts
+from support.company import ScriptedApi, process_facts, saved, server_facts
 
 BATCH, NUM_SAMPLES = 4, 20
 WORKERS, EVALUATOR = ("worker-0", "worker-1"), "evaluator-0"
@@ -231,3 +234,52 @@ def test_a_phase_with_servers_after_another_goes_through_a_file() -> None:
     assert [order.write for order in play.api.sent_to("worker-0", Flush)] == [True]
     assert play.api.sent_to("worker-0", HandOver) == []  # not before it is saved
     assert play.api.recorded(Warned) == []
+
+
+def test_a_server_that_a_phase_does_not_use_is_replaced_without_touching_the_phase() -> None:
+    play = Play(phases=[*PHASES[:2], {"strategy": SERVED | {"servers": 1}, "at": 0.3 + 1e-12}])
+    play.say("server-0", Idle(num_samples=NUM_SAMPLES * 2))
+    play.leave_lockstep()
+    for name in WORKERS:
+        play.come_up(name)
+    verdict = play.coordinator.judge(
+        [*(process_facts(name) for name in WORKERS), process_facts("server-0", exit_code=-9)]
+    )
+    assert [failure.process for failure in verdict.replace] == ["server-0"]
+    play.lose("server-0")
+    for name in WORKERS:
+        play.say(name, WantWork(2))
+        play.say(name, Paused(b""))
+    # The server inside worker-0 has the same number, and is still there.
+    assert play.api.sent_to("worker-0", Flush) != []
+
+
+def test_an_evaluator_that_comes_into_a_phase_just_left_is_dismissed_from_it() -> None:
+    play = Play()
+    play.leave_lockstep()
+    play.enter_servers()
+    play.lose(EVALUATOR)
+    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    assert play.begins(EVALUATOR)[-1].newcomer
+    play.hand_over()
+    before = len(play.api.sent_to(EVALUATOR, Finish))
+    play.say(EVALUATOR, Ready(num_samples=NUM_SAMPLES * 2, precision="fp32"))
+    assert len(play.api.sent_to(EVALUATOR, Finish)) == before + 1
+
+
+def test_a_process_lost_before_the_commitment_and_back_after_it_is_not_waited_for() -> None:
+    play = Play(phases=[*PHASES[:2], {"strategy": SERVED, "at": 0.3 + 1e-12}])
+    play.leave_lockstep()
+    play.enter_servers()
+    look = play.api.sent_to(EVALUATOR, Look)[-1]
+    play.say(EVALUATOR, Looked(look.look))
+    [save] = play.api.sent_to(EVALUATOR, Save)
+    assert save.pin
+    play.say(EVALUATOR, saved(save))
+    play.lose(EVALUATOR)
+    for name in WORKERS:
+        play.say(name, HandedOver())
+    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    play.hand_over()
+    begin = play.begins(EVALUATOR)[-1]
+    assert (begin.phase, begin.checkpoint) == (2, saved(save).pinned)

@@ -1,0 +1,109 @@
+"""Measure how good predictions are: functions of true and predicted classes. Pure.
+
+Notation: K classes, n_ij samples of class i that were called j, n their number. Where classes are
+ranges of a number, z is the middle of a sample's true class, z' that of the class it was given, and
+d = (z' - z) / (1 + z) the error as astronomers count it. Called by the worker after an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.data.base import Scale
+from phalanx.spec.data import METRICS, MetricName
+from phalanx.spec.registry import load
+
+Counts = npt.NDArray[np.int64]
+
+OUTLIER, CATASTROPHE = 0.001, 0.15
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model said about samples whose class is known."""
+
+    actual: Counts
+    predicted: Counts
+    num_classes: int
+    scale: Scale | None = None
+
+    def confusion(self) -> Counts:
+        """n_ij, one row per true class; a class that the data does not have counts as the last."""
+        size = self.num_classes
+        pairs = self.actual * (size + 1) + np.minimum(self.predicted, size)
+        return np.bincount(pairs, minlength=size * (size + 1)).reshape(size, size + 1)
+
+    def errors(self) -> npt.NDArray[np.float64]:
+        """D of every sample."""
+        assert self.scale is not None
+        low, width = self.scale.low, self.scale.width
+        actual = low + (self.actual.astype(np.float64) + 0.5) * width
+        found = low + (self.predicted.astype(np.float64) + 0.5) * width
+        return np.asarray((found - actual) / (1 + actual), dtype=np.float64)
+
+
+def per_class_accuracy(confusion: Counts) -> list[float | None]:
+    """Share of each true class that was called right; None for a class without samples."""
+    totals = confusion.sum(axis=1)
+    right = np.diagonal(confusion)
+    return [
+        int(one) / int(total) if total else None for one, total in zip(right, totals, strict=True)
+    ]
+
+
+def compute_metrics(names: Sequence[MetricName], predictions: Predictions) -> dict[str, float]:
+    """Compute the metrics that were asked for, by what records call them; empty without samples."""
+    if len(predictions.actual) == 0:
+        return {}
+    found: dict[str, float] = {}
+    for kind in map(METRICS.find, names):
+        function = cast("Callable[[Predictions], float]", load(kind.function))
+        found[kind.name] = float(function(predictions))
+    return found
+
+
+def accuracy(predictions: Predictions) -> float:
+    """Compute the share of samples that were called right."""
+    return float(np.mean(predictions.actual == predictions.predicted))
+
+
+def mean_class_accuracy(predictions: Predictions) -> float:
+    """Compute the mean over classes of the share that was called right."""
+    known = [one for one in per_class_accuracy(predictions.confusion()) if one is not None]
+    return sum(known) / len(known)
+
+
+def kappa(predictions: Predictions) -> float:
+    """Compute Cohen's kappa: agreement beyond what both distributions of classes give by chance."""
+    confusion = predictions.confusion()
+    total = int(confusion.sum())
+    agreed = int(np.diagonal(confusion).sum()) / total
+    of_true, of_found = confusion.sum(axis=1), confusion.sum(axis=0)[: predictions.num_classes]
+    chance = float((of_true / total) @ (of_found / total))
+    return 1.0 if chance == 1 else (agreed - chance) / (1 - chance)
+
+
+def within_one(predictions: Predictions) -> float:
+    """Compute the share of samples whose class is off by at most one."""
+    return float(np.mean(np.abs(predictions.actual - predictions.predicted) <= 1))
+
+
+def nmad(predictions: Predictions) -> float:
+    """Compute the normalised median absolute deviation: 1.4826 median |d - median d|."""
+    errors = predictions.errors()
+    return 1.4826 * float(np.median(np.abs(errors - np.median(errors))))
+
+
+def outliers(predictions: Predictions) -> float:
+    """Compute the share of samples with |d| above 0.001."""
+    return float(np.mean(np.abs(predictions.errors()) > OUTLIER))
+
+
+def catastrophic(predictions: Predictions) -> float:
+    """Compute the share of samples with |d| above 0.15."""
+    return float(np.mean(np.abs(predictions.errors()) > CATASTROPHE))

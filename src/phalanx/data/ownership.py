@@ -1,0 +1,135 @@
+"""Hold which worker owns which samples, and cut epochs accordingly. Pure.
+
+Notation as in `spec.epoch_quota`. Where the T_r / s_r differ, some workers run out before others:
+`join` lets them take part without samples, `drop` ends the epoch with the first to run out, `wrap`
+lets all begin again until the last is through. In no case does anyone wait for samples that never
+come. `distribution` makes ownerships, `pipeline` asks for their batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from typing_extensions import override
+
+from phalanx.data.order import EpochOrder, Indices, random_order
+from phalanx.data.shards import Cut, Shards, ceil_div
+from phalanx.errors import SpecError
+from phalanx.spec.epoch_quota import EpochQuota
+
+
+@dataclass(frozen=True)
+class SampleOwnership:
+    """The samples of each worker for a whole run."""
+
+    owned: tuple[Indices, ...]
+    """Positions in the training part, by worker."""
+    quota: EpochQuota
+    hidden: tuple[tuple[slice, ...], ...] = ()
+    """Columns that each worker does not have; empty: all have all."""
+
+    def hidden_from(self, worker: int) -> tuple[slice, ...]:
+        """Columns that a worker does not have."""
+        return self.hidden[worker] if self.hidden else ()
+
+
+def divide(
+    sizes: Sequence[int], rows: Sequence[int], at_end: Literal["join", "drop", "wrap"]
+) -> EpochQuota:
+    """The division of an epoch.
+
+    Args:
+        sizes: Samples that each worker owns, at least 1.
+        rows: Samples that each takes per step; 0 counts as 1.
+        at_end: What happens when some have none left.
+    """
+    taken = tuple(max(1, one) for one in rows)
+    needed = [ceil_div(size, one) for size, one in zip(sizes, taken, strict=True)]
+    num_steps = min(needed) if at_end == "drop" else max(needed)
+    if at_end == "join":
+        totals = tuple(sizes)
+    elif at_end == "drop":
+        totals = tuple(min(size, num_steps * one) for size, one in zip(sizes, taken, strict=True))
+    else:
+        totals = tuple(num_steps * one for one in taken)
+    return EpochQuota(totals=totals, rows=taken, num_steps=num_steps)
+
+
+class OwnedShards(Shards):
+    """Every worker visits its own samples in an order of its own.
+
+    Args:
+        order: Says seed and whether to shuffle.
+        ownership: Who owns what.
+        num_workers: How many ask; must be those that own the samples.
+    """
+
+    def __init__(self, order: EpochOrder, *, ownership: SampleOwnership, num_workers: int) -> None:
+        rows = ownership.quota.rows
+        super().__init__(order, global_batch=sum(rows), num_workers=len(rows))
+        if num_workers != len(rows):
+            raise SpecError(
+                f"the samples are divided over {len(rows)} workers, not over {num_workers}; go on "
+                "with the workers that the run began with, or without 'data.distribution'"
+            )
+        self._ownership = ownership
+        self._quota = ownership.quota
+
+    @override
+    def steps(self, start_sample: int = 0) -> range:
+        first = self._quota.step_at(start_sample)
+        if first is None:
+            raise SpecError(
+                f"an epoch of samples that are owned cannot continue at sample {start_sample}: no "
+                "step of these workers and this batch begins there; continue with the workers, the "
+                "batch and the 'data.distribution' it began with",
+                start_sample=start_sample,
+            )
+        return range(first, self._quota.num_steps)
+
+    @override
+    def offset_of(self, step: int) -> int:
+        return self._quota.offset_of(step)
+
+    @override
+    def max_rows(self, rank: int) -> int:
+        return self._quota.rows[rank]
+
+    @override
+    def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
+        order = self._order_of(epoch, rank)
+        for step in self.steps(start_sample):
+            yield self._cut(order, epoch, step, rank)
+
+    def cuts(self, epoch: int, units: Iterable[tuple[int, int]]) -> Iterator[Cut]:
+        """The parts of steps that are asked for, each as (step, worker); ends with them."""
+        orders: dict[int, Indices] = {}
+        for step, worker in units:
+            if worker not in orders:
+                orders[worker] = self._order_of(epoch, worker)
+            yield self._cut(orders[worker], epoch, step, worker)
+
+    def _cut(self, order: Indices, epoch: int, step: int, worker: int) -> Cut:
+        rows, offset = self._quota.rows[worker], self._quota.offset_of(step)
+        return Cut(
+            epoch=epoch,
+            step=step,
+            indices=order[step * rows : (step + 1) * rows],
+            global_count=self._quota.offset_of(step + 1) - offset,
+            global_offset=offset,
+            worker=worker,
+        )
+
+    def _order_of(self, epoch: int, worker: int) -> Indices:
+        """What a worker sees in an epoch, one lap over its samples after the other."""
+        owned, total = self._ownership.owned[worker], self._quota.totals[worker]
+        laps = [
+            owned[random_order(len(owned), (self._order.seed, epoch, 1 + worker, lap))]
+            if self._order.shuffle
+            else owned
+            for lap in range(ceil_div(total, len(owned)))
+        ]
+        return np.concatenate(laps)[:total]
