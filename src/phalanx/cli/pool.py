@@ -22,7 +22,7 @@ from phalanx.errors import LaunchError, PhalanxError, SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from phalanx.pool.facts import Fault
+    from phalanx.agent.ssh import Fault
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.probe import PoolProbe, ProbeOptions
     from phalanx.report.document import Block
@@ -177,7 +177,7 @@ def _end(spec: PoolSpec, found: PoolProbe) -> None:
 
 
 def _error_for(faults: Sequence[Fault], num_machines: int) -> PhalanxError:
-    from phalanx.pool.facts import MISTAKES
+    from phalanx.agent.ssh import MISTAKES
 
     # What is to be mended in a file is bad input; a machine that is down is not.
     kind = SpecError if all(one.kind in MISTAKES for one in faults) else LaunchError

@@ -12,7 +12,7 @@ import typer
 from phalanx.cli.machines import POLICIES, WhereOption
 from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, WithoutOption
 from phalanx.cli.request import (
-    Crew,
+    MachineOptions,
     Places,
     Request,
     new_run,
@@ -24,7 +24,7 @@ from phalanx.cli.request import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.launch.candidates import MachinesUnfit
+    from phalanx.launch.preflight_host import MachinesUnfit
     from phalanx.records.rundir import RunDir
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
@@ -71,6 +71,14 @@ SelectOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help=f"{POLICIES} of the pool's machines."),
 ]
+LaunchOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How processes start: local, ssh, another package's launcher or package.module:name "
+        "\\[default: ssh with --pool, else local].",
+    ),
+]
 BuildOption = Annotated[
     bool,
     typer.Option(
@@ -105,6 +113,7 @@ def train(
     where: WhereOption = None,
     without: WithoutOption = None,
     build_env: BuildOption = False,
+    launch: LaunchOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
@@ -120,29 +129,30 @@ def train(
     overrides = [one for one in settings or () if not one.startswith(parts)]
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
     overrides += [one for one in settings or () if one.startswith(parts)]
-    crew = Crew(
+    options = MachineOptions(
         pool=pool,
         select=select,
         where=tuple(where or ()),
         without=tuple(without or ()),
         build_env=build_env,
+        launch=launch,
     )
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)
 
-    def request_with(crew: Crew) -> Request:
+    def request_with(options: MachineOptions) -> Request:
         if resume is not None:
-            return resumption(resume, runs_root(runs), overrides, crew)
+            return resumption(resume, runs_root(runs), overrides, options)
         places = Places(runs=runs_root(runs), data=data_root(data), cache=cache_root())
         if plan is not None:
-            return planned_run(plan, places, job_path=job, overrides=overrides, crew=crew)
-        return new_run(job, places, overrides, crew)
+            return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
+        return new_run(job, places, overrides, options)
 
-    request = request_with(crew)
+    request = request_with(options)
     if dry_run:
         _print_job(request.job, as_json=as_json)
         return
-    summary = _carry_out_or_ask(request_with, request, crew, plain=as_json, quiet=quiet)
+    summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json
 
@@ -168,9 +178,9 @@ def _print_job(job: JobSpec, *, as_json: bool) -> None:
 
 
 def _carry_out_or_ask(
-    request_with: Callable[[Crew], Request],
+    request_with: Callable[[MachineOptions], Request],
     request: Request,
-    crew: Crew,
+    options: MachineOptions,
     *,
     plain: bool,
     quiet: bool,
@@ -180,7 +190,7 @@ def _carry_out_or_ask(
 
     with warm_workers(useful=request.can_fork):
         # Only now, and what this imports: the fork server's own imports go on beside it.
-        from phalanx.launch.candidates import MachinesUnfit
+        from phalanx.launch.preflight_host import MachinesUnfit
 
         while True:
             try:
@@ -189,8 +199,8 @@ def _carry_out_or_ask(
                 names = list(error.facts["faults"])
                 if plain or quiet or not _asks_without(error, names):
                     raise
-                crew = replace(crew, without=(*crew.without, *names), shrink=True)
-                request = request_with(crew)
+                options = replace(options, without=(*options.without, *names), shrink=True)
+                request = request_with(options)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
