@@ -47,8 +47,7 @@ from phalanx.spec.optimize import LossSpec, SgdSpec
 from phalanx.strategy.base import StepFacts, build_strategy
 from phalanx.wire.control import ControlClient, ControlServer
 from phalanx.wire.keys import KeyPair
-from phalanx.worker.steps import record_step
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics, record_step
 
 BATCH = 64
 SHAPE = (28, 28, 1)
@@ -146,7 +145,7 @@ class Channel(NamedTuple):
 
 def run_measured(worker: Worker, seconds: float, *, folder: Path, channel: Channel) -> Round:
     """With everything that a worker of a real run measures."""
-    tally, log = Tally(), EventLog(folder / "worker-0.jsonl")
+    tally, log = WorkerMetrics(), EventLog(folder / "worker-0.jsonl")
     control = ControlClient(
         channel.address,
         server_key=channel.server_key,

@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 import torch
 
-from phalanx.paramserver.client import Client, ClientSettings, max_frame_bytes
-from phalanx.paramserver.door import Peer, digest_of
+from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.connection import max_frame_bytes
+from phalanx.paramserver.handshake import ClientIdentity, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
@@ -102,7 +103,7 @@ def serve(site: Site, index: int, pipe: Connection) -> None:
     keys = KeyPair(*site.server_keys[index])
     with Server(shard, keys=keys, settings=settings) as server:
         for rank, (public, _) in enumerate(site.worker_keys):
-            server.admit(public, Peer("worker", rank, 1))
+            server.admit(public, ClientIdentity("worker", rank, 1))
         address = server.address
         pipe.send((address.server, address.door, address.public_key))
         thread = threading.Thread(target=server.serve)

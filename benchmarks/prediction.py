@@ -34,10 +34,10 @@ from rich.table import Table
 
 from emulated import emulated
 from phalanx import api
-from phalanx.cli.machines import known_inventory, order_of_plan
+from phalanx.cli.machines import known_inventory, request_of_plan
 from phalanx.cli.settings import cache_root, data_root
-from phalanx.launch.camp import PoolOrder
-from phalanx.launch.placement import Assignment
+from phalanx.launch.base import PoolRequest
+from phalanx.launch.placement import HostAssignment
 from phalanx.plan.facts import ClusterModel
 from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.measured import measure_run
@@ -135,10 +135,10 @@ class Bench:
 
     def teach(self, machine: str, batch: int) -> None:
         """Train on one machine alone, for the planner to learn from."""
-        order = PoolOrder(
+        order = PoolRequest(
             pool=self.pool,
             source=str(self.pool_file),
-            assignments=(Assignment(machine=machine, workers=1, threads=1),),
+            assignments=(HostAssignment(machine=machine, workers=1, threads=1),),
         )
         self._train(self.job(batch), order=order)
 
@@ -170,10 +170,10 @@ class Bench:
     def _carry_out(self, prospect: Prospect, option: Option, *, to: str) -> RunDir:
         findings = msgspec.structs.replace(prospect.findings, chosen=option)
         plan = record_plan(prospect.job, findings, prospect.world)
-        order = order_of_plan(plan, self.pool, self.pool_file, build_env=False)
+        order = request_of_plan(plan, self.pool, self.pool_file, build_env=False)
         return self._train(job_from_mapping(plan.job), order=order, to=to)
 
-    def _train(self, job: JobSpec, *, order: PoolOrder, to: str = "") -> RunDir:
+    def _train(self, job: JobSpec, *, order: PoolRequest, to: str = "") -> RunDir:
         """A few steps of a job."""
         few = ["epochs=1", f"data.limit={self.steps * job.global_batch}"]
         summary = api.train(

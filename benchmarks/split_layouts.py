@@ -32,7 +32,7 @@ from rich.table import Table
 from emulated import emulated
 from phalanx import api
 from phalanx.cli.settings import cache_root, data_root
-from phalanx.launch.camp import PoolOrder
+from phalanx.launch.base import PoolRequest
 from phalanx.records.summary import SplitSummary, Summary
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.pool_file import load_pool
@@ -79,7 +79,7 @@ class Lab:
     """The emulated machines and where their runs go."""
 
     def __init__(self, pool: Path, runs: Path, samples: int) -> None:
-        self._order = PoolOrder(pool=load_pool(pool).spec, source=str(pool))
+        self._order = PoolRequest(pool=load_pool(pool).spec, source=str(pool))
         self._runs, self._samples = runs, samples
 
     def split(self, placement: str) -> Layout:

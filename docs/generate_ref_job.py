@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.spec.reference import reference_page
+from job_reference import reference_page
 
 if __name__ == "__main__":
     Path(__file__).with_name("ref-job.md").write_text(reference_page(), encoding="utf-8")

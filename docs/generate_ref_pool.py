@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.spec.pool_reference import pool_page
+from pool_reference import pool_page
 
 if __name__ == "__main__":
     Path(__file__).with_name("ref-pool.md").write_text(pool_page(), encoding="utf-8")

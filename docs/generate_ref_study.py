@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.spec.study_reference import study_page
+from study_reference import study_page
 
 if __name__ == "__main__":
     Path(__file__).with_name("ref-study.md").write_text(study_page(), encoding="utf-8")

@@ -6,20 +6,20 @@ studies and reports need is imported when they run: every trial starts a process
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phalanx.control.controller import Controller
 from phalanx.control.progress import Observer
 from phalanx.control.roster import RunRequest
-from phalanx.data.sources import open_source
-from phalanx.errors import PlanError, StoreError
+from phalanx.errors import StoreError
+from phalanx.launch.base import Launcher, LaunchRequest, PoolRequest
+from phalanx.launch.catalogue import default_launcher, make_launcher
 from phalanx.launch.fork_server import warm_workers
-from phalanx.launch.local import LocalLauncher
 from phalanx.records.manifest import (
     Manifest,
     describe,
@@ -35,15 +35,14 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
 if TYPE_CHECKING:
-    from phalanx.launch.camp import Camp, PoolOrder
     from phalanx.plan.facts import ClusterModel
-    from phalanx.plan.gather import DataSizes, ThisMachine
-    from phalanx.plan.measured import RunMeasures
     from phalanx.plan.planfile import Plan
     from phalanx.plan.search import Objective
     from phalanx.pool.inventory import Inventory
-    from phalanx.report.document import Document
+    from phalanx.report.document import Report
     from phalanx.report.scope import Preference
+    from phalanx.simulate.scenario import Figures, Scenario, SimulatedStrategy
+    from phalanx.spec.strategy import StrategySpec
     from phalanx.spec.study_file import StudyFile
     from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver, StudyOutcome
@@ -63,7 +62,8 @@ def train(
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[Observer] = (),
     plan: Plan | None = None,
-    machines: PoolOrder | None = None,
+    machines: PoolRequest | None = None,
+    launch: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Train a job in a new run directory, on this machine or on those of a pool.
@@ -76,6 +76,8 @@ def train(
         observers: Who follows the run while it goes.
         plan: What the job was planned by; kept beside the results, to compare them with.
         machines: Where to run it; None: on this machine.
+        launch: Which launcher starts the processes, by name or as `package.module:name`; None:
+            `ssh` if machines are named, else `local`.
         on_progress: Told in a few words how other machines are made ready.
 
     Returns:
@@ -86,25 +88,16 @@ def train(
     """
     if isinstance(job, dict):
         job = job_from_mapping(job)
-
-    def prepare() -> RunRequest:
+    wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
+    with _ready_launcher(launch, wanted) as launcher:
         run = RunDir.create(runs, job.name)
-        write_manifest(run, _describe(job, data_root, cache_root, machines))
+        write_manifest(run, _describe(wanted, launch))
         if plan is not None:
             from phalanx.plan.planfile import PLAN, write_plan
 
             write_plan(plan, run.path / PLAN)
-        return RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
-
-    if machines is None:
-        # Names missing files before anything is started.
-        open_source(job.data, data_root=data_root)
-        return _carry_out(prepare(), observers)
-    from phalanx.launch.camp import camp
-
-    ready = camp(job, machines, data_root=data_root, cache_root=cache_root, on_progress=on_progress)
-    with ready as found:
-        return _carry_out_there(prepare(), found, observers)
+        request = RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
+        return _carry_out(request, launcher, observers)
 
 
 def resume(
@@ -112,7 +105,8 @@ def resume(
     *,
     overrides: Sequence[str] = (),
     observers: Sequence[Observer] = (),
-    machines: PoolOrder | None = None,
+    machines: PoolRequest | None = None,
+    launch: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Continue a run from its newest checkpoint, in the same run directory.
@@ -122,6 +116,7 @@ def resume(
         overrides: `path=value` changes to the job, such as `workers=3` or `epochs=10`.
         observers: Who follows the run while it goes.
         machines: Where to go on; None: on this machine.
+        launch: Which launcher starts the processes; None: as before, or as by `train`.
         on_progress: Told in a few words how other machines are made ready.
     """
     status = run.read_status()
@@ -130,31 +125,17 @@ def resume(
     manifest = read_manifest(run)
     job = job_from_mapping(manifest.job, overrides)
     data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
-    request = RunRequest(
-        job=job,
-        run=run,
-        data_root=data_root,
-        cache_root=cache_root,
-        attempt=status.attempt + 1,
-        resume=run.checkpoints,
-    )
-
-    def renew_manifest() -> None:
+    launch = launch or manifest.launch
+    wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
+    with _ready_launcher(launch, wanted) as launcher:
         # The manifest says what the results come from, so it follows; the former one stays beside.
         moved = machines is not None and machines.machines != manifest.machines
         if overrides or moved:
             keep_manifest(run, status.attempt)
-            write_manifest(run, _describe(job, data_root, cache_root, machines))
-
-    if machines is None:
-        renew_manifest()
-        return _carry_out(request, observers)
-    from phalanx.launch.camp import camp
-
-    ready = camp(job, machines, data_root=data_root, cache_root=cache_root, on_progress=on_progress)
-    with ready as found:
-        renew_manifest()
-        return _carry_out_there(request, found, observers)
+            write_manifest(run, _describe(wanted, launch))
+        attempt = status.attempt + 1
+        request = RunRequest(job, run, data_root, cache_root, attempt, resume=run.checkpoints)
+        return _carry_out(request, launcher, observers)
 
 
 def infer(
@@ -193,19 +174,15 @@ def infer(
             "inject": [],
         }
     )
-    fresh = RunDir.create(runs, f"{job.name}-infer")
-    fresh.checkpoints.mkdir(exist_ok=True)
-    shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
     data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
-    write_manifest(fresh, describe(job, data_root=data_root, cache_root=cache_root))
-    request = RunRequest(
-        job=job,
-        run=fresh,
-        data_root=data_root,
-        cache_root=cache_root,
-        resume=fresh.checkpoints,
-    )
-    return _carry_out(request, observers)
+    wanted = LaunchRequest(job, data_root, cache_root)
+    with _ready_launcher(None, wanted) as launcher:
+        fresh = RunDir.create(runs, f"{job.name}-infer")
+        fresh.checkpoints.mkdir(exist_ok=True)
+        shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
+        write_manifest(fresh, _describe(wanted, None))
+        request = RunRequest(job, fresh, data_root, cache_root, resume=fresh.checkpoints)
+        return _carry_out(request, launcher, observers)
 
 
 def _asked(
@@ -244,8 +221,9 @@ def plan_job(
         job: A job, or the mapping that a job file would hold.
         pool: The machines; None: this one, with one to as many workers as it has cores.
         objective: The goal and its limits; None: as fast as possible.
-        calibrate: As in `survey`.
-        runs: As in `survey`.
+        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
+            runs; fresh: short runs in any case, and nothing else.
+        runs: Where earlier runs are found; short ones go to `calibration` below it.
         data_root: Where data sets lie.
         cache_root: Where decoded data is kept.
         on_trial: Told of each short run before it starts.
@@ -280,108 +258,77 @@ def survey(
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
 ) -> ClusterModel:
-    """Put together what is known about a job and the machines: what predictions are made from.
+    """Put together what is known about a job and the machines; arguments as by `plan_job`.
+
+    Raises:
+        PlanError: Nothing is known.
+    """
+    from phalanx import calibration
+
+    def run_trial(trial: JobSpec) -> Summary:
+        on_trial(trial)
+        trials = runs / calibration.TRIALS
+        return train(trial, runs=trials, data_root=data_root, cache_root=cache_root)
+
+    sizes = calibration.data_sizes(job, data_root=data_root, cache_root=cache_root)
+    return calibration.survey(
+        job, sizes, pool=pool, calibrate=calibrate, runs=runs, run_trial=run_trial
+    )
+
+
+def simulate(
+    job: JobSpec | dict[str, object],
+    scenario: Scenario,
+    *,
+    strategies: Sequence[StrategySpec] | None = None,
+    figures: Figures | None = None,
+    pool: Inventory | None = None,
+    calibrate: Literal["auto", "never", "fresh"] = "auto",
+    runs: Path = DEFAULT_RUNS,
+    data_root: Path = DEFAULT_DATA,
+    cache_root: Path = DEFAULT_CACHE,
+    on_trial: Callable[[JobSpec], object] = lambda job: None,
+) -> list[SimulatedStrategy]:
+    """Simulate strategies with any number of workers, stragglers and crashes; trains nothing.
 
     Args:
-        job: What is to be planned.
-        pool: The machines; None: this one.
-        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
-            runs; fresh: short runs in any case, and nothing else.
-        runs: Where earlier runs are found; short ones go to `calibration` below it.
+        job: A job, or the mapping that a job file would hold.
+        scenario: Workers, batch, rounds, and what goes wrong.
+        strategies: To be compared; None: five common ones, and the job's own.
+        figures: Speed of equal machines; None: copies of calibrated ones, as in `survey`.
+        pool: The machines that are copied; None: this one.
+        calibrate: As in `survey`.
+        runs: As in `survey`.
         data_root: Where data sets lie.
         cache_root: Where decoded data is kept.
         on_trial: Told of each short run before it starts.
 
     Raises:
-        PlanError: Nothing is known.
+        PlanError: Nothing is known of the speed, or a strategy cannot be simulated.
     """
-    from msgspec.structs import replace
+    from phalanx.simulate.scenario import DEFAULT_STRATEGIES, run_scenario
 
-    from phalanx.plan.calibrate import calibrate as fit_runs
-    from phalanx.plan.calibrate import read_runs
-    from phalanx.plan.gather import is_enough, local_cluster, pool_cluster
-    from phalanx.plan.machines import Reference, pool_cores, pool_links
-    from phalanx.plan.split import read_parts
-    from phalanx.pool.this_machine import measure_this_machine
-
-    if job.backend != "native":
-        raise PlanError(
-            f"plans are made for the native backend, not for {job.backend}; leave 'backend' out"
-        )
-    here, sizes = _this_machine(), _data_sizes(job, data_root=data_root, cache_root=cache_root)
-    known = read_runs([runs, runs / _TRIALS], job) if calibrate != "fresh" else []
-    if calibrate == "fresh" or (
-        calibrate == "auto" and not (known and is_enough(fit_runs(known), here))
-    ):
-        known += _run_trials(job, sizes, here, runs, data_root, cache_root, on_trial)
-    if not known:
-        raise PlanError(
-            f"no earlier run in {runs} tells how fast this job is; train it once, or let "
-            "`phalanx plan` make short runs"
-        )
-    links = pool_links(pool) if pool is not None else None
-    calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
-    parts = read_parts([runs, runs / _TRIALS], job)
-    if pool is None:
-        return replace(local_cluster(job, sizes, calibration, here), parts=parts)
-    speed = measure_this_machine() if here.host in calibration.fits else None
-    own = Reference(host=here.host, speed=speed) if speed is not None else None
-    return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
-
-
-_TRIALS = "calibration"
-
-
-def _run_trials(
-    job: JobSpec,
-    sizes: DataSizes,
-    here: ThisMachine,
-    runs: Path,
-    data_root: Path,
-    cache_root: Path,
-    on_trial: Callable[[JobSpec], object],
-) -> list[RunMeasures]:
-    """Short runs of a job on this machine; each is told of before it starts."""
-    from phalanx.plan.measured import measure_run
-    from phalanx.plan.trials import look_job, trial_jobs, trial_steps
-
-    def run(trial: JobSpec) -> Summary:
-        on_trial(trial)
-        return train(trial, runs=runs / _TRIALS, data_root=data_root, cache_root=cache_root)
-
-    with warm_workers():
-        look = run(look_job(job, sizes.train))
-        steps = trial_steps(look.train_s / max(1, look.updates))
-        workers = min(here.cores, 4)
-        found = [run(trial) for trial in trial_jobs(job, sizes.train, workers=workers, steps=steps)]
-    measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
-    return [one for one in measured if one is not None]
-
-
-def _this_machine() -> ThisMachine:
-    import psutil
-
-    from phalanx.observe.cgroup import memory_limit
-    from phalanx.plan.gather import ThisMachine
-
-    total = psutil.virtual_memory().total
-    return ThisMachine(
-        host=socket.gethostname(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_bytes=min(total, memory_limit() or total),
+    if isinstance(job, dict):
+        job = job_from_mapping(job)
+    if strategies is None:
+        mine = job.strategy
+        # One worker alone, one process, and a split network are not simulated.
+        is_simulated = not (mine.is_single or mine.in_process or mine.splits_model)
+        own = [mine] if is_simulated else []
+        others = [one for one in DEFAULT_STRATEGIES if one not in own]
+        strategies = [*own, *others]
+    if figures is not None:
+        return run_scenario(scenario, strategies, figures)
+    world = survey(
+        job,
+        pool=pool,
+        calibrate=calibrate,
+        runs=runs,
+        data_root=data_root,
+        cache_root=cache_root,
+        on_trial=on_trial,
     )
-
-
-def _data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
-    from phalanx.data.dataset import open_dataset
-    from phalanx.plan.gather import DataSizes
-
-    data = open_dataset(job.data, data_root=data_root, cache_root=cache_root)
-    return DataSizes(
-        train=data.train.num_samples,
-        validation=data.validation.num_samples,
-        test=data.test.num_samples,
-    )
+    return run_scenario(scenario, strategies, world)
 
 
 def run_study(
@@ -497,7 +444,8 @@ def make_report(
     prefer: Preference | None = None,
     target: tuple[str, float] | None = None,
     baseline: str | None = None,
-) -> Document:
+    parts: Sequence[str] = (),
+) -> Report:
     """Compare studies and runs; made again from the same records, it has the same bytes.
 
     Args:
@@ -509,47 +457,49 @@ def make_report(
         prefer: What the recommendation saves.
         target: Measure and value, for the time that it takes to get there.
         baseline: What the others are held against, such as `single`.
+        parts: Further parts: names of installed ones, or `package.module:name`.
 
     Returns:
         The report as data; `advice` holds the recommendation.
     """
-    from phalanx.report.make import make_document, write_markdown, write_page, write_sheets
+    from phalanx.report.make import make_document, write_markdown, write_page, write_tables
     from phalanx.report.scope import Options
 
-    options = Options(tolerance=tolerance, prefer=prefer, target=target, baseline=baseline)
+    options = Options(
+        tolerance=tolerance, prefer=prefer, target=target, baseline=baseline, parts=tuple(parts)
+    )
     document = make_document(sources, options)
     if page is not None:
         write_page(document, page)
     if markdown is not None:
         write_markdown(document, markdown)
     if csv is not None:
-        write_sheets(document, csv)
+        write_tables(document, csv)
     return document
 
 
-def _describe(
-    job: JobSpec, data_root: Path, cache_root: Path, machines: PoolOrder | None
-) -> Manifest:
-    if machines is None:
-        return describe(job, data_root=data_root, cache_root=cache_root)
+@contextlib.contextmanager
+def _ready_launcher(name: str | None, wanted: LaunchRequest) -> Iterator[Launcher]:
+    """Check that a job can be launched; when the block ends, nothing of it is left anywhere."""
+    with contextlib.closing(make_launcher(name, wanted)) as launcher:
+        launcher.check()
+        yield launcher
+
+
+def _describe(wanted: LaunchRequest, launch: str | None) -> Manifest:
+    pool = wanted.pool
+    usual = default_launcher(has_pool=pool is not None)
     return describe(
-        job,
-        data_root=data_root,
-        cache_root=cache_root,
-        pool=machines.source,
-        machines=machines.machines,
-        build_env=machines.build_env,
+        wanted.job,
+        data_root=wanted.data_root,
+        cache_root=wanted.cache_root,
+        pool=pool.source if pool is not None else None,
+        machines=pool.machines if pool is not None else (),
+        build_env=pool is not None and pool.build_env,
+        launch=None if launch == usual else launch,
     )
 
 
-def _carry_out_there(request: RunRequest, ready: Camp, observers: Sequence[Observer]) -> Summary:
-    """Run on machines that are ready."""
-    launcher, site = ready.settle(request.run, request.job)
-    return Controller(
-        request, launcher=launcher, site=site, observers=observers, notes=ready.fleet.notes
-    ).run()
-
-
-def _carry_out(request: RunRequest, observers: Sequence[Observer]) -> Summary:
-    launcher = LocalLauncher(request.run.path / "logs")
-    return Controller(request, launcher=launcher, observers=observers).run()
+def _carry_out(request: RunRequest, launcher: Launcher, observers: Sequence[Observer]) -> Summary:
+    allocation = launcher.allocate(request.run)
+    return Controller(request, launcher=launcher, allocation=allocation, observers=observers).run()

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from phalanx.paramserver import shard as real
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shard import Arrival, Shard
-from phalanx.plan import simulated_server
-from phalanx.plan.simulated_server import SimulatedServer
+from phalanx.paramserver.shard import PushedSegment, Shard
 from phalanx.protocol.rule import Rule
+from phalanx.simulate import server as simulated
+from phalanx.simulate.server import SimulatedServer
 from phalanx.wire.bulk import Kind
 from support.paramserver import consistency_rule, make_shard, small_layout
 
@@ -28,7 +28,7 @@ RULES = [
 
 
 def test_both_run_the_very_same_policy() -> None:
-    assert simulated_server.Policy is real.Policy
+    assert simulated.Policy is real.Policy
 
 
 class Pair:
@@ -72,7 +72,7 @@ class Pair:
         size = self.segments[index].size
         gradient = Received(Kind.F32, torch.zeros(size).view(torch.uint8), size)
         answers = self.shard.deliver(
-            Arrival(
+            PushedSegment(
                 worker=worker,
                 clock=self.clock[worker],
                 readver=self.readver[worker],

@@ -59,7 +59,7 @@ def publish():
         if isinstance(one, WorkerSpec):
             keys[one.control_address] = one.controller_key
         elif isinstance(one, Client):
-            keys |= {address.door: address.public_key for address in one._servers}
+            keys |= {address.door: address.public_key for address in one._connections.addresses}
     Path("keys.tmp").write_text(json.dumps(keys))
     os.replace("keys.tmp", "keys.json")
 

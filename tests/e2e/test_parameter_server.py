@@ -12,10 +12,10 @@ import pytest
 
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Finished, Served, Started, Step
 from phalanx.records.log import read_logs
-from phalanx.records.phases import worker_phases
 from phalanx.records.position import newest_position
 from phalanx.records.rundir import RunDir
 from phalanx.records.usage import process_uses
+from support.phases import worker_phases
 from support.runs import LIMIT_S, Place, events_of, is_running
 from support.waiting import wait_until
 

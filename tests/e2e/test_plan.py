@@ -17,8 +17,8 @@ from phalanx.plan.facts import ClusterModel, JobFacts, MachineFacts, NetworkFact
 from phalanx.plan.measured import RunMeasures, measure_run
 from phalanx.plan.placement import Candidate
 from phalanx.plan.predict import Prediction, predict
-from phalanx.plan.simulate import simulate
 from phalanx.records.rundir import RunDir
+from phalanx.simulate.simulator import simulate
 from support.runs import Place
 
 SLEEPER = '''

@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.pool.emulate.cluster import EmulatedCluster
 from phalanx.pool.emulate.groups import find_groups
-from phalanx.pool.emulate.network import leftover_cables
+from phalanx.pool.emulate.network import leftover_links
 from phalanx.pool.emulate.system import obstacle
 from phalanx.spec.pool_file import load_cluster
 from support.waiting import wait_until
@@ -251,7 +251,7 @@ def test_a_start_that_was_killed_is_cleaned_up_by_the_next(tmp_path: Path) -> No
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: leftover_cables(prefix)[0], "the first namespace")
+        wait_until(lambda: leftover_links(prefix)[0], "the first namespace")
         starting.send_signal(signal.SIGKILL)
         starting.wait(LIMIT_S)
         assert cluster.status().state != "up"

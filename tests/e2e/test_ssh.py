@@ -274,7 +274,7 @@ def test_a_killed_supervisor_is_swept_up_after(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=5000", "--without", "d")
     lab.await_training(before)
-    [supervisor] = lab.processes("c", "phalanx-supervisor")
+    [supervisor] = lab.processes("c", "phalanx-agent")
     os.kill(supervisor, signal.SIGKILL)
     _, said = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 4
@@ -432,8 +432,10 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=25", "--set", f"strategy={SERVED}")
     lab.await_training(before)
-    lab.cluster.slam_door("d")
+    lab.cluster.kill_sshd("d")
     _, said = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
-    assert lab.causes()[0].startswith("worker-3 is lost with machine d: the line to it broke off")
+    assert lab.causes()[0].startswith(
+        "worker-3 is lost with machine d: the connection to it broke off"
+    )
     assert "go on without worker-3" in lab.decisions()

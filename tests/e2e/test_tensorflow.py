@@ -20,12 +20,12 @@ import pytest
 
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Event, Failure, Step, Switched
 from phalanx.records.log import read_logs
-from phalanx.records.phases import worker_phases
 from phalanx.records.position import read_position
 from phalanx.records.profile import read_profiles
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import Summary
 from phalanx.records.usage import process_uses, training_windows
+from support.phases import worker_phases
 from support.runs import Place, Training, events_of, is_running, started_pid
 from support.waiting import wait_until
 

@@ -24,11 +24,11 @@ from phalanx.records.events import (
 )
 from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
-from phalanx.records.phases import worker_phases
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import Summary
 from phalanx.records.usage import host_uses, process_uses, training_windows
 from phalanx.spec.loader import job_from_mapping
+from support.phases import worker_phases
 from support.runs import Place, events_of
 from support.warm import starting
 

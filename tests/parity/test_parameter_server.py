@@ -18,7 +18,7 @@ from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
 from phalanx.paramserver.client import Client, ClientSettings
-from phalanx.paramserver.door import Peer
+from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
@@ -158,7 +158,7 @@ def served(job: JobSpec, dataset: Dataset, num_servers: int) -> Iterator[Served]
             )
             servers.append(stack.enter_context(serving(server)))
             for rank, pair in enumerate(keys):
-                key, peer = pair.public, Peer("worker", rank, 1)
+                key, peer = pair.public, ClientIdentity("worker", rank, 1)
                 server.call(lambda s=server, k=key, p=peer: s.admit(k, p)).result(LIMIT_S)  # type: ignore[misc]
         workers = []
         for rank, pair in enumerate(keys):

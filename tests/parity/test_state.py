@@ -13,7 +13,7 @@ from phalanx.engine.replica import Replica
 from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.worker.checkpoint.state import collect_state, restore_state
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
@@ -35,7 +35,7 @@ class Rank:
     def __init__(self, job: JobSpec, dataset: Dataset, group: Collective) -> None:
         self.replica: Replica = toy_replica(job, dataset, rank=group.rank)
         self.strategy: Strategy = build_strategy(job.strategy)
-        self.tally = Tally()
+        self.tally = WorkerMetrics()
         self.strategy.attach(self.replica, group)
         self._job, self._dataset, self.group = job, dataset, group
 

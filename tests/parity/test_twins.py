@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from phalanx.errors import EngineError, SpecError
 from phalanx.model.catalogue import build_model as build_torch
-from phalanx.model.count import count_parameters
 from phalanx.spec.modality import Modality
 from phalanx.spec.model import (
     MODELS,
@@ -24,6 +23,7 @@ from phalanx.spec.model import (
     ResnetSpec,
     UserModelSpec,
 )
+from support.parameter_count import count_parameters
 
 tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 

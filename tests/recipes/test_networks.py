@@ -5,10 +5,10 @@ import torch
 
 from phalanx.errors import SpecError
 from phalanx.model.catalogue import build_model
-from phalanx.model.count import count_parameters
 from phalanx.model.parts import PartedNetwork
 from phalanx.spec.modality import Modality, columns_of
 from phalanx.spec.model import UserModelSpec
+from support.parameter_count import count_parameters
 
 REFERENCE = (
     Modality("hyperspectral", (48, 11, 11)),

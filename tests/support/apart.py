@@ -17,12 +17,11 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from phalanx import api
 from phalanx.cli.main import run
-from phalanx.control import controller
+from phalanx.launch import local
+from phalanx.launch.allocation import LocalAllocation, ProcessSlot
 from phalanx.launch.base import WorkerGroup
 from phalanx.launch.local import LocalGroup, LocalLauncher
-from phalanx.launch.site import Berth, LocalSite
 from phalanx.spec.worker import WorkerSpec
 from support.runs import Place
 
@@ -67,14 +66,14 @@ def _path(tests: Path) -> str:
     return ":".join([str(tests), *(one for one in sys.path if one)])
 
 
-class ApartSite(LocalSite):
+class ApartAllocation(LocalAllocation):
     """This machine, whose processes do not share the controller's run directory."""
 
     @override
-    def berth(self, role: str, rank: int) -> Berth:
+    def slot(self, role: str, rank: int) -> ProcessSlot:
         sharing = Path(SHARING)
         shares = sharing.exists() and f"{role}-{rank}" in sharing.read_text().split()
-        return replace(super().berth(role, rank), shares_run_dir=shares)
+        return replace(super().slot(role, rank), shares_run_dir=shares)
 
 
 class ApartLauncher(LocalLauncher):
@@ -130,6 +129,6 @@ class ApartGroup(LocalGroup):
 
 
 if __name__ == "__main__":
-    api.LocalLauncher = ApartLauncher  # type: ignore[misc]
-    controller.LocalSite = ApartSite  # type: ignore[misc]
+    local.LocalLauncher = ApartLauncher  # type: ignore[misc]
+    local.LocalAllocation = ApartAllocation  # type: ignore[misc]
     run()

@@ -13,8 +13,9 @@ from multiprocessing.process import BaseProcess
 import msgspec
 import torch
 
-from phalanx.paramserver.client import Client, ClientSettings, max_frame_bytes
-from phalanx.paramserver.door import Peer, digest_of
+from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.connection import max_frame_bytes
+from phalanx.paramserver.handshake import ClientIdentity, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
@@ -157,7 +158,7 @@ def _serve(connection: Connection, data: bytes) -> None:
     )
     with Server(shard, keys=setup.keys, settings=settings) as server:
         for key, rank, incarnation in setup.peers:
-            server.admit(key, Peer("worker", rank, incarnation))
+            server.admit(key, ClientIdentity("worker", rank, incarnation))
         connection.send_bytes(msgspec.msgpack.encode(server.address))
 
         def obey() -> None:

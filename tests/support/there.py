@@ -8,12 +8,12 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from phalanx.pool.ssh import SshRoute
+from phalanx.agent.ssh import LocalRoute
 from phalanx.spec.machine import MachineSpec
 
 
 @dataclass(frozen=True)
-class HereRoute(SshRoute):
+class HereRoute(LocalRoute):
     """Runs what would be run over ssh in a shell of this machine.
 
     Attributes:

@@ -1,17 +1,14 @@
-"""`phalanx blame`: who was waited for in a run, why, and what it cost."""
+"""Implement `phalanx blame`: which workers the others waited for, why, and what it cost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from phalanx.cli.runs import RunsOption
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from phalanx.report.blame import Blame
+    from phalanx.report.document import Block, Table
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -23,38 +20,35 @@ phalanx blame demo-allreduce --json
 
 
 def blame(
-    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
+    run: RunArgument,
     runs: RunsOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Say which workers the others waited for, in which phase, and for how long."""
-    from phalanx.cli.screen import open_console
+    """Attribute waiting time to the workers that caused it, by phase of the step."""
+    from phalanx.cli import output
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.records.rundir import find_run
     from phalanx.report.blame import blame_run
+    from phalanx.report.document import line
 
     found = blame_run(find_run(runs_root(runs), run))
-    if as_json:
-        print_json(found)
-        return
-    console = open_console()
-    console.print(headline(found))
-    if found.blamed_s > 0:
-        console.print(render_blame(found))
+
+    def blocks() -> list[Block]:
+        return [line(headline(found)), *([blame_table(found)] if found.blamed_s > 0 else [])]
+
+    output.show(blocks, facts=lambda: found, form=wanted(form, as_json))
 
 
 def headline(found: Blame) -> str:
-    """What it comes to, in a sentence."""
+    """Summarise blame in a sentence."""
     from phalanx.report.format import count_noun, format_duration, format_percent
 
     if found.waiting_s <= 0:
-        return "nobody waited for another worker"
+        return "no worker waited for another"
     waiting = format_duration(found.waiting_s)
     if found.blamed_s <= 0:
-        return f"all workers together waited {waiting}; nobody's lateness explains it"
+        return f"all workers together waited {waiting}; no late worker explains it"
     worst = found.ranks[0]
     phase = max(worst.phases, key=lambda name: worst.phases[name])
     return (
@@ -64,25 +58,31 @@ def headline(found: Blame) -> str:
     )
 
 
-def render_blame(found: Blame) -> Table:
-    """One line per worker: what it cost the others, by phase."""
-    from rich.table import Table
-
+def blame_table(found: Blame) -> Table:
+    """Make one row per worker: what it cost the others, by phase."""
+    from phalanx.report.blame import RankBlame
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
     from phalanx.report.format import NOTHING, format_count, format_duration
     from phalanx.report.rounds import PHASES
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("\nworker", no_wrap=True)
-    titles = ("cost the\nothers", *(f"\nin {phase}" for phase in PHASES))
-    for title in (*titles, "last in\nrounds", "waited\nitself"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in found.ranks:
-        phases = [format_duration(one.phases.get(phase)) for phase in PHASES]
-        table.add_row(
-            f"worker-{one.rank}",
-            format_duration(one.cost_s),
-            *(NOTHING if text == "0.00 s" else text for text in phases),
-            format_count(one.rounds_last),
-            format_duration(one.waited_s),
-        )
-    return table
+    def seconds(value: float | None) -> Value:
+        return Value(format_duration(value), value)
+
+    def phase_s(phase: str) -> CellFormat[RankBlame]:
+        def cell(one: RankBlame) -> Value:
+            value = seconds(one.phases.get(phase))
+            return value if value.text != "0.00 s" else Value(NOTHING, value.raw)
+
+        return cell
+
+    columns: list[tuple[Column, CellFormat[RankBlame]]] = [
+        (Column("worker", "worker", is_text=True), lambda one: text(f"worker-{one.rank}")),
+        (Column("cost_s", "cost the\nothers"), lambda one: seconds(one.cost_s)),
+        *((Column(f"{phase}_s", f"in {phase}"), phase_s(phase)) for phase in PHASES),
+        (
+            Column("rounds_last", "last in\nrounds"),
+            lambda one: Value(format_count(one.rounds_last), one.rounds_last),
+        ),
+        (Column("waited_s", "waited\nitself"), lambda one: seconds(one.waited_s)),
+    ]
+    return tabulate("blame", found.ranks, columns)

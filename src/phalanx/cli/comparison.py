@@ -1,14 +1,15 @@
-"""How runs look side by side, and what the difference means in words."""
+"""Compare runs side by side, and say in words what the difference means."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Table as BarTable
 
 from phalanx.cli.screen import TIME_GLYPHS, TIME_STYLES, time_bar, time_legend
-from phalanx.report.compare import Row
+from phalanx.report.compare import RunComparison
+from phalanx.report.document import CellFormat, Column, Table, Value, tabulate, text
 from phalanx.report.format import (
     count_noun,
     format_accuracy,
@@ -17,43 +18,40 @@ from phalanx.report.format import (
     format_duration,
     format_percent,
     format_ratio,
+    shown,
 )
 
 # Two runs of the same job with different seeds differ by about this much on a small test set.
 _SAME_ACCURACY = 0.02
 _BAR_COLUMNS = 36
-_COLUMNS = (
-    "\nworkers",
-    "test\naccuracy",
-    "\nsamples/s",
-    "\nspeed",
-    "\nelapsed",
-    "sent by\nall workers",
-)
+_COLUMNS: list[tuple[Column, CellFormat[RunComparison]]] = [
+    (Column("strategy", "strategy", is_text=True), lambda row: text(row.strategy)),
+    (Column("workers", "workers"), lambda row: Value(str(row.workers), row.workers)),
+    (
+        Column("test_accuracy", "test\naccuracy"),
+        lambda row: Value(format_accuracy(row.test_accuracy), row.test_accuracy),
+    ),
+    (Column("samples_per_s", "samples/s"), lambda row: shown(row.samples_per_s, format_count)),
+    (Column("speed", "speed"), lambda row: Value(format_ratio(row.speed), row.speed)),
+    (
+        Column("elapsed_s", "elapsed"),
+        lambda row: Value(format_duration(row.elapsed_s), row.elapsed_s),
+    ),
+    (
+        Column("bytes_sent", "sent by\nall workers"),
+        lambda row: shown(row.bytes_sent, format_bytes),
+    ),
+]
 
 
-def render_comparison(rows: Sequence[Row]) -> Table:
-    """One line per run: what it reached, how fast, and what it sent."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("\nstrategy", no_wrap=True)
-    for title in _COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.strategy,
-            str(row.workers),
-            format_accuracy(row.test_accuracy),
-            format_count(row.samples_per_s),
-            format_ratio(row.speed),
-            format_duration(row.elapsed_s),
-            format_bytes(row.bytes_sent),
-        )
-    return table
+def comparison_table(rows: Sequence[RunComparison]) -> Table:
+    """Make one row per run: accuracy, speed and traffic."""
+    return tabulate("comparison", rows, _COLUMNS)
 
 
-def render_times(rows: Sequence[Row]) -> RenderableType:
-    """Where the time of training went, as bars."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def render_times(rows: Sequence[RunComparison]) -> RenderableType:
+    """Draw where the time of training went as bars; a picture for terminals, not a table."""
+    table = BarTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("time of training", no_wrap=True)
     table.add_column("", no_wrap=True)
     for name, glyph in TIME_GLYPHS.items():
@@ -64,8 +62,8 @@ def render_times(rows: Sequence[Row]) -> RenderableType:
     return Group(table, time_legend())
 
 
-def interpret(rows: Sequence[Row], *, cores: int) -> list[str]:
-    """What the comparison shows on this machine, without flattery.
+def interpret(rows: Sequence[RunComparison], *, cores: int) -> list[str]:
+    """Say what the comparison shows on this machine.
 
     Args:
         rows: The reference first.
@@ -74,7 +72,7 @@ def interpret(rows: Sequence[Row], *, cores: int) -> list[str]:
     return [_accuracy_sentence(rows), _speed_sentence(rows, cores), *_traffic(rows), _next()]
 
 
-def _accuracy_sentence(rows: Sequence[Row]) -> str:
+def _accuracy_sentence(rows: Sequence[RunComparison]) -> str:
     reached = {row.strategy: row.test_accuracy for row in rows if row.test_accuracy is not None}
     if not reached:
         return "Accuracy was not measured."
@@ -86,7 +84,7 @@ def _accuracy_sentence(rows: Sequence[Row]) -> str:
     return f"Accuracy: {span}; {last} is behind and needs more epochs or more frequent exchange."
 
 
-def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
+def _speed_sentence(rows: Sequence[RunComparison], cores: int) -> str:
     others = [row for row in rows[1:] if row.speed is not None]
     if not others:
         return "Speed: there is nothing to compare."
@@ -105,17 +103,17 @@ def _speed_sentence(rows: Sequence[Row], cores: int) -> str:
         return (
             f"{found} {workers} workers share {count_noun(cores, 'core')} here, so they cannot do "
             "more work in total than one worker that uses them all; what exchange and waiting take "
-            "is lost. Distribution pays when every worker has cores, or a machine, of its own."
+            "is lost. Distribution pays when every worker has its own cores or machine."
         )
     if max(row.speed or 0.0 for row in others) < 1:
         return (
             f"{found} The model is so small that exchange takes longer than it saves; "
             "distribution pays when a step computes for longer."
         )
-    return f"{found} Each worker has cores of its own, and exchange takes less than they add."
+    return f"{found} Each worker has its own cores, and exchange takes less than they add."
 
 
-def _traffic(rows: Sequence[Row]) -> list[str]:
+def _traffic(rows: Sequence[RunComparison]) -> list[str]:
     sent = {row.strategy: row.bytes_sent for row in rows if row.bytes_sent > 0}
     much, little = sent.get("allreduce"), sent.get("local_sgd")
     if not much or not little:

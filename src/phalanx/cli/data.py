@@ -1,8 +1,7 @@
-"""`phalanx data`: which data sets there are, getting their files, and looking into one."""
+"""Implement `phalanx data`: list, download, inspect and partition data sets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,52 +9,72 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.distribute import EXAMPLES as DISTRIBUTE_EXAMPLES
 from phalanx.cli.distribute import distribute
+from phalanx.cli.options import DataOption, FormatOption, JsonOption, wanted
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from phalanx.data.catalogue import Entry
+    from phalanx.report.document import Block, Table, Value
 
 app = typer.Typer(
     help="List, download, inspect and partition data sets.",
     no_args_is_help=True,
 )
-app.command("distribute")(distribute)
+app.command("distribute", epilog=DISTRIBUTE_EXAMPLES)(distribute)
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="Data directory [default: $PHALANX_DATA]."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+LIST_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx data list
+
+phalanx data list --format csv
+"""
+FETCH_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx data fetch mnist
+
+phalanx data fetch mnist --from /media/usb/mnist
+"""
+SHOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx data show digits
+
+phalanx data show measurements.npz --input-key images --target-key labels
+"""
 
 
-@app.command("list")
-def list_datasets(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Show the built-in data sets, and which of them are there."""
-    from phalanx.cli.screen import open_console
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_datasets(
+    data: DataOption = None, form: FormatOption = "text", as_json: JsonOption = False
+) -> None:
+    """List the built-in data sets, and which of them are present."""
+    from phalanx.cli import output
     from phalanx.cli.settings import data_root
     from phalanx.data.catalogue import CATALOGUE
 
     root = data_root(data)
     rows = [_facts(entry, root) for entry in CATALOGUE.values()]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    _print_list(open_console(), rows)
+    output.show(lambda: [_list_table(rows)], facts=lambda: rows, form=wanted(form, as_json))
 
 
-@app.command()
+@app.command(epilog=FETCH_EXAMPLES)
 def fetch(
-    name: Annotated[str, typer.Argument(help="A built-in data set, such as mnist.")],
+    name: Annotated[str, typer.Argument(help="Built-in data set, such as mnist.")],
     origin: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Copy from this directory, not the internet."),
+        typer.Option(
+            "--from", metavar="DIR", help="Copy from this directory instead of downloading."
+        ),
     ] = None,
     data: DataOption = None,
 ) -> None:
-    """Get the files of a data set, verified, from their official place or from a directory."""
+    """Download the files of a data set, or copy them from a directory, and verify them."""
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import data_root
     from phalanx.data.fetch import copy_from, download
@@ -79,16 +98,19 @@ def fetch(
     )
 
 
-@app.command()
+@app.command(epilog=SHOW_EXAMPLES)
 def show(
-    name: Annotated[str, typer.Argument(help="A built-in data set, or the path of your own.")],
+    name: Annotated[
+        str, typer.Argument(help="Built-in data set, or the path of a .npz or .parquet file.")
+    ],
     data: DataOption = None,
-    input_key: Annotated[str, typer.Option(help="Column or array of the inputs.")] = "x",
-    target_key: Annotated[str, typer.Option(help="Column or array of the labels.")] = "y",
+    input_key: Annotated[str, typer.Option(help="Column or array that holds the inputs.")] = "x",
+    target_key: Annotated[str, typer.Option(help="Column or array that holds the labels.")] = "y",
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a data set's shapes, classes, split and statistics; decodes it if needed."""
-    from phalanx.cli.screen import open_console
+    """Show shapes, classes, split and statistics of a data set; decodes it if needed."""
+    from phalanx.cli import output
     from phalanx.cli.settings import cache_root, data_root
     from phalanx.data.catalogue import CATALOGUE
     from phalanx.data.pipeline import open_dataset
@@ -101,10 +123,7 @@ def show(
     )
     dataset = open_dataset(job.data, data_root=data_root(data), cache_root=cache_root())
     facts = dataset.describe()
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    _print_dataset(open_console(), facts)
+    output.show(lambda: _dataset_blocks(facts), facts=lambda: facts, form=wanted(form, as_json))
 
 
 def _entry(name: str) -> Entry:
@@ -136,36 +155,36 @@ def _facts(entry: Entry, root: Path) -> dict[str, Any]:
     }
 
 
-def _print_list(console: Console, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _list_table(rows: list[dict[str, Any]]) -> Table:
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("data set", "what", "shape", "train", "test", "download", "where"):
-        is_number = heading in ("train", "test", "download")
-        table.add_column(heading, justify="right" if is_number else "left")
-    for row in rows:
-        size = row["download_bytes"]
-        where = row["location"] or (
-            "embedded" if row["present"] else f"not here; phalanx data fetch {row['name']}"
-        )
-        table.add_row(
-            row["name"],
-            row["title"],
-            "x".join(str(length) for length in row["shape"]),
-            f"{row['num_train']:,}",
-            f"{row['num_test']:,}",
-            f"{size / 1e6:.0f} MB" if size else "-",
-            Text(where),  # as text, since a path may hold brackets
-        )
-    console.print(table)
+    def where(row: dict[str, Any]) -> Value:
+        absent = f"not here; phalanx data fetch {row['name']}"
+        place = row["location"] or ("embedded" if row["present"] else absent)
+        return Value(place, row["location"])
+
+    def size(row: dict[str, Any]) -> Value:
+        download = row["download_bytes"]
+        return Value(f"{download / 1e6:.0f} MB" if download else "-", download)
+
+    columns: list[tuple[Column, CellFormat[dict[str, Any]]]] = [
+        (Column("name", "data set", is_text=True), lambda row: text(row["name"])),
+        (Column("title", "what", is_text=True, wraps=True), lambda row: text(row["title"])),
+        (
+            Column("shape", "shape", is_text=True),
+            lambda row: text("x".join(map(str, row["shape"]))),
+        ),
+        (Column("num_train", "train"), lambda row: _count(row["num_train"])),
+        (Column("num_test", "test"), lambda row: _count(row["num_test"])),
+        (Column("download_bytes", "download"), size),
+        (Column("location", "where", is_text=True, wraps=True), where),
+    ]
+    return tabulate("data", rows, columns)
 
 
-def _print_dataset(console: Console, facts: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
+    from phalanx.report.document import Column, Table, line, pairs_table, text
 
-    head = Table(box=None, pad_edge=False, show_header=False)
     samples = facts["num_samples"]
     rows = {
         "data set": facts["name"],
@@ -179,18 +198,24 @@ def _print_dataset(console: Console, facts: dict[str, Any]) -> None:
         "cache": facts["cache"],
         "fingerprint": facts["fingerprint"][:16],
     }
-    for label, value in rows.items():
-        head.add_row(Text(label, style="bold"), Text(value))
-    console.print(head)
+    head = pairs_table("dataset", "", rows)
+    head.has_header = False
     if not facts["class_counts"]:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("class", *samples):
-        table.add_column(heading, justify="right")
-    for number, counts in enumerate(zip(*facts["class_counts"].values(), strict=True)):
-        table.add_row(str(number), *(f"{count:,}" for count in counts))
-    console.print()
-    console.print(table)
+        return [head]
+    classes = enumerate(zip(*facts["class_counts"].values(), strict=True))
+    counts = Table(
+        id="classes",
+        caption="",
+        columns=[Column("class", "class"), *(Column(part, part) for part in samples)],
+        rows=[[text(number), *map(_count, row)] for number, row in classes],
+    )
+    return [head, line(""), counts]
+
+
+def _count(number: int) -> Value:
+    from phalanx.report.document import Value
+
+    return Value(f"{number:,}", number)
 
 
 def _numbers(values: list[float], most: int = 6) -> str:

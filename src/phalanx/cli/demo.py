@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from phalanx.cli.options import FormatOption, JsonOption, RunsOption, wanted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,36 +25,38 @@ STRATEGIES = (("single", 1), ("allreduce", 4), ("local_sgd", 4))
 
 
 def demo(
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where the runs are kept \\[default: $PHALANX_RUNS, else runs]."
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print the comparison as one JSON object.")
-    ] = False,
+    runs: RunsOption = None,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Train handwritten digits on a local cluster of four processes and compare strategies."""
+    """Train a digit classifier under three strategies on this machine, and compare them."""
+    from phalanx.cli import output
+    from phalanx.cli.comparison import comparison_table
     from phalanx.cli.request import Places, request_run
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.train import follow, print_json
+    from phalanx.cli.train import follow
     from phalanx.launch.fork_server import warm_workers
     from phalanx.report.compare import compare
 
     places = Places(runs=runs_root(runs), data=data_root(), cache=cache_root())
-    console = open_console(stderr=as_json)
+    form = wanted(form, as_json)
+    console = open_console(stderr=form != "text")
     summaries = []
     with warm_workers():
         for number, (strategy, workers) in enumerate(STRATEGIES, start=1):
             console.print(f"run {number} of {len(STRATEGIES)}: {strategy}", style="dim")
             request = request_run(demo_job(strategy, workers), places)
-            summaries.append(follow(request, console, plain=as_json))
-    if as_json:
-        print_json({"comparison": compare(summaries), "summaries": summaries})
-    else:
+            summaries.append(follow(request, console, plain=form != "text"))
+    if form == "text":
         _show(summaries, console)
+    else:
+        rows = compare(summaries)
+        output.show(
+            lambda: [comparison_table(rows)],
+            facts=lambda: {"comparison": rows, "summaries": summaries},
+            form=form,
+        )
 
 
 def demo_job(strategy: str, workers: int) -> JobSpec:
@@ -80,12 +81,13 @@ def demo_job(strategy: str, workers: int) -> JobSpec:
 def _show(summaries: list[Summary], console: Console) -> None:
     import os
 
-    from phalanx.cli.comparison import interpret, render_comparison, render_times
+    from phalanx.cli.comparison import comparison_table, interpret, render_times
+    from phalanx.cli.output import print_blocks
     from phalanx.report.compare import compare
 
     rows = compare(summaries)
     console.print()
-    console.print(render_comparison(rows))
+    print_blocks(console, [comparison_table(rows)])
     console.print()
     console.print(render_times(rows))
     for sentence in interpret(rows, cores=len(os.sched_getaffinity(0))):

@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.train import DataOption, SetOption
+from phalanx.cli.options import DataOption, FormatOption, JsonOption, SetOption, wanted
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from phalanx.records.distribution import Distribution, WorkerShare
+    from phalanx.report.document import Block
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx data distribute job.yaml --show
+
+phalanx data distribute job.yaml --set data.distribution=by_class --out partition.json
+"""
 
 _MOST_COLUMNS = 64
 _SHADES = " ░▒▓█"
@@ -25,18 +34,23 @@ _CELL, _LABEL = 14, 90
 
 
 def distribute(
-    job: Annotated[Path, typer.Argument(help="A job file with `data.distribution`.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file with `data.distribution`.")],
     settings: SetOption = None,
-    show: Annotated[bool, typer.Option("--show", help="Draw who has how much of what.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Draw the share of each class by worker.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the partition as JSON.")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Write the picture as SVG.")
+        Path | None, typer.Option("--picture", metavar="FILE", help="Write the drawing as SVG.")
     ] = None,
     data: DataOption = None,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
     """Show how a job would partition its samples over the workers; trains nothing."""
+    from phalanx.cli import output
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root
     from phalanx.data.dataset import open_dataset
@@ -54,50 +68,48 @@ def distribute(
             "this job does not partition its samples: every batch is cut over the workers; set "
             "'data.distribution', such as iid or {name: dirichlet, alpha: 0.1}"
         )
-    console = open_console()
-    _print_table(console, dealt)
-    if show:
-        _print_picture(console, dealt)
+    output.show(lambda: deal_blocks(dealt), facts=lambda: dealt, form=wanted(form, as_json))
+    if show and wanted(form, as_json) == "text":
+        _print_picture(open_console(), dealt)
     if out is not None:
         write_atomically(out, encode_pretty(dealt))
     if picture is not None:
         write_atomically(picture, svg_of(dealt).encode())
 
 
-def _print_table(console: Console, dealt: Distribution) -> None:
-    from rich.table import Table
+def deal_blocks(dealt: Distribution) -> list[Block]:
+    """Describe how many samples and classes each worker holds."""
+    from phalanx.report.document import CellFormat, Column, Value, line, tabulate, text
+    from phalanx.report.format import format_count, shown
 
     named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
-    console.print(
-        f"{dealt.data}: {dealt.num_samples:,} training samples divided {dealt.scheme}"
-        f"{f' ({named})' if named else ''} from seed {dealt.seed} over "
-        f"{len(dealt.workers)} workers; an epoch has {dealt.num_steps:,} steps and "
-        f"{dealt.samples_per_epoch:,} samples",
-        soft_wrap=True,
-        markup=False,
-    )
     skew = "" if dealt.skew is None else f"label skew {dealt.skew:.3f}, "
-    console.print(f"{skew}largest part over smallest {dealt.size_ratio:.2f}\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    headings = ["worker", "samples", "per step", "per epoch", "classes", "skew"]
+    columns: list[tuple[Column, CellFormat[WorkerShare]]] = [
+        (Column("worker", "worker"), lambda one: Value(str(one.worker), one.worker)),
+        (Column("num_samples", "samples"), lambda one: shown(one.num_samples, format_count)),
+        (Column("per_step", "per step"), lambda one: shown(one.samples_per_step, format_count)),
+        (Column("per_epoch", "per epoch"), lambda one: shown(one.samples_per_epoch, format_count)),
+        (Column("classes", "classes"), lambda one: shown(_num_classes(one), str)),
+        (Column("skew", "skew"), lambda one: shown(one.skew, "{:.3f}".format)),
+    ]
     if dealt.workers[0].modalities is not None:
-        headings.append("sensors")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "sensors" else "right")
-    for one in dealt.workers:
-        counts = one.class_counts
-        cells = [
-            str(one.worker),
-            f"{one.num_samples:,}",
-            f"{one.samples_per_step:,}",
-            f"{one.samples_per_epoch:,}",
-            "-" if counts is None else str(sum(count > 0 for count in counts)),
-            "-" if one.skew is None else f"{one.skew:.3f}",
-        ]
-        if one.modalities is not None:
-            cells.append(", ".join(one.modalities))
-        table.add_row(*cells)
-    console.print(table)
+        sensors = Column("sensors", "sensors", is_text=True)
+        columns.append((sensors, lambda one: text(", ".join(one.modalities or ()))))
+    return [
+        line(
+            f"{dealt.data}: {dealt.num_samples:,} training samples partitioned {dealt.scheme}"
+            f"{f' ({named})' if named else ''} from seed {dealt.seed} over {len(dealt.workers)} "
+            f"workers; an epoch has {dealt.num_steps:,} steps and {dealt.samples_per_epoch:,} "
+            "samples"
+        ),
+        line(f"{skew}largest part over smallest {dealt.size_ratio:.2f}\n"),
+        tabulate("workers", dealt.workers, columns),
+    ]
+
+
+def _num_classes(one: WorkerShare) -> int | None:
+    counts = one.class_counts
+    return None if counts is None else sum(count > 0 for count in counts)
 
 
 def _print_picture(console: Console, dealt: Distribution) -> None:

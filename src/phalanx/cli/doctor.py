@@ -1,17 +1,16 @@
-"""`phalanx doctor`: what this machine has, and what to do about what it lacks."""
+"""Implement `phalanx doctor`: check this machine, and advise on what it lacks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from phalanx.cli.options import DataOption, FormatOption, JsonOption, RunsOption, wanted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from phalanx.cli.verdict import Finding
     from phalanx.observe.machine import Machine
+    from phalanx.report.document import Block
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -26,17 +25,13 @@ _PROBE_LIMIT_S = 120.0
 
 
 def doctor(
-    runs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where runs would be kept.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data sets would lie.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print all facts as one JSON object.")
-    ] = False,
+    runs: RunsOption = None,
+    data: DataOption = None,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Say what this machine has: processor, memory, disk, network, versions, data sets."""
+    """Check this machine: processor, memory, disk, network, versions and data sets."""
+    from phalanx.cli import output
     from phalanx.cli.settings import data_root, runs_root
     from phalanx.cli.verdict import judge_machine
     from phalanx.observe.machine import inspect_machine
@@ -45,16 +40,15 @@ def doctor(
     findings = judge_machine(machine)
     findings.insert(4, judge_precision(machine))
     findings.append(judge_data(data_root(data)))
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json({"machine": machine, "findings": findings})
-    else:
-        _show(findings)
+    output.show(
+        lambda: finding_blocks(findings),
+        facts=lambda: {"machine": machine, "findings": findings},
+        form=wanted(form, as_json),
+    )
 
 
 def judge_precision(machine: Machine) -> Finding:
-    """What `precision: auto` would choose here; measured only if the processor has bf16."""
+    """Find what `precision: auto` would choose here; measures only if the CPU has bf16."""
     from phalanx.cli.verdict import Finding
     from phalanx.observe.machine import BF16_FEATURES
 
@@ -64,7 +58,7 @@ def judge_precision(machine: Machine) -> Finding:
 
 
 def judge_data(root: Path) -> Finding:
-    """Which data sets are here."""
+    """Find which data sets are present."""
     from phalanx.cli.verdict import Finding
     from phalanx.data.catalogue import CATALOGUE
     from phalanx.data.directory import is_present
@@ -99,32 +93,25 @@ def _measured_precision() -> str:
     return f"auto chooses {choice['name']}: {choice['reason']}"
 
 
-def _show(findings: list[Finding]) -> None:
-    from phalanx.cli.screen import open_console
+def finding_blocks(findings: list[Finding]) -> list[Block]:
+    """Describe each topic in one row, with its advice below it."""
+    from phalanx.report.document import Column, Table, Value, line, text
 
-    console = open_console()
-    console.print(render_findings(findings))
-    warnings = sum(not finding.ok for finding in findings)
+    rows = []
+    for one in findings:
+        mark = Value("ok", True, "good") if one.ok else Value("! ", False, "doubt")
+        rows.append([mark, Value(one.topic, one.topic, "weak"), text(one.found)])
+        if one.advice is not None:
+            rows.append([Value(""), Value(""), Value(f"→ {one.advice}", one.advice, "doubt")])
+    columns = [
+        Column("ok", "", is_text=True),
+        Column("topic", "topic", is_text=True),
+        Column("found", "found", is_text=True, wraps=True),
+    ]
+    table = Table(id="findings", caption="", columns=columns, rows=rows, has_header=False)
+    warnings = sum(not one.ok for one in findings)
     if warnings:
-        console.print(f"{warnings} of {len(findings)} topics need attention (marked !)")
+        end = f"{warnings} of {len(findings)} topics need attention (marked !)"
     else:
-        console.print("all is well; try `phalanx demo`")
-
-
-def render_findings(findings: list[Finding]) -> Table:
-    """One row per topic, and its advice below it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for finding in findings:
-        mark = Text("ok", BAR_DONE_STYLE) if finding.ok else Text("! ", WARNING_STYLE)
-        grid.add_row(mark, finding.topic, Text(finding.found))
-        if finding.advice is not None:
-            grid.add_row("", "", Text(f"→ {finding.advice}", WARNING_STYLE))
-    return grid
+        end = "all is well; try `phalanx demo`"
+    return [table, line(end)]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.options import FormatOption, JsonOption, wanted
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from phalanx.pool.emulate.cluster import ClusterStatus
+    from phalanx.report.document import Block, Table
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -30,82 +30,85 @@ _ACTIONS = ("up", "down", "status")
 
 
 def emulate(
-    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file, in YAML.")],
-    action: Annotated[str, typer.Argument(metavar="up|down|status", help="What to do.")],
+    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file in YAML.")],
+    action: Annotated[str, typer.Argument(metavar="up|down|status", help="Action.")],
     state: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where keys, logs and the pool file go \\[default: /var/lib/phalanx/emulated].",
+            help="State directory for keys, logs and pool file "
+            "\\[default: /var/lib/phalanx/emulated].",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Emulate a cluster on this machine: hosts with limits of their own and real ssh servers."""
+    """Emulate a cluster on this machine: hosts with their own limits and real ssh servers."""
+    from phalanx.cli import output
     from phalanx.cli.screen import open_console
     from phalanx.pool.emulate.cluster import STATE_ROOT, EmulatedCluster
     from phalanx.spec.pool_file import load_cluster
 
     if action not in _ACTIONS:
         raise SpecError(f"unknown action '{action}'; write {', '.join(_ACTIONS[:-1])} or status")
+    form = wanted(form, as_json)
     spec = load_cluster(cluster)
     found = EmulatedCluster(spec, state or STATE_ROOT)
     console = open_console()
     if action == "down":
         removed = found.down()
         said = f"removed {len(removed)} parts" if removed else "nothing was there"
-        if not as_json:
+        if form == "text":
             console.print(f"cluster {spec.cluster} is down; {said}", soft_wrap=True)
     elif action == "up":
         notes = found.up()
-        if not as_json:
+        if form == "text":
             for note in notes:
                 console.print(f"note: {note}", soft_wrap=True, markup=False)
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json(found.status())
-    elif action != "down":
-        _show(found.status())
+    if form != "text" or action != "down":
+        status = found.status()
+        output.show(lambda: status_blocks(status), facts=lambda: status, form=form)
 
 
-def _show(status: ClusterStatus) -> None:
-    from phalanx.cli.screen import open_console
+def status_blocks(status: ClusterStatus) -> list[Block]:
+    """Describe an emulated cluster: its hosts, leftovers, and what to try next."""
+    from phalanx.report.document import line
 
-    console = open_console()
-    console.print(f"cluster {status.cluster} is {status.state}", soft_wrap=True)
+    blocks: list[Block] = [line(f"cluster {status.cluster} is {status.state}")]
     if status.hosts:
-        console.print(render_hosts(status))
-    for name in status.leftovers:
-        console.print(f"left over: {name}", soft_wrap=True, markup=False)
+        blocks.append(_host_table(status))
+    blocks += [line(f"left over: {name}") for name in status.leftovers]
     if status.pool is not None:
-        console.print(f"try `phalanx pool probe {status.pool}`", soft_wrap=True, markup=False)
+        blocks.append(line(f"try `phalanx pool probe {status.pool}`"))
+    return blocks
 
 
-def render_hosts(status: ClusterStatus) -> Table:
-    """One row per host."""
-    from rich.table import Table
-
+def _host_table(status: ClusterStatus) -> Table:
     from phalanx.cli.pool_tables import format_speed
-    from phalanx.report.format import NOTHING, format_bytes
+    from phalanx.pool.emulate.cluster import HostStatus
+    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
+    from phalanx.report.format import format_bytes, shown
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("host", "address", "ssh", "link", "speed", "cores", "memory", "processes"):
-        is_number = heading in ("speed", "cores", "memory", "processes")
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
-    for host in status.hosts:
-        used = NOTHING if host.memory_used_bytes is None else format_bytes(host.memory_used_bytes)
+    def memory(host: HostStatus) -> Value:
+        used = shown(host.memory_used_bytes, format_bytes)
         limit = host.memory_limit_bytes
-        table.add_row(
-            host.name,
-            host.address,
-            "answers" if host.answers else "silent",
-            "up" if host.link_up else "down",
-            NOTHING if host.link_bits_per_s is None else format_speed(host.link_bits_per_s / 8),
-            f"{host.cores:g}",
-            used if limit is None else f"{used} of {format_bytes(limit)}",
-            str(host.num_processes),
-        )
-    return table
+        return used if limit is None else Value(f"{used.text} of {format_bytes(limit)}", used.raw)
+
+    def speed(host: HostStatus) -> Value:
+        bits = host.link_bits_per_s
+        return shown(None if bits is None else bits / 8, format_speed)
+
+    columns: list[tuple[Column, CellFormat[HostStatus]]] = [
+        (Column("host", "host", is_text=True), lambda host: text(host.name)),
+        (Column("address", "address", is_text=True), lambda host: text(host.address)),
+        (
+            Column("ssh", "ssh", is_text=True),
+            lambda host: text("answers" if host.answers else "silent"),
+        ),
+        (Column("link", "link", is_text=True), lambda host: text("up" if host.link_up else "down")),
+        (Column("bytes_per_s", "speed"), speed),
+        (Column("cores", "cores"), lambda host: shown(host.cores, "{:g}".format)),
+        (Column("memory_used_bytes", "memory"), memory),
+        (Column("processes", "processes"), lambda host: shown(host.num_processes, str)),
+    ]
+    return tabulate("hosts", status.hosts, columns)

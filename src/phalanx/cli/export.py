@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.runs import RunsOption
+from phalanx.cli.options import RunsOption
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
 
-app = typer.Typer(help="Give runs to TensorBoard or MLflow.", no_args_is_help=True)
+app = typer.Typer(help="Export runs to TensorBoard or MLflow.", no_args_is_help=True)
 
 TENSORBOARD_EXAMPLES = """
 [bold]Examples[/bold]
@@ -35,7 +35,7 @@ phalanx export mlflow last --to http://tracking.example:5000
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Names, unique beginnings of them, paths, or 'last'."),
+    typer.Argument(metavar="RUN...", help="Run names, unique prefixes, paths, or 'last'."),
 ]
 
 
@@ -43,11 +43,11 @@ RunsArgument = Annotated[
 def tensorboard(
     names: RunsArgument,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="What TensorBoard gets as --logdir.")
+        Path, typer.Option("--to", metavar="DIR", help="Log directory of TensorBoard (--logdir).")
     ],
     runs: RunsOption = None,
 ) -> None:
-    """Write runs as event files: curves, system figures, settings. A second time replaces."""
+    """Write runs as TensorBoard event files: curves, system metrics, settings. Idempotent."""
     from phalanx.export.tensorboard import export_tensorboard
 
     for folder in export_tensorboard(_find(names, runs), to):
@@ -59,16 +59,16 @@ def mlflow(
     names: RunsArgument,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="URI", help="A database, or the address of a server."),
+        typer.Option("--to", metavar="URI", help="Tracking URI: database or server address."),
     ] = "sqlite:///mlruns.db",
     experiment: Annotated[
-        str, typer.Option(metavar="NAME", help="The experiment; made if it is not there.")
+        str, typer.Option(metavar="NAME", help="Experiment name; created if missing.")
     ] = "phalanx",
     runs: RunsOption = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
 ) -> None:
-    """Write runs into MLflow: parameters, tags, figures. A second time changes nothing."""
-    from phalanx.cli.train import print_json
+    """Write runs into MLflow: parameters, tags, metrics. Idempotent."""
+    from phalanx.cli.output import print_json
     from phalanx.export.mlflow import export_mlflow
 
     exported = export_mlflow(_find(names, runs), uri=to, experiment=experiment)

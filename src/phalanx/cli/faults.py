@@ -1,4 +1,4 @@
-"""How an error ends a command: one sentence on standard error, and an exit code.
+"""Report an error that ends a command: one sentence on standard error, and an exit code.
 
 What the failing process said is shown above the sentence, dimmed, so that the last line on the
 screen is always the one to read first.
@@ -62,7 +62,7 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
     left_out = len(lines) - _DETAIL_LINES
     if left_out > 0:
         lines = [f"... {left_out} lines before", *lines[-_DETAIL_LINES:]]
-    console.print(Text(f"last words of {error.facts.get('process')}:", "dim"))
+    console.print(Text(f"last log lines of {error.facts.get('process')}:", "dim"))
     for line in lines:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 

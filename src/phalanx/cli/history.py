@@ -1,24 +1,31 @@
-"""What run directories say, put together for `phalanx runs`, as facts and as tables."""
+"""Read run directories for `phalanx runs`, as facts and as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from phalanx.cli.resources import Resources, read_resources, render_resources
-from phalanx.cli.result import collect_warnings, render_result
-from phalanx.cli.screen import WARNING_STYLE
+from phalanx.cli.result import collect_warnings, result_blocks
 from phalanx.records.events import Epoch, Failure
-from phalanx.records.log import read_events
+from phalanx.records.log import read_events, read_logs
 from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.rundir import RunDir, Status
 from phalanx.records.summary import Summary
+from phalanx.records.usage import KINDS, ResourceUse, host_uses, process_uses, training_windows
+from phalanx.report.document import (
+    Block,
+    CellFormat,
+    Column,
+    Table,
+    Text,
+    Value,
+    line,
+    tabulate,
+    text,
+)
 from phalanx.report.format import (
     NOTHING,
     format_accuracy,
@@ -26,13 +33,14 @@ from phalanx.report.format import (
     format_count,
     format_duration,
     format_loss,
+    shown,
 )
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_yaml
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
-    """One line of `phalanx runs list`."""
+    """Hold one line of `phalanx runs list`."""
 
     name: str
     state: str
@@ -52,8 +60,15 @@ class CheckpointFile(msgspec.Struct, kw_only=True):
     size_bytes: int
 
 
+class RunResources(msgspec.Struct, kw_only=True):
+    """Hold what the processes and machines of a run used while it trained; no time series."""
+
+    processes: list[ResourceUse]
+    machines: list[ResourceUse]
+
+
 class RunDetails(msgspec.Struct, kw_only=True):
-    """What `phalanx runs show` shows."""
+    """Hold what `phalanx runs show` shows."""
 
     run_dir: str
     status: Status
@@ -63,11 +78,11 @@ class RunDetails(msgspec.Struct, kw_only=True):
     checkpoints: list[CheckpointFile]
     failure: Failure | None
     warnings: list[str]
-    resources: Resources
+    resources: RunResources
 
 
 def read_facts(run: RunDir) -> RunFacts:
-    """The facts of one run for the list."""
+    """Read the facts of one run for the list."""
     manifest = read_manifest(run)
     summary = run.read_summary()
     job: dict[str, Any] = manifest.job
@@ -86,7 +101,7 @@ def read_facts(run: RunDir) -> RunFacts:
 
 
 def read_details(run: RunDir) -> RunDetails:
-    """Everything that is known of one run."""
+    """Read everything that is known of one run."""
     failures = [
         event for event in read_events(run.events_path("controller")) if isinstance(event, Failure)
     ]
@@ -114,115 +129,165 @@ def read_details(run: RunDir) -> RunDetails:
     )
 
 
-# Title, and how dear the column is when the terminal is too narrow for all: 0 goes first.
-_LIST_COLUMNS = (
-    ("name", 9),
-    ("state", 8),
-    ("strategy", 6),
-    ("workers", 4),
-    ("epochs", 3),
-    ("test accuracy", 7),
-    ("samples/s", 5),
-    ("elapsed", 2),
-    ("started", 1),
-)
-
-
-def render_list(found: Sequence[RunFacts], *, width: int) -> Table:
-    """All runs as a table that fits the width; the least important columns go first."""
-    rows = [_list_row(facts) for facts in found]
-    widths = [
-        max(len(title), *(len(row[column]) for row in rows))
-        for column, (title, _) in enumerate(_LIST_COLUMNS)
-    ]
-    kept = list(range(len(_LIST_COLUMNS)))
-    while len(kept) > 1 and sum(widths[column] + 2 for column in kept) > width:
-        kept.remove(min(kept, key=lambda column: _LIST_COLUMNS[column][1]))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in kept:
-        text = column < 3
-        table.add_column(
-            _LIST_COLUMNS[column][0], justify="left" if text else "right", no_wrap=True
-        )
-    for row in rows:
-        table.add_row(*(row[column] for column in kept))
-    return table
-
-
-def _list_row(facts: RunFacts) -> tuple[str, ...]:
-    rate = facts.samples_per_s
-    return (
-        facts.name,
-        facts.state,
-        facts.strategy,
-        str(facts.workers),
-        str(facts.epochs),
-        format_accuracy(facts.test_accuracy),
-        format_count(rate) if rate is not None else NOTHING,
-        format_duration(facts.elapsed_s),
-        facts.started,
+def read_resources(run: RunDir) -> RunResources:
+    """Read everything that was measured of a run; empty if nothing was."""
+    logs = read_logs(run.path / "events", *KINDS)
+    windows = training_windows(logs)
+    return RunResources(
+        processes=_without_series(process_uses(logs, windows)),
+        machines=_without_series(host_uses(logs, windows)),
     )
 
 
-def render_details(details: RunDetails) -> Iterator[RenderableType]:
-    """One run from top to bottom: how it stands, where it ran, what it did."""
+def _without_series(uses: Mapping[str, ResourceUse]) -> list[ResourceUse]:
+    return [msgspec.structs.replace(use, series=[]) for use in uses.values()]
+
+
+_LIST: list[tuple[Column, CellFormat[RunFacts]]] = [
+    (Column("name", "name", is_text=True), lambda one: text(one.name)),
+    (Column("state", "state", is_text=True, keep=8), lambda one: text(one.state)),
+    (Column("strategy", "strategy", is_text=True, keep=6), lambda one: text(one.strategy)),
+    (Column("workers", "workers", keep=4), lambda one: Value(str(one.workers), one.workers)),
+    (Column("epochs", "epochs", keep=3), lambda one: Value(str(one.epochs), one.epochs)),
+    (
+        Column("test_accuracy", "test accuracy", keep=7),
+        lambda one: Value(format_accuracy(one.test_accuracy), one.test_accuracy),
+    ),
+    (
+        Column("samples_per_s", "samples/s", keep=5),
+        lambda one: shown(one.samples_per_s, format_count),
+    ),
+    (
+        Column("elapsed_s", "elapsed", keep=2),
+        lambda one: Value(format_duration(one.elapsed_s), one.elapsed_s),
+    ),
+    (Column("started", "started", keep=1), lambda one: text(one.started)),
+]
+
+
+def list_table(found: Sequence[RunFacts]) -> Table:
+    """Make one row per run."""
+    return tabulate("runs", found, _LIST)
+
+
+def details_blocks(details: RunDetails) -> list[Block]:
+    """Describe one run from top to bottom: state, machine, job, epochs, resources, result."""
     status, manifest = details.status, details.manifest
     attempt = f", attempt {status.attempt}" if status.attempt > 1 else ""
-    yield Text(f"{details.run_dir}: {status.state}{attempt}", "bold")
+    blocks: list[Block] = [line(f"{details.run_dir}: {status.state}{attempt}", "lead")]
     if status.cause is not None:
-        yield Text(f"cause: {status.cause}", WARNING_STYLE)
+        blocks.append(line(f"cause: {status.cause}", "doubt"))
     if details.failure is not None and details.failure.detail and status.state == "failed":
-        yield Text(_last_lines(details.failure.detail), "dim")
-    for message in details.warnings:
-        yield Text(f"warning: {message}", WARNING_STYLE)
-    yield _title("machine")
-    yield Text(f"{manifest.host}, {manifest.cpu}, {manifest.cores} cores, {manifest.system}")
-    packages = [f"{name} {version}" for name, version in manifest.packages.items()]
-    versions = [f"phalanx {manifest.phalanx}", f"Python {manifest.python}", *packages]
-    yield Text(", ".join(versions))
-    if manifest.source:
-        yield Text(f"source {manifest.source['commit'][:12]}, {manifest.source['state']}")
-    yield _title("job")
-    yield Text(to_yaml(job_from_mapping(manifest.job)).rstrip())
+        blocks.append(Text(lines=_last_lines(details.failure.detail), kind="note"))
+    blocks += [line(f"warning: {message}", "doubt") for message in details.warnings]
+    blocks += _machine_blocks(manifest)
+    job = to_yaml(job_from_mapping(manifest.job)).rstrip()
+    blocks += [line("job", "heading"), Text(lines=job.splitlines())]
     if details.epochs:
-        yield _title("epochs")
-        yield _epoch_table(details.epochs)
+        blocks += [line("epochs", "heading"), _epoch_table(details.epochs)]
     if details.checkpoints:
-        yield _title("checkpoints")
-        for file in details.checkpoints:
-            yield Text(f"{file.name}  {format_bytes(file.size_bytes)}")
+        files = [f"{file.name}  {format_bytes(file.size_bytes)}" for file in details.checkpoints]
+        blocks += [line("checkpoints", "heading"), Text(lines=files)]
     if details.resources.processes:
-        yield _title("resources while training")
-        yield render_resources(details.resources)
+        blocks += [line("resources while training", "heading"), resource_table(details.resources)]
     if details.summary is not None:
-        yield _title("result")
-        yield render_result(details.summary)
+        blocks += [line("result", "heading"), *result_blocks(details.summary)]
+    return blocks
+
+
+def _machine_blocks(manifest: Manifest) -> list[Block]:
+    packages = [f"{name} {version}" for name, version in manifest.packages.items()]
+    lines = [
+        f"{manifest.host}, {manifest.cpu}, {manifest.cores} cores, {manifest.system}",
+        ", ".join([f"phalanx {manifest.phalanx}", f"Python {manifest.python}", *packages]),
+    ]
+    if manifest.source:
+        lines.append(f"source {manifest.source['commit'][:12]}, {manifest.source['state']}")
+    return [line("machine", "heading"), Text(lines=lines)]
+
+
+class _EpochRow(msgspec.Struct, frozen=True):
+    """One epoch with its own speed; the log holds running totals."""
+
+    event: Epoch
+    samples_per_s: float | None
 
 
 def _epoch_table(epochs: Sequence[Epoch]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("epoch", "train loss", "accuracy", "val loss", "accuracy", "lr", "samples/s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    # The log holds running totals; an epoch's own time and samples are differences.
+    rows = []
     before_s, before_samples = 0.0, 0
     for event in epochs:
         seconds, samples = event.train_s - before_s, event.samples - before_samples
         before_s, before_samples = event.train_s, event.samples
-        table.add_row(
-            str(event.epoch + 1),
-            format_loss(event.train_loss),
-            format_accuracy(event.train_accuracy),
-            format_loss(event.val_loss),
-            format_accuracy(event.val_accuracy),
-            f"{event.lr:.4g}",
-            format_count(samples / seconds) if seconds > 0 else NOTHING,
-        )
-    return table
+        rows.append(_EpochRow(event, samples / seconds if seconds > 0 else None))
+    return tabulate("epochs", rows, _EPOCHS)
 
 
-def _title(text: str) -> Text:
-    return Text(f"\n{text}", "bold")
+def _loss(loss: float | None) -> Value:
+    return Value(format_loss(loss), loss)
 
 
-def _last_lines(text: str, count: int = 15) -> str:
-    return "\n".join(f"  {line}" for line in text.rstrip().splitlines()[-count:])
+def _accuracy(accuracy: float | None) -> Value:
+    return Value(format_accuracy(accuracy), accuracy)
+
+
+_EPOCHS: list[tuple[Column, CellFormat[_EpochRow]]] = [
+    (Column("epoch", "epoch"), lambda row: Value(str(row.event.epoch + 1), row.event.epoch + 1)),
+    (Column("train_loss", "train loss"), lambda row: _loss(row.event.train_loss)),
+    (Column("train_accuracy", "accuracy"), lambda row: _accuracy(row.event.train_accuracy)),
+    (Column("val_loss", "val loss"), lambda row: _loss(row.event.val_loss)),
+    (Column("val_accuracy", "accuracy"), lambda row: _accuracy(row.event.val_accuracy)),
+    (Column("lr", "lr"), lambda row: Value(f"{row.event.lr:.4g}", row.event.lr)),
+    (Column("samples_per_s", "samples/s"), lambda row: shown(row.samples_per_s, format_count)),
+]
+
+
+class _ResourceRow(msgspec.Struct, frozen=True):
+    """What one process or machine used, with the name and CPU figure to show."""
+
+    name: str
+    cpu: Value
+    use: ResourceUse
+
+
+def resource_table(resources: RunResources) -> Table:
+    """Make one row per process in cores, then one per machine as a share of its cores."""
+    rows = [
+        _ResourceRow(use.name, Value(f"{use.cpu_cores:.0%}", use.cpu_cores), use)
+        for use in resources.processes
+    ]
+    for use in resources.machines:
+        cpu = NOTHING if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.cores}"
+        rows.append(_ResourceRow(f"machine {use.name}", Value(cpu, use.cpu_share), use))
+    return tabulate("resources", rows, _RESOURCES)
+
+
+def _sum(by_interface: Mapping[str, int]) -> Value:
+    return shown(sum(by_interface.values()) if by_interface else None, format_bytes)
+
+
+def _energy(use: ResourceUse) -> Value:
+    joules = use.energy_j
+    if joules is None:
+        return Value(NOTHING)
+    amount = f"{joules:.0f} J" if joules < 9999.5 else f"{joules / 1000:,.1f} kJ"
+    return Value(f"{amount} ({use.energy_source})", joules)
+
+
+_RESOURCES: list[tuple[Column, CellFormat[_ResourceRow]]] = [
+    (Column("process", "", is_text=True), lambda row: text(row.name)),
+    (Column("cpu", "CPU"), lambda row: row.cpu),
+    (Column("cpu_s", "CPU time"), lambda row: Value(format_duration(row.use.cpu_s), row.use.cpu_s)),
+    (
+        Column("memory_peak_bytes", "memory peak"),
+        lambda row: shown(row.use.memory_peak_bytes, format_bytes),
+    ),
+    (Column("received_bytes", "received"), lambda row: _sum(row.use.received_bytes)),
+    (Column("sent_bytes", "sent"), lambda row: _sum(row.use.sent_bytes)),
+    (Column("written_bytes", "written"), lambda row: shown(row.use.written_bytes, format_bytes)),
+    (Column("energy_j", "energy"), lambda row: _energy(row.use)),
+]
+
+
+def _last_lines(detail: str, count: int = 15) -> list[str]:
+    return [f"  {line}" for line in detail.rstrip().splitlines()[-count:]]

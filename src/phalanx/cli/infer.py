@@ -1,11 +1,12 @@
-"""`phalanx infer`: how fast the network of a run answers, split or data-parallel."""
+"""Implement `phalanx infer`: measure inference of a trained network, split or replicated."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -19,33 +20,32 @@ phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json
 
 
 def infer(
-    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
+    run: RunArgument,
     layout: Annotated[
         Literal["own", "split", "data"],
-        typer.Option(help="As the run had it, the network over workers, or a copy on each."),
+        typer.Option(
+            help="Layout: as trained, network split over workers, or one copy per worker."
+        ),
     ] = "own",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Workers \\[default: as the run had].")
+        int | None, typer.Option(min=1, help="Number of workers \\[default: as trained].")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples in a request.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per request.")] = 1,
     requests: Annotated[
-        int, typer.Option(min=1, help="Requests, one at a time and in a row.")
+        int, typer.Option(min=1, help="Number of requests, sent one after the other.")
     ] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."
-        ),
-    ] = None,
+    runs: RunsOption = None,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Measure latency and throughput of a run's newest checkpoint, in a run of its own."""
+    """Measure inference latency and throughput of a run's newest checkpoint."""
     from phalanx import api
-    from phalanx.cli.screen import open_console
+    from phalanx.cli import output
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.errors import SpecError
     from phalanx.records.rundir import find_run
+    from phalanx.report.document import pairs_table
+    from phalanx.report.format import count_noun, format_accuracy, format_rate
 
     root = runs_root(runs)
     summary = api.infer(
@@ -59,13 +59,15 @@ def infer(
     facts = summary.inference
     if facts is None:
         raise SpecError(f"the data of {run} has too few test samples for requests of {batch}")
-    if as_json:
-        print_json(facts)
-        return
-    console = open_console()
-    console.print(
-        f"{facts.layout}, {summary.workers} x {summary.threads} threads, "
-        f"{facts.requests} requests of {facts.batch}: latency {facts.latency_p50_s * 1e3:.2f} ms "
-        f"(95 %: {facts.latency_p95_s * 1e3:.2f} ms), {facts.samples_per_s:,.0f} samples/s"
-    )
-    console.print(f"test accuracy {summary.test_accuracy}, run {summary.run_dir}")
+    rows = {
+        "layout": f"{facts.layout}, {summary.workers} x {summary.threads} threads",
+        "requests": f"{facts.requests} of {count_noun(facts.batch, 'sample')}",
+        "latency": f"{facts.latency_p50_s * 1e3:.2f} ms",
+        "latency, 95 %": f"{facts.latency_p95_s * 1e3:.2f} ms",
+        "throughput": format_rate(facts.samples_per_s),
+        "test accuracy": format_accuracy(summary.test_accuracy),
+        "run": summary.run_dir,
+    }
+    table = pairs_table("inference", "", rows)
+    table.has_header = False
+    output.show(lambda: [table], facts=lambda: facts, form=wanted(form, as_json))

@@ -17,7 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.placement import placement_lines
-from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
+from phalanx.cli.progress import (
+    EpochRate,
+    current_epoch,
+    describe_run,
+    describe_switch,
+    step_of_epoch,
+)
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
 from phalanx.control.progress import RunProgress
 from phalanx.records.events import Placed, Switched
@@ -52,7 +58,7 @@ class LiveView:
         self._live: Live | None = None
         self._drawn_s = 0.0
         self._header_due = True
-        self._pace = Pace()
+        self._pace = EpochRate()
 
     def __enter__(self) -> LiveView:
         return self
@@ -70,7 +76,7 @@ class LiveView:
         self._job = job
         self._drawn_s = 0.0
         self._header_due = True
-        self._pace = Pace()
+        self._pace = EpochRate()
         self._print(Text(describe_run(job), "bold"))
         self._live = Live(
             Text(f"starting {count_noun(job.workers, 'worker')}", "dim"),

@@ -1,4 +1,4 @@
-"""Pools on the command line: read, selected, and turned into an order for a run.
+"""Pools on the command line: read, selected, and turned into a request for a run.
 
 Shared by `pool`, `plan` and `train`; prints nothing but what was mended in a blueprint.
 """
@@ -14,7 +14,7 @@ import typer
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from phalanx.launch.camp import PoolOrder
+    from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import Plan
     from phalanx.pool.cache import ProbeCache
     from phalanx.pool.inventory import Inventory
@@ -53,8 +53,7 @@ def open_cache() -> ProbeCache:
 
 def known_inventory(spec: PoolSpec) -> Inventory:
     """A pool with what earlier probes have found."""
-    from phalanx.pool.identity import identity
-    from phalanx.pool.inventory import merge
+    from phalanx.pool.inventory import identity, merge
 
     cache = open_cache()
     keys = [identity(one, spec.ssh_config) for one in spec.machines]
@@ -99,16 +98,16 @@ def leave_out(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
     return left
 
 
-def order_of_plan(plan: Plan, spec: PoolSpec, source: Path, *, build_env: bool) -> PoolOrder:
-    """The machines of a plan, each with what the plan gives to it."""
-    from phalanx.launch.camp import PoolOrder
-    from phalanx.launch.placement import Assignment
+def request_of_plan(plan: Plan, spec: PoolSpec, source: Path, *, build_env: bool) -> PoolRequest:
+    """Ask for the machines of a plan, each with what the plan gives to it."""
+    from phalanx.launch.base import PoolRequest
+    from phalanx.launch.placement import HostAssignment
 
-    return PoolOrder(
+    return PoolRequest(
         pool=spec,
         source=str(source.resolve()),
         assignments=tuple(
-            Assignment(
+            HostAssignment(
                 machine=seat.machine,
                 workers=seat.workers,
                 threads=seat.threads,

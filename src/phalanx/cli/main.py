@@ -29,6 +29,7 @@ from phalanx.cli import (
     runs,
     scale,
     settings,
+    simulate,
     study,
     trace,
     train,
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("infer", epilog=infer.EXAMPLES)(infer.infer)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from phalanx.protocol.splitting.choose import DATA_PARALLEL, Forecast
 from phalanx.records.events import Placed
 from phalanx.records.summary import SplitSummary
-from phalanx.report.format import format_bytes, format_duration
-from phalanx.report.places import describe_places
+from phalanx.report.format import format_bytes, format_duration, format_places
 
 
 def placement_lines(placed: Placed) -> list[str]:
     """What to print before the first step: the placement, its forecast, and the naive ones'."""
     forecast = placed.forecast
     best = ", the best of all" if placed.proven else ""
-    lines = [f"placement {forecast.placement}{best}: {describe_places(forecast.places)}"]
+    lines = [f"placement {forecast.placement}{best}: {format_places(forecast.places)}"]
     lines.append(f"predicted: {_figures(forecast)}")
     lines += [f"  {other.placement} would be: {_figures(other)}" for other in placed.others]
     return lines + [f"  {reason}" for reason in data_parallel_reasons(placed)]
@@ -49,7 +48,7 @@ def split_rows(split: SplitSummary) -> list[tuple[str, str]]:
     """Predicted beside measured, for the result of a run."""
     kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in split.bytes_by_kind.items())
     return [
-        ("split", f"{split.placement}: {describe_places(split.places)}"),
+        ("split", f"{split.placement}: {format_places(split.places)}"),
         (
             "",
             f"step {format_duration(split.step_s)} (predicted "

@@ -11,7 +11,13 @@ from types import TracebackType
 from rich.console import Console
 
 from phalanx.cli.placement import placement_lines
-from phalanx.cli.progress import Pace, current_epoch, describe_run, describe_switch, step_of_epoch
+from phalanx.cli.progress import (
+    EpochRate,
+    current_epoch,
+    describe_run,
+    describe_switch,
+    step_of_epoch,
+)
 from phalanx.control.progress import RunProgress
 from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
@@ -38,7 +44,7 @@ class PlainView:
         self._job = JobSpec()
         self._elapsed_s = 0.0
         self._next_s = INTERVAL_S
-        self._pace = Pace()
+        self._pace = EpochRate()
 
     def __enter__(self) -> PlainView:
         return self
@@ -55,7 +61,7 @@ class PlainView:
         """Say what is run and where."""
         self._job = job
         self._elapsed_s, self._next_s = 0.0, INTERVAL_S
-        self._pace = Pace()
+        self._pace = EpochRate()
         self._write(f"{describe_run(job)}: {run_dir}")
 
     def progressed(self, progress: RunProgress) -> None:

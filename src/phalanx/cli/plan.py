@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.train import DataOption, RunsOption, SetOption, WithoutOption
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    RunsOption,
+    SetOption,
+    WithoutOption,
+    wanted,
+)
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.plan.search import Objective
+    from phalanx.pool.inventory import Inventory
     from phalanx.spec.job import JobSpec
 
 EXAMPLES = """
@@ -27,27 +36,34 @@ phalanx plan job.yaml --pool pool.yaml --goal balanced --budget 5 -o plan.json
 phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json
 """
 
-JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="The job file, in YAML.")]
+JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")]
 PoolOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The machines; without it this machine alone."),
+    typer.Option(metavar="FILE", help="Pool file \\[default: this machine]."),
 ]
 GoalOption = Annotated[
-    str, typer.Option(metavar="GOAL", help="What counts: time, cost, energy or balanced.")
+    str, typer.Option(metavar="GOAL", help="Objective: time, cost, energy or balanced.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="It must be done by then in 19 of 20 cases: 90min, 2h."),
+    typer.Option(
+        metavar="TIME",
+        help="Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
+    ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option(metavar="MONEY", min=0, help="It must cost no more in 19 of 20 cases."),
+    typer.Option(
+        metavar="MONEY",
+        min=0,
+        help="Budget; the 95 % upper bound of the predicted cost must meet it.",
+    ),
 ]
 AcceptOption = Annotated[
     str,
     typer.Option(
         metavar="EFFECT",
-        help="What may be done to the result: exact (nothing), rounded (bf16 on the way), "
+        help="Permitted effect on the result: exact (none), rounded (bf16 exchange), "
         "stale (asynchronous, local SGD).",
     ),
 ]
@@ -55,16 +71,14 @@ CalibrateOption = Annotated[
     str,
     typer.Option(
         metavar="HOW",
-        help="auto: short runs here if earlier ones do not tell enough; never; fresh.",
+        help="Calibration: auto (run short trials if earlier runs are insufficient), never, or "
+        "fresh (always).",
     ),
 ]
-TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Candidates to show.")]
+TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of candidates to show.")]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the plan, for train --plan."),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", metavar="", help="Print the plan as one JSON object.")
+    typer.Option("--output", "-o", metavar="FILE", help="Write the plan for `train --plan`."),
 ]
 
 
@@ -82,17 +96,16 @@ def plan(
     output: OutputOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Choose machines and strategy for a job, with predicted time, cost and energy."""
+    """Choose machines and strategy for a job; predict time, cost and energy."""
     import msgspec
 
     from phalanx import api
-    from phalanx.cli.machines import known_inventory, leave_out, read_pool
-    from phalanx.cli.plan_table import show_plan
-    from phalanx.cli.screen import open_console
+    from phalanx.cli.output import show
+    from phalanx.cli.plan_table import plan_blocks
     from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.train import print_json
     from phalanx.plan.planfile import write_plan
     from phalanx.spec.loader import load_job
 
@@ -100,28 +113,25 @@ def plan(
     if calibrate not in ("auto", "never", "fresh"):
         raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
     spec = load_job(job, settings or ())
-    inventory = None
-    if pool is not None:
-        machines = read_pool(pool)
-        inventory = known_inventory(leave_out(machines, without) if without else machines)
     made = api.plan_job(
         spec,
-        pool=inventory,
+        pool=inventory_of(pool, without or ()),
         objective=objective,
         calibrate=calibrate,  # type: ignore[arg-type]  # checked above
         runs=runs_root(runs),
         data_root=data_root(data),
         cache_root=cache_root(),
-        on_trial=_announce(),
+        on_trial=announce(),
     )
     if pool is not None:
         made = msgspec.structs.replace(made, pool=str(pool.resolve()))
     if output is not None:
         write_plan(made, output)
-    if as_json:
-        print_json(made)
-        return
-    show_plan(open_console(), made, top=top, written=output)
+    show(
+        lambda: plan_blocks(made, top=top, written=output),
+        facts=lambda: made,
+        form=wanted(form, as_json),
+    )
 
 
 def _objective(goal: str, deadline: str | None, budget: float | None, accept: str) -> Objective:
@@ -141,8 +151,18 @@ def _objective(goal: str, deadline: str | None, budget: float | None, accept: st
     return Objective(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
 
 
-def _announce() -> Callable[[JobSpec], None]:
-    """Say on standard error what each short run is for, because they take a while."""
+def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | None:
+    """Read a pool file with what earlier probes found; None without a file: this machine."""
+    if pool is None:
+        return None
+    from phalanx.cli.machines import known_inventory, leave_out, read_pool
+
+    machines = read_pool(pool)
+    return known_inventory(leave_out(machines, without) if without else machines)
+
+
+def announce() -> Callable[[JobSpec], None]:
+    """Return a function that reports each calibration run on standard error."""
     from phalanx.cli.screen import open_console
 
     console = open_console(stderr=True)

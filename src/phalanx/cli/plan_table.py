@@ -1,20 +1,25 @@
-"""How plans are shown: the choice, its reasons, a table of candidates; predicted and measured."""
+"""Describe plans: the choice, its reasons, a table of candidates; predicted beside measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from phalanx.cli.screen import WARNING_STYLE
 from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.planfile import Plan, PlanRow
 from phalanx.plan.predicted_vs_measured import PredictedVsMeasured
 from phalanx.plan.result import Interval, Prediction
+from phalanx.report.document import (
+    Block,
+    CellFormat,
+    Column,
+    Table,
+    Text,
+    Value,
+    line,
+    tabulate,
+    text,
+)
 from phalanx.report.format import (
     NOTHING,
     format_bytes,
@@ -27,44 +32,29 @@ _REFUSED_ROWS = 5
 _JOULES_PER_KWH = 3.6e6
 
 
-def show_plan(console: Console, plan: Plan, *, top: int, written: Path | None) -> None:
-    """Print a plan: what to do, why, and what else was looked at."""
-    console.print(Text(plan.sentence, "bold"), soft_wrap=True)
-    for reason in plan.reasons:
-        console.print(Text(f"- {reason}"), soft_wrap=True)
-    console.print()
+def plan_blocks(plan: Plan, *, top: int, written: Path | None) -> list[Block]:
+    """Describe a plan: what to do, why, and which alternatives were considered."""
     good = [row for row in plan.candidates if row.refused is None][:top]
     refused = [row for row in plan.candidates if row.refused is not None][:_REFUSED_ROWS]
-    console.print(_table(good, plan))
+    blocks: list[Block] = [
+        line(plan.sentence, "lead"),
+        Text(lines=list(plan.reasons), kind="list"),
+        line(""),
+        _candidate_table(good, plan),
+        line("▶ chosen  ◇ no other is better in time, cost and energy at once", "note"),
+    ]
     if refused:
-        console.print(Text("refused", "bold"))
-        console.print(Padding(_refused(refused), (0, 0, 0, 2)))
+        blocks += [line("refused", "lead"), tabulate("refused", refused, _REFUSED)]
     sources = "; ".join(plan.sources)
-    console.print(
-        Text(f"{plan.num_candidates:,} candidates; facts from {sources}", "dim"), soft_wrap=True
-    )
+    blocks.append(line(f"{plan.num_candidates:,} candidates; facts from {sources}", "note"))
     if written is not None:
-        console.print(f"run it: phalanx train --plan {written}", soft_wrap=True)
+        blocks.append(line(f"run it: phalanx train --plan {written}"))
+    return blocks
 
 
-def show_versus(console: Console, rows: Iterable[PredictedVsMeasured]) -> None:
-    """Print predicted and measured side by side."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "predicted", "90 % interval", "measured", "off by"):
-        table.add_column(title, justify="left" if not title else "right", no_wrap=True)
-    for row in rows:
-        low, high = _value(row, row.predicted.low), _value(row, row.predicted.high)
-        table.add_row(
-            row.measure,
-            _value(row, row.predicted.value),
-            f"{low} to {high}",
-            _value(row, row.measured),
-            Text(
-                f"{100 * row.error:+.0f} %" + ("" if row.is_inside else ", outside"),
-                "" if row.is_inside else WARNING_STYLE,
-            ),
-        )
-    console.print(table)
+def versus_table(rows: Iterable[PredictedVsMeasured]) -> Table:
+    """Make one row per predicted measure, with what was measured."""
+    return tabulate("predicted", rows, _VERSUS)
 
 
 def _value(measure: PredictedVsMeasured, value: float) -> str:
@@ -73,59 +63,76 @@ def _value(measure: PredictedVsMeasured, value: float) -> str:
     return f"{value * 1e3:.1f} ms" if measure.measure == "step" else format_duration(value)
 
 
-def _table(rows: Sequence[PlanRow], plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    priced = any(row.prediction and row.prediction.cost for row in rows)
-    metered = any(row.prediction and row.prediction.energy_j for row in rows)
-    table.add_column("", no_wrap=True)
-    table.add_column("machines")
-    table.add_column("strategy")
-    table.add_column("servers")
-    table.add_column("batch")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("90 %", justify="right", no_wrap=True)
-    table.add_column("speed", justify="right", no_wrap=True)
-    if priced:
-        table.add_column("cost", justify="right", no_wrap=True)
-    if metered:
-        table.add_column("kWh", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
-    table.add_column("exchange", justify="right", no_wrap=True)
+def _off_by(row: PredictedVsMeasured) -> Value:
+    text = f"{100 * row.error:+.0f} %" + ("" if row.is_inside else ", outside")
+    return Value(text, row.error, "" if row.is_inside else "doubt")
+
+
+_VERSUS: list[tuple[Column, CellFormat[PredictedVsMeasured]]] = [
+    (Column("measure", "", is_text=True), lambda one: text(one.measure)),
+    (
+        Column("predicted", "predicted"),
+        lambda one: Value(_value(one, one.predicted.value), one.predicted.value),
+    ),
+    (
+        Column("interval", "90 % interval"),
+        lambda one: Value(
+            f"{_value(one, one.predicted.low)} to {_value(one, one.predicted.high)}",
+            (one.predicted.low, one.predicted.high),
+        ),
+    ),
+    (Column("measured", "measured"), lambda one: Value(_value(one, one.measured), one.measured)),
+    (Column("error", "off by"), _off_by),
+]
+
+
+def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
     on_front = {_identity(row) for row in plan.front}
-    for row in rows:
-        prediction = row.prediction
-        assert prediction is not None
-        chosen = row.prediction == plan.prediction
-        mark = "▶" if chosen else "◇" if _identity(row) in on_front else ""
-        cells = [
-            mark,
-            machines_label(row.machines),
-            _strategy(row),
-            row.servers,
-            batches_label(row.batches),
-            format_duration(prediction.total_s.value),
-            _range(prediction.total_s),
-            format_rate(prediction.samples_per_s.value),
-        ]
-        if priced:
-            cells.append(f"{prediction.cost.value:.3f}" if prediction.cost else NOTHING)
-        if metered:
-            cells.append(_kwh(prediction.energy_j))
-        cells += [format_bytes(max(prediction.memory_bytes.values())), _exchange(prediction)]
-        table.add_row(*cells, style="bold" if chosen else "")
-    table.caption = "▶ chosen  ◇ no other is better in time, cost and energy at once"
-    table.caption_justify = "left"
-    return table
+
+    def mark(row: PlanRow) -> Value:
+        if row.prediction == plan.prediction:
+            return Value("▶", "chosen", "best")
+        return Value("◇", "front") if _identity(row) in on_front else Value("")
+
+    def words(content: str, row: PlanRow) -> Value:
+        return Value(content, content, "best" if row.prediction == plan.prediction else "")
+
+    predictions = [row.prediction for row in rows if row.prediction is not None]
+    columns: list[tuple[Column, CellFormat[PlanRow]]] = [
+        (Column("mark", "", is_text=True), mark),
+        (_words("machines"), lambda row: words(machines_label(row.machines), row)),
+        (_words("strategy"), lambda row: words(_strategy(row), row)),
+        (_words("servers"), lambda row: words(row.servers, row)),
+        (_words("batch"), lambda row: words(batches_label(row.batches), row)),
+        (Column("total_s", "time"), lambda row: _predicted(row, _time)),
+        (Column("total_interval_s", "90 %"), lambda row: _predicted(row, _range)),
+        (Column("samples_per_s", "speed"), lambda row: _predicted(row, _rate)),
+    ]
+    if any(one.cost for one in predictions):
+        columns.append((Column("cost", "cost"), lambda row: _predicted(row, _cost)))
+    if any(one.energy_j for one in predictions):
+        columns.append((Column("energy_kwh", "kWh"), lambda row: _predicted(row, _kwh)))
+    columns += [
+        (Column("memory_bytes", "memory"), lambda row: _predicted(row, _memory)),
+        (Column("exchange_share", "exchange"), lambda row: _predicted(row, _exchange)),
+    ]
+    return tabulate("candidates", rows, columns)
 
 
-def _refused(rows: Sequence[PlanRow]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for row in rows:
-        spent = row.prediction.total_s.value if row.prediction is not None else None
-        table.add_row(
-            machines_label(row.machines), _strategy(row), format_duration(spent), row.refused
-        )
-    return table
+def _words(name: str) -> Column:
+    return Column(name, name, is_text=True, wraps=True)
+
+
+_REFUSED: list[tuple[Column, CellFormat[PlanRow]]] = [
+    (_words("machines"), lambda row: text(machines_label(row.machines))),
+    (_words("strategy"), lambda row: text(_strategy(row))),
+    (Column("total_s", "time"), lambda row: _predicted(row, _time)),
+    (_words("reason"), lambda row: text(row.refused)),
+]
+
+
+def _predicted(row: PlanRow, cell: CellFormat[Prediction]) -> Value:
+    return Value(NOTHING) if row.prediction is None else cell(row.prediction)
 
 
 def _identity(row: PlanRow) -> tuple[object, ...]:
@@ -136,14 +143,39 @@ def _strategy(row: PlanRow) -> str:
     return row.strategy + (f" ({row.precision})" if row.precision != "fp32" else "")
 
 
-def _range(interval: Interval) -> str:
-    return f"{format_duration(interval.low)} to {format_duration(interval.high)}"
+def _time(prediction: Prediction) -> Value:
+    return Value(format_duration(prediction.total_s.value), prediction.total_s.value)
 
 
-def _kwh(energy_j: Interval | None) -> str:
-    return f"{energy_j.value / _JOULES_PER_KWH:.3f}" if energy_j is not None else NOTHING
+def _range(prediction: Prediction) -> Value:
+    low, high = prediction.total_s.low, prediction.total_s.high
+    return Value(f"{format_duration(low)} to {format_duration(high)}", (low, high))
 
 
-def _exchange(prediction: Prediction) -> str:
+def _rate(prediction: Prediction) -> Value:
+    return Value(format_rate(prediction.samples_per_s.value), prediction.samples_per_s.value)
+
+
+def _cost(prediction: Prediction) -> Value:
+    return _three_digits(prediction.cost, 1.0)
+
+
+def _kwh(prediction: Prediction) -> Value:
+    return _three_digits(prediction.energy_j, 1 / _JOULES_PER_KWH)
+
+
+def _three_digits(interval: Interval | None, scale: float) -> Value:
+    if interval is None:
+        return Value(NOTHING)
+    return Value(f"{interval.value * scale:.3f}", interval.value * scale)
+
+
+def _memory(prediction: Prediction) -> Value:
+    most = max(prediction.memory_bytes.values())
+    return Value(format_bytes(most), most)
+
+
+def _exchange(prediction: Prediction) -> Value:
     parts = prediction.parts
-    return format_percent((parts.communication_s + parts.wait_s) / parts.total_s)
+    share = (parts.communication_s + parts.wait_s) / parts.total_s
+    return Value(format_percent(share), share)

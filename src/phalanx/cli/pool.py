@@ -16,19 +16,19 @@ from phalanx.cli.machines import (
     read_pool,
     select_machines,
 )
+from phalanx.cli.options import Format, FormatOption, JsonOption, wanted
 from phalanx.errors import LaunchError, PhalanxError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from phalanx.pool.facts import Fault
+    from phalanx.agent.ssh import Fault
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.probe import PoolProbe, ProbeOptions
+    from phalanx.report.document import Block
     from phalanx.spec.pool import PoolSpec
 
-app = typer.Typer(
-    help="Machines: check, measure and show them; emulate a cluster.", no_args_is_help=True
-)
+app = typer.Typer(help="Check, measure and list machines; emulate a cluster.", no_args_is_help=True)
 
 CHECK_EXAMPLES = """
 [bold]Examples[/bold]
@@ -59,13 +59,12 @@ phalanx pool show blueprint.json --policy energy
 """
 
 PoolArgument = Annotated[
-    Path, typer.Argument(metavar="POOL", help="The pool file, or a published JSON blueprint.")
+    Path, typer.Argument(metavar="POOL", help="Pool file in YAML, or a published JSON blueprint.")
 ]
 PolicyOption = Annotated[
     str,
     typer.Option(metavar="NAME", help=f"{POLICIES} of them."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 
 
 @app.command("check", epilog=CHECK_EXAMPLES)
@@ -73,17 +72,16 @@ def check(
     pool: PoolArgument,
     policy: PolicyOption = "all",
     where: WhereOption = None,
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Log in to every machine: does it answer, which versions has it, is its clock right?"""
-    from phalanx.cli.pool_tables import render_check
+    """Log in to every machine and report reachability, versions and clock offset."""
+    from phalanx.cli.pool_tables import check_blocks
     from phalanx.pool.probe import ProbeOptions
 
     spec, found = _asked(pool, policy, where, ProbeOptions(quick=True))
-    if as_json:
-        _print_found(spec, found)
-    else:
-        _print_parts(render_check(_merged(spec, found), found.faults))
+    inventory = _merged(spec, found)
+    _show(lambda: check_blocks(inventory, found.faults), inventory, found, wanted(form, as_json))
     _end(spec, found)
 
 
@@ -93,23 +91,26 @@ def probe(
     policy: PolicyOption = "all",
     where: WhereOption = None,
     links: Annotated[
-        bool, typer.Option("--links/--no-links", help="Measure between machines as well.")
+        bool, typer.Option("--links/--no-links", help="Measure links between machines as well.")
     ] = True,
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every machine and every link between two of them, and keep what was found."""
-    from phalanx.cli.pool_tables import render_links, render_machines
+    """Measure every machine and every link between two of them, and cache the results."""
+    from phalanx.cli.pool_tables import link_blocks, machine_blocks
     from phalanx.pool.probe import ProbeOptions
 
     spec, found = _asked(pool, policy, where, ProbeOptions(links=links))
     cache = open_cache()
     for key, one in found.probes.items():
         cache.keep(key, one)
-    if as_json:
-        _print_found(spec, found)
-    else:
-        inventory = _merged(spec, found)
-        _print_parts([*render_machines(inventory), *render_links(inventory)])
+    inventory = _merged(spec, found)
+    _show(
+        lambda: [*machine_blocks(inventory), *link_blocks(inventory)],
+        inventory,
+        found,
+        wanted(form, as_json),
+    )
     _end(spec, found)
 
 
@@ -118,19 +119,20 @@ def show(
     pool: PoolArgument,
     policy: PolicyOption = "all",
     where: WhereOption = None,
+    form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is known of the machines and whom a policy selects; asks none of them."""
-    from phalanx.cli.pool_tables import inventory_facts, render_links, render_machines
+    """Show cached facts of the machines and which of them a policy selects; contacts none."""
+    from phalanx.cli import output
+    from phalanx.cli.pool_tables import inventory_facts, link_blocks, machine_blocks
 
     spec = read_pool(pool)
     inventory, selection = select_machines(spec, policy, where)
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json(inventory_facts(inventory, selection))
-    else:
-        _print_parts([*render_machines(inventory, selection), *render_links(inventory)])
+    output.show(
+        lambda: [*machine_blocks(inventory, selection), *link_blocks(inventory)],
+        facts=lambda: inventory_facts(inventory, selection),
+        form=wanted(form, as_json),
+    )
 
 
 app.command("emulate", epilog=EMULATE_EXAMPLES)(emulate)
@@ -139,7 +141,7 @@ app.command("emulate", epilog=EMULATE_EXAMPLES)(emulate)
 def _asked(
     pool: Path, policy: str, where: list[str] | None, options: ProbeOptions
 ) -> tuple[PoolSpec, PoolProbe]:
-    """Probe the selected machines; progress goes to standard error of a terminal."""
+    """Probe the selected machines; progress goes to standard error if that is a terminal."""
     from phalanx.cli.screen import open_console
     from phalanx.pool.probe import probe_pool
 
@@ -159,19 +161,13 @@ def _merged(spec: PoolSpec, found: PoolProbe) -> Inventory:
     return merge(spec, found.probes)
 
 
-def _print_found(spec: PoolSpec, found: PoolProbe) -> None:
+def _show(
+    blocks: Callable[[], list[Block]], inventory: Inventory, found: PoolProbe, form: Format
+) -> None:
+    from phalanx.cli import output
     from phalanx.cli.pool_tables import probe_facts
-    from phalanx.cli.train import print_json
 
-    print_json(probe_facts(_merged(spec, found), found.faults))
-
-
-def _print_parts(parts: Sequence[object]) -> None:
-    from phalanx.cli.screen import open_console
-
-    console = open_console()
-    for part in parts:
-        console.print(part)
+    output.show(blocks, facts=lambda: probe_facts(inventory, found.faults), form=form)
 
 
 def _end(spec: PoolSpec, found: PoolProbe) -> None:
@@ -181,7 +177,7 @@ def _end(spec: PoolSpec, found: PoolProbe) -> None:
 
 
 def _error_for(faults: Sequence[Fault], num_machines: int) -> PhalanxError:
-    from phalanx.pool.facts import MISTAKES
+    from phalanx.agent.ssh import MISTAKES
 
     # What is to be mended in a file is bad input; a machine that is down is not.
     kind = SpecError if all(one.kind in MISTAKES for one in faults) else LaunchError

@@ -1,4 +1,4 @@
-"""Machines and links as tables, and as the JSON of `--json`."""
+"""Describe machines and links as tables, and as the JSON of `--json`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE
-from phalanx.pool.facts import Fault
+from phalanx.agent.ssh import Fault
 from phalanx.pool.inventory import Inventory, Member, differences
 from phalanx.pool.selection import Selection
-from phalanx.report.format import NOTHING, format_bytes
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate
+from phalanx.report.format import NOTHING, format_bytes, shown
 
 # A matrix of more machines does not fit a screen; `--json` has all of them.
 _MAX_MATRIX = 12
-_NUMBERS = ("cores", "memory", "gpus", "GFLOP/s", "bf16", "conv", "per hour", "watts", "clock")
 
 
 def format_speed(bytes_per_s: float) -> str:
-    """The speed of a link in bits, as links are sold: `95.6 Mbit/s`, `1.20 Gbit/s`."""
+    """Format the bandwidth of a link in bits, as links are sold: `95.6 Mbit/s`, `1.20 Gbit/s`."""
     bits_per_s = bytes_per_s * 8
     if bits_per_s >= 1e9:
         return f"{bits_per_s / 1e9:.2f} Gbit/s"
@@ -30,74 +26,79 @@ def format_speed(bytes_per_s: float) -> str:
 
 
 def format_moment(seconds: float) -> str:
-    """A short time: `45 µs`, `2.3 ms`, `1.2 s`."""
+    """Format a short time: `45 µs`, `2.3 ms`, `1.2 s`."""
     size = abs(seconds)
     if size < 0.9995e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.1f} ms" if size < 1 else f"{seconds:.1f} s"
 
 
-def render_check(inventory: Inventory, faults: Mapping[str, Fault]) -> list[RenderableType]:
-    """One row per machine: whether it answers, and with what."""
-    table = _table("", "machine", "python", "torch", "phalanx", "free memory", "clock", "note")
-    for member in inventory.members:
+def check_blocks(inventory: Inventory, faults: Mapping[str, Fault]) -> list[Block]:
+    """Describe whether each machine answers, and with which versions and clock."""
+
+    def note(member: Member) -> Value:
         fault = faults.get(member.identity)
-        if member.probe is None:
-            reason = fault.reason if fault else "not asked"
-            table.add_row(_mark(False), member.title, *[NOTHING] * 5, Text(reason))
-            continue
-        looks, clock = member.probe.looks, member.probe.clock
-        table.add_row(
-            _mark(True),
-            member.title,
-            looks.python,
-            looks.torch or "none",
-            looks.phalanx or "none",
-            format_bytes(looks.memory_free_bytes),
-            f"{format_moment(clock.offset_s)} ± {format_moment(clock.error_s)}",
-            "",
-        )
-    return [table, *_warnings(inventory)]
+        reason = "" if member.probe else fault.reason if fault else "not asked"
+        return Value(reason, reason)
+
+    columns: list[tuple[Column, CellFormat[Member]]] = [
+        (Column("answers", "", is_text=True), lambda one: _mark(one.probe is not None)),
+        (_MACHINE, _title),
+        (Column("python", "python", is_text=True), lambda one: _version(one, "python")),
+        (Column("torch", "torch", is_text=True), lambda one: _version(one, "torch")),
+        (Column("phalanx", "phalanx", is_text=True), lambda one: _version(one, "phalanx")),
+        (
+            Column("memory_free_bytes", "free memory"),
+            lambda one: shown(
+                one.probe.looks.memory_free_bytes if one.probe else None, format_bytes
+            ),
+        ),
+        (Column("clock_offset_s", "clock"), _clock),
+        (_NOTE, note),
+    ]
+    return [tabulate("check", inventory.members, columns), *_warnings(inventory)]
 
 
-def render_machines(
-    inventory: Inventory, selection: Selection | None = None
-) -> list[RenderableType]:
-    """One row per machine: what it has, does and costs, and who is selected."""
-    head = ("", "machine", "processor", "cores", "memory", "gpus", "GFLOP/s", "conv", "bf16")
-    table = _table(*head, "per hour", "watts", "probed", "note")
-    for member in inventory.members:
-        reason = "" if selection is None else selection.refused.get(member.title, "")
-        mark = Text("·", "dim") if reason else _mark(member.probe is not None or bool(selection))
-        table.add_row(mark, *_machine_cells(member), Text(reason))
-    parts: list[RenderableType] = [table]
+def machine_blocks(inventory: Inventory, selection: Selection | None = None) -> list[Block]:
+    """Describe what each machine has, does and costs, and which ones are selected."""
+
+    def reason(member: Member) -> str:
+        return "" if selection is None else selection.refused.get(member.title, "")
+
+    def mark(member: Member) -> Value:
+        if reason(member):
+            return Value("·", False, "weak")
+        return _mark(member.probe is not None or bool(selection))
+
+    columns: list[tuple[Column, CellFormat[Member]]] = [
+        (Column("selected", "", is_text=True), mark),
+        (_MACHINE, _title),
+        *_MACHINE_COLUMNS,
+        (_NOTE, lambda one: Value(reason(one), reason(one))),
+    ]
+    blocks: list[Block] = [tabulate("machines", inventory.members, columns)]
     if selection is not None:
         chosen = ", ".join(one.title for one in selection.chosen)
-        parts.append(
-            Text(f"selected {len(selection.chosen)} of {len(inventory.members)}: {chosen}")
-        )
-    return [*parts, *_warnings(inventory)]
+        count = f"{len(selection.chosen)} of {len(inventory.members)}"
+        blocks.append(line(f"selected {count}: {chosen}"))
+    return [*blocks, *_warnings(inventory)]
 
 
-def render_links(inventory: Inventory) -> list[RenderableType]:
-    """Speed and round trip from each machine to each other one, if any is known."""
+def link_blocks(inventory: Inventory) -> list[Block]:
+    """Describe bandwidth and round trip from each machine to each other one, if any is known."""
     members = inventory.members
     if not any(one.probe and (one.probe.links or one.probe.link_faults) for one in members):
         return []
     if len(members) > _MAX_MATRIX:
-        return [Text(f"links of {len(members)} machines: see --json", "dim")]
-    table = _table("from ↓ to →", *(one.title for one in members))
-    for start in members:
-        cells = [
-            Text("·", "dim") if start is end else _link_cell(inventory, start, end)
-            for end in members
-        ]
-        table.add_row(start.title, *cells)
-    return [Text(), table]
+        return [line(f"links of {len(members)} machines: see --json", "note")]
+    ends = [Column(one.title, one.title, is_text=True) for one in members]
+    rows = [[_title(one), *(_link(inventory, one, end) for end in members)] for one in members]
+    head = Column("from", "from ↓ to →", is_text=True)
+    return [line(""), Table(id="links", caption="", columns=[head, *ends], rows=rows)]
 
 
 def probe_facts(inventory: Inventory, faults: Mapping[str, Fault]) -> dict[str, Any]:
-    """What `check --json` and `probe --json` print."""
+    """Return what `check --json` and `probe --json` print."""
     return {
         "pool": inventory.name,
         "machines": [_member_facts(one, inventory) for one in inventory.members],
@@ -107,7 +108,7 @@ def probe_facts(inventory: Inventory, faults: Mapping[str, Fault]) -> dict[str, 
 
 
 def inventory_facts(inventory: Inventory, selection: Selection) -> dict[str, Any]:
-    """What `show --json` prints."""
+    """Return what `show --json` prints."""
     return {
         "pool": inventory.name,
         "selected": [one.title for one in selection.chosen],
@@ -135,38 +136,86 @@ def _member_facts(member: Member, inventory: Inventory) -> dict[str, Any]:
     }
 
 
-def _machine_cells(member: Member) -> list[str]:
-    spec, probe = member.spec, member.probe
-    speed = probe.speed if probe else None
-    idle, full = spec.watts_idle, spec.watts_full
-    return [
-        member.title,
-        probe.looks.cpu if probe else NOTHING,
-        NOTHING if member.cores is None else f"{member.cores:g}",
-        NOTHING if member.memory_bytes is None else format_bytes(member.memory_bytes),
-        str(member.num_gpus),
-        NOTHING if member.gflops is None else f"{member.gflops:.1f}",
-        NOTHING if speed is None else f"{speed.conv_all_gflops:.1f}",
-        NOTHING if speed is None else f"{speed.bf16_gemm_all_gflops:.1f}",
-        NOTHING if spec.price_per_hour is None else f"{spec.price_per_hour:g}",
-        NOTHING if idle is None and full is None else f"{_or_nothing(idle)}-{_or_nothing(full)}",
-        probe.measured_at[:16].replace("T", " ") if probe else "never",
-    ]
+def _title(member: Member) -> Value:
+    return Value(member.title, member.title)
 
 
-def _or_nothing(number: float | None) -> str:
-    return "?" if number is None else f"{number:g}"
+def _version(member: Member, name: str) -> Value:
+    if member.probe is None:
+        return Value(NOTHING)
+    version = getattr(member.probe.looks, name)
+    return Value(version or "none", version)
 
 
-def _link_cell(inventory: Inventory, start: Member, end: Member) -> Text:
+def _clock(member: Member) -> Value:
+    if member.probe is None:
+        return Value(NOTHING)
+    clock = member.probe.clock
+    error = format_moment(clock.error_s)
+    return Value(f"{format_moment(clock.offset_s)} ± {error}", clock.offset_s)
+
+
+def _watts(member: Member) -> Value:
+    ends = (member.spec.watts_idle, member.spec.watts_full)
+    if ends == (None, None):
+        return Value(NOTHING, ends)
+    return Value("-".join("?" if one is None else f"{one:g}" for one in ends), ends)
+
+
+def _probed(member: Member) -> Value:
+    if member.probe is None:
+        return Value("never")
+    return Value(member.probe.measured_at[:16].replace("T", " "), member.probe.measured_at)
+
+
+def _rate(number: float | None) -> Value:
+    return shown(number, "{:.1f}".format)
+
+
+_MACHINE = Column("machine", "machine", is_text=True)
+_NOTE = Column("note", "note", is_text=True, wraps=True)
+_MACHINE_COLUMNS: list[tuple[Column, CellFormat[Member]]] = [
+    (
+        Column("processor", "processor", is_text=True),
+        lambda one: shown(one.probe.looks.cpu if one.probe else None, str),
+    ),
+    (Column("cores", "cores"), lambda one: shown(one.cores, "{:g}".format)),
+    (Column("memory_bytes", "memory"), lambda one: shown(one.memory_bytes, format_bytes)),
+    (Column("gpus", "gpus"), lambda one: Value(str(one.num_gpus), one.num_gpus)),
+    (Column("gflops", "GFLOP/s"), lambda one: _rate(one.gflops)),
+    (
+        Column("conv_gflops", "conv"),
+        lambda one: _rate(
+            one.probe.speed.conv_all_gflops if one.probe and one.probe.speed else None
+        ),
+    ),
+    (
+        Column("bf16_gflops", "bf16"),
+        lambda one: _rate(
+            one.probe.speed.bf16_gemm_all_gflops if one.probe and one.probe.speed else None
+        ),
+    ),
+    (
+        Column("price_per_hour", "per hour"),
+        lambda one: shown(one.spec.price_per_hour, "{:g}".format),
+    ),
+    (Column("watts", "watts"), _watts),
+    (Column("probed", "probed", is_text=True), _probed),
+]
+
+
+def _link(inventory: Inventory, start: Member, end: Member) -> Value:
+    if start is end:
+        return Value("·", None, "weak")
     link = inventory.link(start, end)
     if link is not None:
-        return Text(f"{format_speed(link.bytes_per_s)}, {format_moment(link.round_trip_s)}")
+        text = f"{format_speed(link.bytes_per_s)}, {format_moment(link.round_trip_s)}"
+        return Value(text, link.bytes_per_s)
     failed = start.probe is not None and end.identity in start.probe.link_faults
-    return Text("no way", WARNING_STYLE) if failed else Text(NOTHING)
+    return Value("no route", None, "doubt") if failed else Value(NOTHING)
 
 
-def _warnings(inventory: Inventory) -> list[Text]:
+def _warnings(inventory: Inventory) -> list[Block]:
     found = differences(inventory)
     names = {one.identity: one.title for one in inventory.members}
     for member in inventory.members:
@@ -176,20 +225,8 @@ def _warnings(inventory: Inventory) -> list[Text]:
             for other, reason in faults.items()
             if other in names
         ]
-    return [Text(f"! {text}", WARNING_STYLE) for text in found]
+    return [line(f"! {text}", "doubt") for text in found]
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(
-            heading,
-            justify="right" if heading in _NUMBERS else "left",
-            no_wrap=heading != "note",
-            overflow="fold",
-        )
-    return table
-
-
-def _mark(good: bool) -> Text:
-    return Text("ok", BAR_DONE_STYLE) if good else Text("! ", WARNING_STYLE)
+def _mark(good: bool) -> Value:
+    return Value("ok", True, "good") if good else Value("! ", False, "doubt")

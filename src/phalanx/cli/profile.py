@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.train import DataOption, RunsOption, SetOption
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    RunsOption,
+    SetOption,
+    wanted,
+)
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
+    from phalanx.report.document import Block
     from phalanx.report.profile import ProfileComparison, RunProfile
 
 EXAMPLES = """
@@ -29,32 +37,30 @@ phalanx profile RUN_B --against RUN_A
 
 TargetArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB|RUN", help="A job file, which is trained; or a run that has a profile."
-    ),
+    typer.Argument(metavar="JOB|RUN", help="Job file to train, or a run that has a profile."),
 ]
 EpochsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="EPOCHS", help="Which to profile, from 1: 3, 2-4 or 2-4,8. Only with a job file."
+        metavar="EPOCHS", help="Epochs to profile, from 1: 3, 2-4 or 2-4,8; job files only."
     ),
 ]
 RulesOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Rules that sort operators into groups, in YAML."),
+    typer.Option(metavar="FILE", help="Rules that assign operators to groups, in YAML."),
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option(metavar="RUN", help="Compare with this profiled run: it is A, the other is B."),
+    typer.Option(metavar="RUN", help="Compare with this profiled run (A); the target is B."),
 ]
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write the table, too: .csv, .md or .json."
+        "--output", "-o", metavar="FILE", help="Also write the table to a file: .csv, .md or .json."
     ),
 ]
 OperatorsOption = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Show so many single operators as well.")
+    int, typer.Option(metavar="N", min=0, help="Number of single operators to show.")
 ]
 
 
@@ -64,38 +70,45 @@ def profile(
     settings: SetOption = None,
     rules: RulesOption = None,
     against: AgainstOption = None,
-    output: OutputOption = None,
+    to: OutputOption = None,
     operators: OperatorsOption = 10,
     runs: RunsOption = None,
     data: DataOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Show where the time of chosen epochs goes: train a job, or look at a profiled run."""
-    from phalanx.cli.profile_tables import check_format, show_comparison, show_profile, write_table
+    """Profile operators of chosen epochs: train a job, or read a profiled run."""
+    from phalanx.cli import output
+    from phalanx.cli.profile_tables import (
+        check_format,
+        comparison_blocks,
+        profile_blocks,
+        write_table,
+    )
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.records.rundir import find_run
     from phalanx.report.grouping import read_grouping
     from phalanx.report.profile import compare_profiles, profile_run
 
     root = runs_root(runs)
-    check_format(output)
+    form = wanted(form, as_json)
+    check_format(to)
     grouping = read_grouping(rules)
     # Looked at before anything is trained, so that a wrong name costs no time.
     a = profile_run(find_run(root, against), grouping) if against is not None else None
-    run = _run_of(target, root, epochs=epochs, settings=settings or (), data=data, quiet=as_json)
+    run = _run_of(
+        target, root, epochs=epochs, settings=settings or (), data=data, quiet=form != "text"
+    )
     b = profile_run(run, grouping)
     found: RunProfile | ProfileComparison = b if a is None else compare_profiles(a, b)
-    if output is not None:
-        write_table(found, output)
-    if as_json:
-        print_json(found)
-        return
-    show_profile(b, operators=operators)
-    if a is not None:
-        show_comparison(compare_profiles(a, b))
+    if to is not None:
+        write_table(found, to)
+
+    def blocks() -> list[Block]:
+        compared = comparison_blocks(compare_profiles(a, b)) if a is not None else []
+        return [*profile_blocks(b, operators=operators), *compared]
+
+    output.show(blocks, facts=lambda: found, form=form)
 
 
 def _run_of(

@@ -1,25 +1,19 @@
-"""How profiles look: tables on the screen and in files.
+"""Describe operator profiles as tables.
 
 Every table of two runs says which is A and which is B, which way its ratios go, and in each line
-who takes longer, in words: a reader who turns the page upside down still gets it right.
+which one takes longer, in words.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from phalanx.cli.screen import open_console
 from phalanx.errors import SpecError
 from phalanx.records.rundir import encode_pretty
-from phalanx.report.format import NOTHING, count_noun, format_bytes, format_count, format_percent
-from phalanx.report.profile import ProfileComparison, RunProfile
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
+from phalanx.report.format import count_noun, format_bytes, format_count, format_percent, shown
+from phalanx.report.profile import GroupTime, OperatorRow, ProfileComparison, RatioRow, RunProfile
+from phalanx.report.table_formats import table_csv, table_markdown
 from phalanx.store.atomic import write_atomically
 
 _FORMATS = (".csv", ".md", ".json")
@@ -32,29 +26,29 @@ def check_format(path: Path | None) -> None:
         raise SpecError(f"{path}: the name must end in {', '.join(_FORMATS)}")
 
 
-def show_profile(profile: RunProfile, *, operators: int) -> None:
-    """Print where the time of a run's profiled epochs went."""
-    console = open_console()
+def profile_blocks(profile: RunProfile, *, operators: int) -> list[Block]:
+    """Describe where the time of a run's profiled epochs went."""
     epochs = ", ".join(str(epoch + 1) for epoch in profile.epochs)
-    console.print(Text(f"\n{profile.run}", "bold"))
-    console.print(
-        f"{profile.strategy}, {count_noun(profile.workers, 'worker')}, {profile.engine}; "
-        f"epoch {epochs}: {_ms(profile.wall_s)} ms per epoch of one worker"
-    )
-    console.print(_group_table(profile))
+    blocks: list[Block] = [
+        line(profile.run, "heading"),
+        line(
+            f"{profile.strategy}, {count_noun(profile.workers, 'worker')}, {profile.engine}; "
+            f"epoch {epochs}: {_ms(profile.wall_s).text} ms per epoch of one worker"
+        ),
+        profile_table(profile),
+    ]
     if operators > 0:
-        _show_operators(console, profile, operators)
+        blocks += [line(""), _operator_table(profile, operators)]
+        blocks += [
+            line(f"beside the training: {row.name}, {_ms(row.mean_s).text} ms/epoch")
+            for row in profile.beside[:operators]
+        ]
+    return blocks
 
 
-def show_comparison(comparison: ProfileComparison) -> None:
-    """Print two runs side by side."""
-    console = open_console()
-    console.print(Text(f"\nA  {comparison.a}\nB  {comparison.b}", "bold"))
-    table = _plain_table(("group", "A ms/epoch", "B ms/epoch", "B ÷ A"))
-    table.add_column(comparison.direction, no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(row.group, _ms(row.a_s), _ms(row.b_s), _ratio(row.b_over_a), row.verdict)
-    console.print(table)
+def comparison_blocks(comparison: ProfileComparison) -> list[Block]:
+    """Describe two runs side by side."""
+    return [line(""), comparison_table(comparison)]
 
 
 def write_table(found: RunProfile | ProfileComparison, path: Path) -> None:
@@ -62,97 +56,62 @@ def write_table(found: RunProfile | ProfileComparison, path: Path) -> None:
     if path.suffix == ".json":
         write_atomically(path, encode_pretty(found))
         return
-    header, rows = _cells(found)
-    text = _markdown(header, rows) if path.suffix == ".md" else _csv(header, rows)
-    write_atomically(path, text.encode())
-
-
-def _cells(found: RunProfile | ProfileComparison) -> tuple[Sequence[str], list[Sequence[str]]]:
     if isinstance(found, ProfileComparison):
-        header = (
-            "group",
-            f"A ms/epoch: {found.a}",
-            f"B ms/epoch: {found.b}",
-            "B ÷ A",
-            found.direction,
-        )
-        return header, [
-            (one.group, _exact_ms(one.a_s), _exact_ms(one.b_s), _ratio(one.b_over_a), one.verdict)
-            for one in found.rows
-        ]
-    columns = ("group", "ms/epoch", "share", "lowest worker ms", "highest worker ms")
-    return columns, [
-        (
-            one.group,
-            _exact_ms(one.mean_s),
-            f"{one.share:.4f}",
-            _exact_ms(one.lowest_s),
-            _exact_ms(one.highest_s),
-        )
-        for one in found.groups
+        table = comparison_table(found)
+    else:
+        table = profile_table(found)
+    content = table_markdown(table) + "\n" if path.suffix == ".md" else table_csv(table)
+    write_atomically(path, content.encode())
+
+
+def profile_table(profile: RunProfile) -> Table:
+    """Make one row per group of operators."""
+    return tabulate("groups", profile.groups, _GROUPS)
+
+
+def comparison_table(comparison: ProfileComparison) -> Table:
+    """Make one row per group of operators of two runs."""
+    columns: list[tuple[Column, CellFormat[RatioRow]]] = [
+        (Column("group", "group", is_text=True), lambda one: text(one.group)),
+        (Column(f"a_s: {comparison.a}", "A ms/epoch"), lambda one: _ms(one.a_s)),
+        (Column(f"b_s: {comparison.b}", "B ms/epoch"), lambda one: _ms(one.b_s)),
+        (Column("b_over_a", "B ÷ A"), lambda one: shown(one.b_over_a, "{:.3f}".format)),
+        (Column("verdict", comparison.direction, is_text=True), lambda one: text(one.verdict)),
     ]
+    caption = f"A  {comparison.a}\nB  {comparison.b}"
+    return tabulate("comparison", comparison.rows, columns, caption)
 
 
-def _group_table(profile: RunProfile) -> Table:
-    table = _plain_table(("group", "ms/epoch", "share", "lowest worker", "highest worker"))
-    for one in profile.groups:
-        table.add_row(
-            one.group,
-            _ms(one.mean_s),
-            format_percent(one.share, 1),
-            _ms(one.lowest_s),
-            _ms(one.highest_s),
+def _operator_table(profile: RunProfile, count: int) -> Table:
+    columns: list[tuple[Column, CellFormat[OperatorRow]]] = [
+        (Column("operator", "operator", is_text=True), _name),
+        (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
+        (Column("calls", "calls/epoch"), lambda one: Value(format_count(one.calls), one.calls)),
+    ]
+    if any(row.memory_bytes for row in profile.operators):
+        columns.append(
+            (
+                Column("memory_bytes", "memory"),
+                lambda one: shown(max(0.0, one.memory_bytes), format_bytes),
+            )
         )
-    return table
+    columns.append((Column("group", "group", is_text=True), lambda one: text(one.group)))
+    return tabulate("operators", profile.operators[:count], columns)
 
 
-def _show_operators(console: Console, profile: RunProfile, count: int) -> None:
-    with_memory = any(row.memory_bytes for row in profile.operators)
-    titles = ("operator", "ms/epoch", "calls/epoch", *(("memory",) if with_memory else ()))
-    table = _plain_table(titles)
-    table.add_column("group", no_wrap=True)
-    for row in profile.operators[:count]:
-        memory = [format_bytes(max(0.0, row.memory_bytes))] if with_memory else []
-        name = f"{row.span}: {row.name or 'between operators'}".removeprefix(": ")
-        table.add_row(
-            name[:_LONGEST_NAME], _ms(row.mean_s), format_count(row.calls), *memory, row.group
-        )
-    console.print()
-    console.print(table)
-    for row in profile.beside[:count]:
-        console.print(
-            f"beside the training: {row.name}, {_ms(row.mean_s)} ms/epoch from begin to end"
-        )
+def _name(row: OperatorRow) -> Value:
+    name = f"{row.span}: {row.name or 'between operators'}".removeprefix(": ")
+    return Value(name[:_LONGEST_NAME], name)
 
 
-def _plain_table(titles: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
+def _ms(seconds: float) -> Value:
+    return Value(f"{1000 * seconds:,.2f}", seconds)
 
 
-def _csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:,.2f}"
-
-
-def _exact_ms(seconds: float) -> str:
-    """For files: no thousands apart, to the microsecond."""
-    return f"{1000 * seconds:.3f}"
-
-
-def _ratio(ratio: float | None) -> str:
-    return NOTHING if ratio is None else f"{ratio:.3f}"
+_GROUPS: list[tuple[Column, CellFormat[GroupTime]]] = [
+    (Column("group", "group", is_text=True), lambda one: text(one.group)),
+    (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
+    (Column("share", "share"), lambda one: Value(format_percent(one.share, 1), one.share)),
+    (Column("lowest_s", "lowest worker"), lambda one: _ms(one.lowest_s)),
+    (Column("highest_s", "highest worker"), lambda one: _ms(one.highest_s)),
+]

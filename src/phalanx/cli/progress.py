@@ -40,7 +40,7 @@ def choose_view(console: Console, *, plain: bool = False) -> View:
     return LiveView(console)
 
 
-class Pace:
+class EpochRate:
     """Turns the running totals of epoch reports into the time and speed of each epoch."""
 
     def __init__(self) -> None:

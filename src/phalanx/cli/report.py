@@ -1,4 +1,4 @@
-"""`phalanx report`: one page, Markdown and tables about studies and runs."""
+"""Implement `phalanx report`: one page, Markdown and CSV tables about studies and runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from phalanx.cli.options import QuietOption, RunsOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +22,8 @@ phalanx report runs -o all.html --markdown all.md --csv tables
 phalanx report runs --baseline single --tolerance 0.01 --prefer energy
 
 phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97
+
+phalanx report runs/study-land --part recipes.land_cover.report:PART
 """
 
 
@@ -32,45 +36,48 @@ def report(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The page that is written.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML page to write.")
     ] = Path("report.html"),
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as Markdown as well.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the report as Markdown.")
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write every table as CSV as well.")
+        Path | None, typer.Option(metavar="DIR", help="Also write every table as CSV.")
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
             min=0.0,
-            help="Loss of accuracy that counts as none, such as 0.005 \\[default: the study's].",
+            help="Accuracy tolerance for equivalence, as a fraction (0.005 = 0.5 points) "
+            "\\[default: the study's].",
         ),
     ] = None,
     prefer: Annotated[
         Literal["time", "cost", "energy"] | None,
-        typer.Option(help="What the recommendation saves \\[default: the study's, else time]."),
+        typer.Option(help="Objective of the recommendation \\[default: the study's, else time]."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="MEASURE=VALUE", help="Time to what, such as test_accuracy=0.97."),
+        typer.Option(
+            metavar="MEASURE=VALUE", help="Target of time-to-accuracy, such as test_accuracy=0.97."
+        ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What others are held against, such as single."),
+        typer.Option(metavar="NAME", help="Baseline of comparisons, such as single."),
     ] = None,
-    runs: Annotated[
-        Path | None,
+    part: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."
+            metavar="NAME",
+            help="Add a part to the report: package.module:name, or an installed one; repeatable.",
         ),
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
-    ] = False,
+    runs: RunsOption = None,
+    quiet: QuietOption = False,
 ) -> None:
-    """Compare studies and runs in one page: statistics, charts and a recommendation."""
+    """Compare studies and runs in one HTML page: statistics, charts and a recommendation."""
     from phalanx.api import make_report
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import runs_root
@@ -84,6 +91,7 @@ def report(
         prefer=prefer,
         target=_target(target),
         baseline=baseline,
+        parts=part or (),
     )
     if quiet:
         return
@@ -96,7 +104,7 @@ def report(
 
 
 def _paths(sources: Sequence[str], root: Path) -> list[Path]:
-    """Directories as they are; anything else is the name of a run."""
+    """Resolve sources: directories as they are, anything else as the name of a run."""
     from phalanx.records.rundir import find_run
 
     return [

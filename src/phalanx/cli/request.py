@@ -14,7 +14,7 @@ from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.control.progress import Observer
-    from phalanx.launch.camp import PoolOrder
+    from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import Plan
     from phalanx.records.manifest import Manifest
     from phalanx.records.rundir import RunDir
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Crew:
+class MachineOptions:
     """Which machines a command line asks for.
 
     Attributes:
@@ -34,6 +34,7 @@ class Crew:
         without: Machines to leave out.
         build_env: Whether an environment is built there.
         shrink: Whether the job may have fewer workers than it asks for, because machines are out.
+        launch: The launcher; None: the usual one.
     """
 
     pool: Path | None = None
@@ -42,6 +43,7 @@ class Crew:
     without: tuple[str, ...] = ()
     build_env: bool = False
     shrink: bool = False
+    launch: str | None = None
 
     def choose(self, path: Path, names: Sequence[str] | None = None) -> PoolSpec:
         """The machines of a pool file that are asked for, maybe only those of a plan or a run."""
@@ -88,7 +90,8 @@ class Request:
 
     job: JobSpec
     start: Callable[[Sequence[Observer]], Summary]
-    machines: PoolOrder | None = None
+    machines: PoolRequest | None = None
+    launch: str | None = None
 
     @property
     def can_fork(self) -> bool:
@@ -96,11 +99,16 @@ class Request:
         from phalanx.spec.backend import BACKENDS
 
         can_fork = BACKENDS.find(self.job.backend).can_fork
-        return self.machines is None and self.job.workers > 1 and can_fork
+        is_local = self.machines is None and self.launch in (None, "local")
+        return is_local and self.job.workers > 1 and can_fork
 
 
 def request_run(
-    job: JobSpec, places: Places, plan: Plan | None = None, machines: PoolOrder | None = None
+    job: JobSpec,
+    places: Places,
+    plan: Plan | None = None,
+    machines: PoolRequest | None = None,
+    launch: str | None = None,
 ) -> Request:
     """A new run of a job, on this machine or on those of a pool."""
 
@@ -116,13 +124,16 @@ def request_run(
             observers=observers,
             plan=plan,
             machines=machines,
+            launch=launch,
             on_progress=_tell(observers),
         )
 
-    return Request(job, start, machines)
+    return Request(job, start, machines, launch)
 
 
-def new_run(path: Path | None, places: Places, overrides: Sequence[str], crew: Crew) -> Request:
+def new_run(
+    path: Path | None, places: Places, overrides: Sequence[str], options: MachineOptions
+) -> Request:
     """A new run of a job file.
 
     Raises:
@@ -136,15 +147,17 @@ def new_run(path: Path | None, places: Places, overrides: Sequence[str], crew: C
             "to continue with --resume; `phalanx demo` needs neither"
         )
     job = load_job(path, overrides)
-    if crew.pool is None:
-        crew.refuse_without_pool()
-        return request_run(job, places)
-    from phalanx.launch.camp import PoolOrder, fill_workers
+    if options.pool is None:
+        options.refuse_without_pool()
+        return request_run(job, places, launch=options.launch)
+    from phalanx.launch.base import PoolRequest
+    from phalanx.launch.provision import fill_workers
 
-    spec = crew.choose(crew.pool)
-    job = fill_workers(job, spec, shrink=crew.shrink)
-    order = PoolOrder(pool=spec, source=str(crew.pool.resolve()), build_env=crew.build_env)
-    return request_run(job, places, machines=order)
+    spec = options.choose(options.pool)
+    job = fill_workers(job, spec, shrink=options.shrink)
+    source = str(options.pool.resolve())
+    machines = PoolRequest(pool=spec, source=source, build_env=options.build_env)
+    return request_run(job, places, machines=machines, launch=options.launch)
 
 
 def planned_run(
@@ -153,7 +166,7 @@ def planned_run(
     *,
     job_path: Path | None,
     overrides: Sequence[str],
-    crew: Crew,
+    options: MachineOptions,
 ) -> Request:
     """A run as a plan has chosen it.
 
@@ -174,21 +187,23 @@ def planned_run(
             "a new plan with --set"
         )
     plan = read_plan(path)
-    pool = crew.pool or (Path(plan.pool) if plan.pool is not None else None)
+    pool = options.pool or (Path(plan.pool) if plan.pool is not None else None)
     if pool is None:
-        crew.refuse_without_pool()
-        return request_run(planned_job(plan, socket.gethostname()), places, plan)
-    if crew.select or crew.where:
+        options.refuse_without_pool()
+        job = planned_job(plan, socket.gethostname())
+        return request_run(job, places, plan, launch=options.launch)
+    if options.select or options.where:
         raise SpecError(f"--plan {path} has chosen its machines; leave out --select and --where")
-    from phalanx.cli.machines import order_of_plan
+    from phalanx.cli.machines import request_of_plan
 
-    spec = crew.choose(pool, plan.machines)
-    plan = msgspec.structs.replace(plan_without(plan, crew.without), pool=str(pool.resolve()))
-    order = order_of_plan(plan, spec, pool, build_env=crew.build_env)
-    return request_run(planned_job(plan, socket.gethostname()), places, plan, order)
+    spec = options.choose(pool, plan.machines)
+    plan = msgspec.structs.replace(plan_without(plan, options.without), pool=str(pool.resolve()))
+    machines = request_of_plan(plan, spec, pool, build_env=options.build_env)
+    job = planned_job(plan, socket.gethostname())
+    return request_run(job, places, plan, machines, options.launch)
 
 
-def resumption(name: str, runs: Path, overrides: Sequence[str], crew: Crew) -> Request:
+def resumption(name: str, runs: Path, overrides: Sequence[str], options: MachineOptions) -> Request:
     """The continuation of a run.
 
     Raises:
@@ -203,11 +218,11 @@ def resumption(name: str, runs: Path, overrides: Sequence[str], crew: Crew) -> R
     manifest = read_manifest(run)
     job = job_from_mapping(manifest.job, overrides)
     machines = None
-    if crew.pool is not None or manifest.pool is not None:
-        machines, overrides = _where_to_go_on(run, manifest, job, overrides, crew)
+    if options.pool is not None or manifest.pool is not None:
+        machines, overrides = _where_to_go_on(run, manifest, job, overrides, options)
         job = job_from_mapping(manifest.job, overrides)
     else:
-        crew.refuse_without_pool()
+        options.refuse_without_pool()
 
     def start(observers: Sequence[Observer]) -> Summary:
         return api.resume(
@@ -215,32 +230,33 @@ def resumption(name: str, runs: Path, overrides: Sequence[str], crew: Crew) -> R
             overrides=overrides,
             observers=observers,
             machines=machines,
+            launch=options.launch,
             on_progress=_tell(observers),
         )
 
-    return Request(job, start, machines)
+    return Request(job, start, machines, options.launch or manifest.launch)
 
 
 def _where_to_go_on(
-    run: RunDir, manifest: Manifest, job: JobSpec, overrides: Sequence[str], crew: Crew
-) -> tuple[PoolOrder, Sequence[str]]:
+    run: RunDir, manifest: Manifest, job: JobSpec, overrides: Sequence[str], options: MachineOptions
+) -> tuple[PoolRequest, Sequence[str]]:
     """The machines of a run that is continued: those that it had, unless others are named."""
-    from phalanx.cli.machines import order_of_plan
-    from phalanx.launch.camp import PoolOrder
+    from phalanx.cli.machines import request_of_plan
+    from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import plan_of_run
 
-    path = crew.pool or Path(str(manifest.pool))
-    names = None if crew.pool is not None else manifest.machines
-    spec = crew.choose(path, names)
-    build_env = crew.build_env or manifest.build_env
+    path = options.pool or Path(str(manifest.pool))
+    names = None if options.pool is not None else manifest.machines
+    spec = options.choose(path, names)
+    build_env = options.build_env or manifest.build_env
     plan = plan_of_run(run)
     titles = {one.title for one in spec.machines}
     if plan is not None and set(plan.machines) <= titles and not overrides:
-        return order_of_plan(plan, spec, path, build_env=build_env), overrides
+        return request_of_plan(plan, spec, path, build_env=build_env), overrides
     slots = sum(one.slots for one in spec.machines)
-    if crew.shrink and job.workers > slots:
+    if options.shrink and job.workers > slots:
         overrides = [*overrides, f"workers={slots}"]
-    return PoolOrder(pool=spec, source=str(path.resolve()), build_env=build_env), overrides
+    return PoolRequest(pool=spec, source=str(path.resolve()), build_env=build_env), overrides
 
 
 def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -> None:

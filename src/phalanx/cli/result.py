@@ -1,21 +1,17 @@
-"""How one finished run is shown: the few figures that matter, and where the rest is."""
+"""Describe one finished run: the figures that matter, and where its records are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from phalanx.cli.placement import split_rows
 from phalanx.cli.progress import describe_switch
-from phalanx.cli.screen import WARNING_STYLE
 from phalanx.records.events import Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import ServingSummary, Summary
 from phalanx.report.compare import time_shares
+from phalanx.report.document import Block, Column, Table, Value, line
 from phalanx.report.format import (
     count_noun,
     format_accuracy,
@@ -28,25 +24,24 @@ from phalanx.report.format import (
 )
 
 
-def show_result(console: Console, summary: Summary, warnings: Iterable[str] = ()) -> None:
-    """Print the figures of a finished run, and what was doubtful about it."""
-    console.print(render_result(summary))
-    for message in warnings:
-        console.print(Text(f"warning: {message}", WARNING_STYLE), soft_wrap=True)
-
-
-def render_result(summary: Summary) -> RenderableType:
-    """The figures as two columns."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in _figures(summary):
-        grid.add_row(label, value)
-    return Group(Text(_headline(summary), "bold"), grid)
+def result_blocks(summary: Summary, warnings: Iterable[str] = ()) -> list[Block]:
+    """Describe the figures of a finished run, and the warnings of its processes."""
+    table = Table(
+        id="result",
+        caption="",
+        columns=[
+            Column("figure", "figure", is_text=True),
+            Column("value", "value", is_text=True, wraps=True),
+        ],
+        rows=[[Value(label, label), Value(value, value)] for label, value in _figures(summary)],
+        has_header=False,
+    )
+    doubts = [line(f"warning: {message}", "doubt") for message in warnings]
+    return [line(_headline(summary), "lead"), table, *doubts]
 
 
 def collect_warnings(run: RunDir) -> list[str]:
-    """What the processes of a run warned about, each once."""
+    """Read the warnings of a run's processes, each once."""
     found: dict[str, None] = {}
     for path in sorted((run.path / "events").glob("*.jsonl")):
         for event in read_events(path):
@@ -55,8 +50,8 @@ def collect_warnings(run: RunDir) -> list[str]:
     return list(found)
 
 
-def _judged(metrics: dict[str, float]) -> str:
-    """What else the test part was judged by."""
+def _metrics(metrics: dict[str, float]) -> str:
+    """List the metrics of the test part other than accuracy."""
     shown = {name: value for name, value in metrics.items() if name != "accuracy"}
     return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
 
@@ -69,7 +64,7 @@ def _headline(summary: Summary) -> str:
 def _figures(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("test accuracy", _measured(summary.test_accuracy, summary.test_loss)),
-        *([("judged by", _judged(summary.test_metrics))] if summary.test_metrics else []),
+        *([("metrics", _metrics(summary.test_metrics))] if summary.test_metrics else []),
         ("validation", _measured(summary.val_accuracy, summary.val_loss)),
         ("training", _measured(summary.train_accuracy, summary.train_loss)),
         ("speed", _speed(summary)),

@@ -1,24 +1,19 @@
-"""`phalanx runs list` and `phalanx runs show`: what the run directories say."""
+"""Implement `phalanx runs list` and `phalanx runs show`, which read run directories."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
 import typer
 
-if TYPE_CHECKING:
-    from phalanx.cli.history import RunFacts
-    from phalanx.records.rundir import RunDir
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
 
-app = typer.Typer(help="List runs, and show what one of them did.", no_args_is_help=True)
+app = typer.Typer(help="List runs, and show one in detail.", no_args_is_help=True)
 
 LIST_EXAMPLES = """
 [bold]Examples[/bold]
 
 phalanx runs list
 
-phalanx runs list --runs /scratch/runs --json
+phalanx runs list --runs /scratch/runs --format csv
 """
 SHOW_EXAMPLES = """
 [bold]Examples[/bold]
@@ -28,69 +23,40 @@ phalanx runs show last
 phalanx runs show demo-allreduce --json
 """
 
-RunsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."),
-]
-
 
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_(
-    runs: RunsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
+    runs: RunsOption = None, form: FormatOption = "text", as_json: JsonOption = False
 ) -> None:
     """List all runs, oldest first."""
-    from phalanx.cli.history import read_facts
+    from phalanx.cli import output
+    from phalanx.cli.history import list_table, read_facts
     from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import list_runs
+    from phalanx.report.document import line
 
     root = runs_root(runs)
     found = [read_facts(run) for run in list_runs(root)]
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json(found)
+    form = wanted(form, as_json)
+    if not found and form == "text":
+        hint = line(f"no runs in {root} yet; `phalanx demo` makes some")
+        output.show(lambda: [hint], facts=list, form=form)
     else:
-        _show_list(found, root)
+        output.show(lambda: [list_table(found)], facts=lambda: found, form=form)
 
 
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(
-    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
+    run: RunArgument,
     runs: RunsOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Show one run: job, versions, epochs, checkpoints and how it ended."""
-    from phalanx.cli.history import read_details
+    """Show one run: job, versions, epochs, checkpoints, resources and result."""
+    from phalanx.cli import output
+    from phalanx.cli.history import details_blocks, read_details
     from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import find_run
 
-    found = find_run(runs_root(runs), run)
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json(read_details(found))
-    else:
-        _show_run(found)
-
-
-def _show_list(found: list[RunFacts], root: Path) -> None:
-    from phalanx.cli.history import render_list
-    from phalanx.cli.screen import open_console
-
-    console = open_console()
-    if found:
-        console.print(render_list(found, width=console.width))
-    else:
-        console.print(f"no runs in {root} yet; `phalanx demo` makes some")
-
-
-def _show_run(run: RunDir) -> None:
-    from phalanx.cli.history import read_details, render_details
-    from phalanx.cli.screen import open_console
-
-    console = open_console()
-    for part in render_details(read_details(run)):
-        console.print(part)
+    details = read_details(find_run(runs_root(runs), run))
+    output.show(lambda: details_blocks(details), facts=lambda: details, form=wanted(form, as_json))

@@ -1,11 +1,12 @@
-"""`phalanx scale`: more workers for a run that is going on."""
+"""Implement `phalanx scale`: add workers to a running run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from phalanx.cli.options import RunArgument, RunsOption
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -17,16 +18,11 @@ phalanx scale runs/mnist-20260101-120000-ab12 --workers 8
 
 
 def scale(
-    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
-    workers: Annotated[int, typer.Option(min=1, help="Workers that the run is to have.")],
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."
-        ),
-    ] = None,
+    run: RunArgument,
+    workers: Annotated[int, typer.Option(min=1, help="Target number of workers.")],
+    runs: RunsOption = None,
 ) -> None:
-    """Let more workers join a running run with parameter servers and dynamic dispatch."""
+    """Add workers to a running parameter-server run with dynamic dispatch."""
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import runs_root
     from phalanx.errors import SpecError

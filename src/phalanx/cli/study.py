@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.options import FormatOption, JsonOption, QuietOption, wanted
 from phalanx.errors import ExitCode, SpecError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from phalanx.study.runner import StudyObserver, StudyOutcome
 
-app = typer.Typer(help="Run a matrix of jobs with repeats, and compare.", no_args_is_help=True)
+app = typer.Typer(help="Run and compare a matrix of jobs with repeats.", no_args_is_help=True)
 
 RUN_EXAMPLES = """
 [bold]Examples[/bold]
@@ -42,48 +43,48 @@ phalanx study show runs/study-digits
 phalanx study show runs/study-digits --json
 """
 
-DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The study directory.")]
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Study directory.")]
 RepeatsOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Runs of each cell, each with another seed.")
+    int | None, typer.Option(metavar="N", min=1, help="Runs per cell, each with another seed.")
 ]
 ParallelOption = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Runs at the same time, each on cores of its own, or 'auto'."),
+    typer.Option(metavar="N", help="Concurrent runs, each on its own cores, or 'auto'."),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Start no run that would end later: 20min, 2h.")
-]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Time budget: start no run that would end later, e.g. 20min, 2h."
+    ),
 ]
 
 
 @app.command("run", epilog=RUN_EXAMPLES)
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, in YAML.")],
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Study file in YAML.")],
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The study directory \\[default: study-NAME in runs]."),
+        typer.Option(metavar="DIR", help="Study directory \\[default: study-NAME in runs]."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change one setting, such as job.epochs=2."
+            "--set", metavar="KEY=VALUE", help="Override one setting, such as job.epochs=2."
         ),
     ] = None,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Directory of data sets.", show_default=False)
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", metavar="", help="Show the cells and how often each is run."),
+        typer.Option("--dry-run", metavar="", help="Show cells and number of runs; start nothing."),
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a new study; `phalanx study resume` goes on with one that was interrupted."""
+    """Run a new study; `phalanx study resume` continues an interrupted one."""
     from phalanx import api
     from phalanx.cli.screen import open_console
     from phalanx.cli.settings import cache_root, data_root, runs_root
@@ -95,10 +96,11 @@ def run(
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
     file = load_study(study, overrides)
     if dry_run:
-        from phalanx.cli.study_table import render_plan
+        from phalanx.cli.output import print_blocks
+        from phalanx.cli.study_table import plan_blocks
 
         manifest = plan_study(file, data_root=data_root(data), cache_root=cache_root())
-        open_console().print(render_plan(manifest))
+        print_blocks(open_console(), plan_blocks(manifest))
         return
     place = to or runs_root() / f"study-{file.spec.study}"
 
@@ -119,14 +121,14 @@ def resume(
     study: DirArgument,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", metavar="", help="Run what has failed once more."),
+        typer.Option("--retry-failed", metavar="", help="Repeat failed runs."),
     ] = False,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Go on with a study after an interruption, or with more repeats or a larger budget."""
+    """Continue an interrupted study, or extend one by more repeats or a larger budget."""
     from phalanx import api
     from phalanx.records.study import StudyDir
     from phalanx.study.plan import amend
@@ -146,22 +148,20 @@ def resume(
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(
     study: DirArgument,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Show how far a study is, what its cells came to, and whether they may be compared."""
-    from phalanx.cli.screen import open_console
+    """Show progress, results by cell and the equivalence gate of a study."""
+    from phalanx.cli import output
+    from phalanx.cli.study_table import study_blocks, study_facts
     from phalanx.records.study import StudyDir
 
     directory = StudyDir.open(study)
-    if as_json:
-        from phalanx.cli.study_table import study_facts
-        from phalanx.cli.train import print_json
-
-        print_json(study_facts(directory))
-    else:
-        _show(open_console(), directory.path)
+    output.show(
+        lambda: study_blocks(directory),
+        facts=lambda: study_facts(directory),
+        form=wanted(form, as_json),
+    )
 
 
 def lanes_of(text: str) -> int | str:
@@ -189,8 +189,8 @@ def _carry_out(start: Callable[[Sequence[StudyObserver]], StudyOutcome], *, quie
 
 
 def _show(console: Console, path: Path) -> None:
-    from phalanx.cli.study_table import render_study
+    from phalanx.cli.output import print_blocks
+    from phalanx.cli.study_table import study_blocks
     from phalanx.records.study import StudyDir
 
-    for part in render_study(StudyDir.open(path)):
-        console.print(part)
+    print_blocks(console, study_blocks(StudyDir.open(path)))

@@ -1,16 +1,14 @@
-"""A study as tables: what is planned, what its cells came to, what the gate says, what failed."""
+"""Describe a study as tables: planned cells, results, equivalence gate, failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE
 from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
     NOTHING,
     count_noun,
@@ -18,20 +16,21 @@ from phalanx.report.format import (
     format_count,
     format_duration,
     format_loss,
+    shown,
 )
 from phalanx.report.gate import GateResult, judge_study
 from phalanx.report.stats import Estimate, estimate
 from phalanx.study.measure import values_by_seed
 
 _VERDICTS = {
-    "equivalent": ("=", BAR_DONE_STYLE, "equivalent"),
-    "different": ("≠", WARNING_STYLE, "not equivalent"),
-    "undecided": ("?", "dim", "undecided"),
+    "equivalent": Value("= equivalent", "equivalent", "good"),
+    "different": Value("≠ not equivalent", "different", "doubt"),
+    "undecided": Value("? undecided", "undecided", "weak"),
 }
 
 
 class StudyFacts(msgspec.Struct, kw_only=True):
-    """What `phalanx study show --json` prints."""
+    """Hold what `phalanx study show --json` prints."""
 
     manifest: StudyManifest
     trials: list[Trial]
@@ -39,42 +38,41 @@ class StudyFacts(msgspec.Struct, kw_only=True):
 
 
 def study_facts(study: StudyDir) -> StudyFacts:
-    """Everything that a study directory says, without the runs' own records."""
+    """Read everything that a study directory says, without the runs' own records."""
     manifest = study.manifest()
     return StudyFacts(manifest=manifest, trials=study.trials(), gate=_gate_results(study, manifest))
 
 
-def render_plan(manifest: StudyManifest) -> RenderableType:
-    """The cells of a study that has not begun."""
-    table = _table(manifest)
-    for title in ("workers", "batch", "epochs", "runs"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for cell in manifest.cells:
-        batch = cell.job["batch"]
-        workers = cell.job["workers"]
-        size = batch["global"] or batch["per_worker"] * workers
-        shown = (workers, size, cell.job["epochs"], _repeats_range(manifest.repeats))
-        table.add_row(*cell.settings.values(), *(str(value) for value in shown))
-    return Group(Text(manifest.title, "bold"), table, Text(_plan_line(manifest)))
+def plan_blocks(manifest: StudyManifest) -> list[Block]:
+    """Describe the cells of a study that has not begun."""
+    columns: list[tuple[Column, CellFormat[Any]]] = [
+        *_axes(manifest),
+        (Column("workers", "workers"), lambda cell: _count(cell.job["workers"])),
+        (Column("global_batch", "batch"), lambda cell: _count(_global_batch(cell.job))),
+        (Column("epochs", "epochs"), lambda cell: _count(cell.job["epochs"])),
+        (Column("runs", "runs"), lambda cell: text(_repeats_range(manifest.repeats))),
+    ]
+    table = tabulate("cells", manifest.cells, columns)
+    return [line(manifest.title, "lead"), table, line(_plan_line(manifest))]
 
 
-def render_study(study: StudyDir) -> Iterator[RenderableType]:
-    """What a study came to so far."""
+def study_blocks(study: StudyDir) -> list[Block]:
+    """Describe the results of a study so far."""
     manifest = study.manifest()
     trials = study.trials()
-    yield Text(manifest.title, "bold")
-    yield _result_table(study, manifest, trials)
+    blocks: list[Block] = [line(manifest.title, "lead"), _result_table(study, manifest, trials)]
     if manifest.gate is not None:
-        yield _gate_table(_gate_results(study, manifest), manifest)
-    failed = [trial for trial in trials if trial.state == "failed"]
-    for trial in failed:
-        line = f"✗ {trial.cell} repeat {trial.repeat + 1} failed: {trial.cause}"
-        yield Text(line, WARNING_STYLE)
-    yield Text(_end_line(study, manifest, trials), "dim")
+        blocks.append(_gate_table(_gate_results(study, manifest), manifest))
+    blocks += [
+        line(f"✗ {trial.cell} repeat {trial.repeat + 1} failed: {trial.cause}", "doubt")
+        for trial in trials
+        if trial.state == "failed"
+    ]
+    return [*blocks, line(_end_line(study, manifest, trials), "note")]
 
 
 def format_metric(metric: str, value: float) -> str:
-    """A number of a summary with its unit."""
+    """Format a number of a summary with its unit."""
     if metric == "bytes_sent":
         return format_bytes(value)
     if metric.endswith("per_s"):
@@ -87,7 +85,7 @@ def format_metric(metric: str, value: float) -> str:
 
 
 def format_estimate(metric: str, found: Estimate) -> str:
-    """A mean with half its interval; the mean alone where one run says no more."""
+    """Format a mean with half its interval, or the mean alone where one run says no more."""
     mean = format_metric(metric, found.mean)
     if found.half_width is None:
         return mean
@@ -97,11 +95,19 @@ def format_estimate(metric: str, found: Estimate) -> str:
     return mean if relative is None else f"{mean} ± {100 * relative:.1f} %"
 
 
-def _table(manifest: StudyManifest) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for axis in manifest.axes:
-        table.add_column(axis, no_wrap=True)
-    return table
+def _axes(manifest: StudyManifest) -> list[tuple[Column, CellFormat[Any]]]:
+    def setting(axis: str) -> CellFormat[Any]:
+        return lambda cell: text(cell.settings[axis])
+
+    return [(Column(axis, axis, is_text=True), setting(axis)) for axis in manifest.axes]
+
+
+def _count(number: int) -> Value:
+    return Value(str(number), number)
+
+
+def _global_batch(job: dict[str, Any]) -> int:
+    return int(job["batch"]["global"] or job["batch"]["per_worker"] * job["workers"])
 
 
 def _repeats_range(repeats: PlannedRepeats) -> str:
@@ -128,22 +134,27 @@ def _more(manifest: StudyManifest) -> str:
 
 
 def _result_table(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial]) -> Table:
-    metrics = [manifest.metric]
-    metrics += [manifest.gate.metric] if manifest.gate is not None else ["test_accuracy"]
-    by_metric = {metric: values_by_seed(study, metric) for metric in metrics}
-    table = _table(manifest)
-    for title in ("runs", *by_metric):
-        table.add_column(title, justify="right", no_wrap=True)
-    for cell in manifest.cells:
+    def runs(cell: Any) -> Value:
         mine = [trial for trial in trials if trial.cell == cell.id]
         failed = sum(trial.state == "failed" for trial in mine)
-        runs = f"{len(mine) - failed}" + (f" + {failed} ✗" if failed else "")
-        shown = []
-        for metric, values in by_metric.items():
+        good = len(mine) - failed
+        return Value(f"{good}" + (f" + {failed} ✗" if failed else ""), good)
+
+    columns: list[tuple[Column, CellFormat[Any]]] = [
+        *_axes(manifest),
+        (Column("runs", "runs"), runs),
+    ]
+    for metric in (manifest.metric, manifest.gate.metric if manifest.gate else "test_accuracy"):
+        by_cell = values_by_seed(study, metric)
+
+        def mean(cell: Any, metric: str = metric, values: Any = by_cell) -> Value:
             found = list(values.get(cell.id, {}).values())
-            shown.append(format_estimate(metric, estimate(found)) if found else NOTHING)
-        table.add_row(*cell.settings.values(), runs, *shown)
-    return table
+            if not found:
+                return Value(NOTHING)
+            return Value(format_estimate(metric, estimate(found)), estimate(found).mean)
+
+        columns.append((Column(metric, metric), mean))
+    return tabulate("results", manifest.cells, columns)
 
 
 def _gate_results(study: StudyDir, manifest: StudyManifest) -> list[GateResult]:
@@ -152,39 +163,43 @@ def _gate_results(study: StudyDir, manifest: StudyManifest) -> list[GateResult]:
     return judge_study(manifest, values_by_seed(study, manifest.gate.metric))
 
 
-def _gate_table(results: Sequence[GateResult], manifest: StudyManifest) -> RenderableType:
+def _gate_table(results: Sequence[GateResult], manifest: StudyManifest) -> Table:
     gate = manifest.gate
     assert gate is not None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("cell", "against", "difference", "interval", "runs", "verdict"):
-        table.add_column(title, no_wrap=True)
-    for result in results:
-        glyph, style, word = _VERDICTS[result.verdict]
-        interval = NOTHING
-        if result.low is not None and result.high is not None:
-            interval = f"{result.low:+.4f} to {result.high:+.4f}"
-        difference = NOTHING if result.difference is None else f"{result.difference:+.4f}"
-        pairs = (
-            f"{result.num_runs[0]} pairs" if result.paired else "{} and {}".format(*result.num_runs)
-        )
-        table.add_row(
-            result.cell,
-            result.baseline,
-            difference,
-            interval,
-            pairs,
-            Text(f"{glyph} {word}", style),
-        )
-    title = (
+    caption = (
         f"equivalence gate: {gate.metric} within ± {gate.tolerance:g} of {gate.axis}="
         f"{gate.baseline} (cell minus baseline, {100 * (2 * gate.confidence - 1):g} % interval)"
     )
-    return Group(Text(title), table)
+    return tabulate("gate", results, _GATE, caption)
+
+
+def _interval(result: GateResult) -> Value:
+    if result.low is None or result.high is None:
+        return Value(NOTHING, (None, None))
+    return Value(f"{result.low:+.4f} to {result.high:+.4f}", (result.low, result.high))
+
+
+def _pairs(result: GateResult) -> Value:
+    first, second = result.num_runs
+    return text(f"{first} pairs" if result.paired else f"{first} and {second}")
+
+
+_GATE: list[tuple[Column, CellFormat[GateResult]]] = [
+    (Column("cell", "cell", is_text=True), lambda one: text(one.cell)),
+    (Column("baseline", "against", is_text=True), lambda one: text(one.baseline)),
+    (
+        Column("difference", "difference", is_text=True),
+        lambda one: shown(one.difference, "{:+.4f}".format),
+    ),
+    (Column("interval", "interval", is_text=True), _interval),
+    (Column("runs", "runs", is_text=True), _pairs),
+    (Column("verdict", "verdict", is_text=True), lambda one: _VERDICTS[one.verdict]),
+]
 
 
 def _end_line(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial]) -> str:
     least = sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
     line = f"{count_noun(len(trials), 'run')} of at least {least}: {study.path}"
     if len(trials) < least:
-        line += f"; go on with `phalanx study resume {study.path}`"
+        line += f"; continue with `phalanx study resume {study.path}`"
     return line

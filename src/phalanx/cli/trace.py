@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.runs import RunsOption
+from phalanx.cli.options import RunArgument, RunsOption
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -21,24 +21,24 @@ Then open ui.perfetto.dev, which keeps the file in the browser, and drop it ther
 
 
 def trace(
-    run: Annotated[str, typer.Argument(help="Name, a unique beginning of it, a path, or 'last'.")],
+    run: RunArgument,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="Compressed if it ends in .gz \\[default: trace.json.gz in the run directory].",
+            help="Output file, compressed if it ends in .gz \\[default: trace.json.gz in the run].",
         ),
     ] = None,
     runs: RunsOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print what was written as JSON.")
+        bool, typer.Option("--json", metavar="", help="Print path, events and size as JSON.")
     ] = False,
 ) -> None:
-    """Write a run as a timeline: all processes on one clock, step by step."""
+    """Write a run as a timeline of all processes on one clock, for Perfetto."""
+    from phalanx.cli.output import print_json
     from phalanx.cli.settings import runs_root
-    from phalanx.cli.train import print_json
     from phalanx.export.trace import write_trace
     from phalanx.records.rundir import find_run
     from phalanx.report.format import count_noun, format_bytes

@@ -1,4 +1,4 @@
-"""`phalanx train`: a job file and a few overrides in, a run out."""
+"""Implement `phalanx train`: start a run from a job file or a plan, or continue one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.machines import POLICIES, WhereOption
+from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, WithoutOption
 from phalanx.cli.request import (
-    Crew,
+    MachineOptions,
     Places,
     Request,
     new_run,
@@ -23,7 +24,7 @@ from phalanx.cli.request import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.launch.candidates import MachinesUnfit
+    from phalanx.launch.preflight_host import MachinesUnfit
     from phalanx.records.rundir import RunDir
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
@@ -46,11 +47,7 @@ phalanx train --plan plan.json
 
 JobArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="JOB", help="The job file, in YAML.", show_default=False),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+    typer.Argument(metavar="JOB", help="Job file in YAML.", show_default=False),
 ]
 WorkersOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set epochs=N.")]
@@ -60,56 +57,45 @@ StrategyOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")]
 ResumeOption = Annotated[
     str | None,
-    typer.Option(metavar="RUN", help="Continue a run: its name, a beginning, a path or 'last'."),
+    typer.Option(metavar="RUN", help="Continue a run: its name, unique prefix, path, or 'last'."),
 ]
 PlanOption = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Run what `phalanx plan -o FILE` has chosen."),
+    typer.Option("--plan", metavar="FILE", help="Run the plan that `phalanx plan -o FILE` wrote."),
 ]
 PoolOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Train on these machines, over ssh, instead of here."),
+    typer.Option(metavar="FILE", help="Train on the machines of a pool over ssh."),
 ]
 SelectOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help=f"{POLICIES} of the pool's machines."),
 ]
-WithoutOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Leave a machine of the pool out; may be repeated."),
+LaunchOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How processes start: local, ssh, another package's launcher or package.module:name "
+        "\\[default: ssh with --pool, else local].",
+    ),
 ]
 BuildOption = Annotated[
     bool,
     typer.Option(
         "--build-env",
         metavar="",
-        help="Build an environment with the versions in use here on each machine, once.",
-    ),
-]
-RunsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where runs are kept \\[default: $PHALANX_RUNS, else runs]."),
-]
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Where data sets lie \\[default: $PHALANX_DATA, else the user's cache]."
+        help="Build an environment with the local versions on each machine, once.",
     ),
 ]
 DryRunOption = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", metavar="", help="Print the job with all its settings; start nothing."
-    ),
+    typer.Option("--dry-run", metavar="", help="Print the job with all settings; start nothing."),
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
         "--json", metavar="", help="Print the summary as one JSON object on standard output."
     ),
-]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
 ]
 
 
@@ -127,13 +113,14 @@ def train(
     where: WhereOption = None,
     without: WithoutOption = None,
     build_env: BuildOption = False,
+    launch: LaunchOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a job on this machine or on those of a pool, or continue a run."""
+    """Train a job on this machine or on the machines of a pool, or continue a run."""
     from phalanx.cli.settings import cache_root, data_root, runs_root
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
@@ -142,49 +129,46 @@ def train(
     overrides = [one for one in settings or () if not one.startswith(parts)]
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
     overrides += [one for one in settings or () if one.startswith(parts)]
-    crew = Crew(
+    options = MachineOptions(
         pool=pool,
         select=select,
         where=tuple(where or ()),
         without=tuple(without or ()),
         build_env=build_env,
+        launch=launch,
     )
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)
 
-    def request_with(crew: Crew) -> Request:
+    def request_with(options: MachineOptions) -> Request:
         if resume is not None:
-            return resumption(resume, runs_root(runs), overrides, crew)
+            return resumption(resume, runs_root(runs), overrides, options)
         places = Places(runs=runs_root(runs), data=data_root(data), cache=cache_root())
         if plan is not None:
-            return planned_run(plan, places, job_path=job, overrides=overrides, crew=crew)
-        return new_run(job, places, overrides, crew)
+            return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
+        return new_run(job, places, overrides, options)
 
-    request = request_with(crew)
+    request = request_with(options)
     if dry_run:
         _print_job(request.job, as_json=as_json)
         return
-    summary = _carry_out_or_ask(request_with, request, crew, plain=as_json, quiet=quiet)
+    summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
+        from phalanx.cli.output import print_json
+
         print_json(summary)
 
 
 def follow(request: Request, console: Console, *, plain: bool = False) -> Summary:
-    """Carry out a run and show how it goes."""
+    """Execute a run and show its progress."""
     from phalanx.cli.progress import choose_view
 
     with choose_view(console, plain=plain) as view:
         return request.start([view])
 
 
-def print_json(value: object) -> None:
-    """One JSON object on one line of standard output."""
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
-
-
 def _print_job(job: JobSpec, *, as_json: bool) -> None:
+    from phalanx.cli.output import print_json
     from phalanx.spec.render import to_mapping, to_yaml
 
     if as_json:
@@ -194,19 +178,19 @@ def _print_job(job: JobSpec, *, as_json: bool) -> None:
 
 
 def _carry_out_or_ask(
-    request_with: Callable[[Crew], Request],
+    request_with: Callable[[MachineOptions], Request],
     request: Request,
-    crew: Crew,
+    options: MachineOptions,
     *,
     plain: bool,
     quiet: bool,
 ) -> Summary:
-    """Carry out a run; machines that cannot take part are left out if the user says so."""
+    """Execute a run; machines that fail the preflight are excluded if the user agrees."""
     from phalanx.launch.fork_server import warm_workers
 
     with warm_workers(useful=request.can_fork):
         # Only now, and what this imports: the fork server's own imports go on beside it.
-        from phalanx.launch.candidates import MachinesUnfit
+        from phalanx.launch.preflight_host import MachinesUnfit
 
         while True:
             try:
@@ -215,12 +199,12 @@ def _carry_out_or_ask(
                 names = list(error.facts["faults"])
                 if plain or quiet or not _asks_without(error, names):
                     raise
-                crew = replace(crew, without=(*crew.without, *names), shrink=True)
-                request = request_with(crew)
+                options = replace(options, without=(*options.without, *names), shrink=True)
+                request = request_with(options)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
-    """Whether the user, at a terminal, wants to go on without some machines."""
+    """Ask the user, at a terminal, whether to continue without some machines."""
     import sys
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -236,7 +220,8 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
         return request.start([])
-    from phalanx.cli.result import collect_warnings, show_result
+    from phalanx.cli.output import print_blocks
+    from phalanx.cli.result import collect_warnings, result_blocks
     from phalanx.cli.screen import open_console
     from phalanx.records.rundir import RunDir
 
@@ -245,20 +230,22 @@ def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
     summary = follow(request, console, plain=plain_stderr)
     if not plain_stderr:
         run = RunDir(Path(summary.run_dir))
-        show_result(console, summary, collect_warnings(run))
+        print_blocks(console, result_blocks(summary, collect_warnings(run)))
         _show_versus(console, run, summary)
     return summary
 
 
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
-    """After a planned run: what was predicted, and what it came to."""
+    """Print predicted beside measured figures after a planned run."""
     if not (run.path / "plan.json").exists():
         return
-    from phalanx.cli.plan_table import show_versus
+    from phalanx.cli.output import print_blocks
+    from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run
     from phalanx.plan.predicted_vs_measured import compare_with_run
 
     plan = plan_of_run(run)
     if plan is not None:
-        show_versus(console, compare_with_run(plan, summary, measure_run(run)))
+        rows = compare_with_run(plan, summary, measure_run(run))
+        print_blocks(console, [versus_table(rows)])

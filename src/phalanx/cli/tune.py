@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phalanx.cli.study import DirArgument, ParallelOption, QuietOption
+from phalanx.cli.options import FormatOption, JsonOption, QuietOption, wanted
+from phalanx.cli.study import DirArgument, ParallelOption
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Start = Callable[[Sequence[StudyObserver], Listener], Findings]
 
-app = typer.Typer(help="Search a setting of a job that recurs.", no_args_is_help=True)
+app = typer.Typer(help="Search the best setting of a recurring job offline.", no_args_is_help=True)
 
 SWITCH_EXAMPLES = """
 [bold]Examples[/bold]
@@ -50,22 +51,22 @@ _DEFAULT_RUNS = {"binary": 5, "halving": 1}
 
 @app.command("switch", epilog=SWITCH_EXAMPLES)
 def switch(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file, in YAML.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")],
     method: Annotated[
         Literal["binary", "halving"],
-        typer.Option(help="binary: as published; halving: one seed, laggards are ended early."),
+        typer.Option(help="binary: binary search as published; halving: one seed, early stopping."),
     ] = "binary",
     runs: Annotated[
         int | None,
         typer.Option(
-            metavar="R", min=1, help="Runs of a setting \\[default: 5 for binary, 1 for halving]."
+            metavar="R", min=1, help="Runs per setting \\[default: 5 for binary, 1 for halving]."
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="Loss of accuracy that counts as none.")
+        float, typer.Option(metavar="X", min=0.0, help="Accuracy tolerance, as a fraction.")
     ] = 0.01,
     max_settings: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10, help="Shares that are tried.")
+        int, typer.Option(metavar="N", min=1, max=10, help="Shares to try.")
     ] = 5,
     seeds: Annotated[
         str | None,
@@ -73,19 +74,21 @@ def switch(
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the search lies \\[default: tune-NAME in runs]."),
+        typer.Option(metavar="DIR", help="Directory of the search \\[default: tune-NAME in runs]."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the job."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override one setting of the job; repeatable."
+        ),
     ] = None,
     parallel: ParallelOption = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Directory of data sets.", show_default=False)
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the smallest synchronous share that keeps the accuracy; writes a job file with it.
+    """Find the smallest synchronous share that keeps the accuracy, and write a job file with it.
 
     The target is the accuracy of the synchronous job less --tolerance. All runs are kept as a
     study, so `phalanx report` compares them.
@@ -123,11 +126,11 @@ def resume(
     search: DirArgument,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", metavar="", help="Run what has failed once more."),
+        typer.Option("--retry-failed", metavar="", help="Repeat failed runs."),
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Go on with a search that was interrupted."""
+    """Continue an interrupted search."""
     from phalanx import api
     from phalanx.records.study import StudyDir
 
@@ -144,24 +147,21 @@ def resume(
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(
     search: DirArgument,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print one JSON object.")
-    ] = False,
+    form: FormatOption = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Show what a search has tried, what it has cost, and when it will have paid."""
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.tune_table import render_search, search_facts
+    """Show the tried settings of a search, its cost, and when it pays off."""
+    from phalanx.cli import output
+    from phalanx.cli.tune_table import search_blocks, search_facts
     from phalanx.records.study import StudyDir
     from phalanx.study.findings import look_at
 
     findings = look_at(StudyDir.open(search))
-    if as_json:
-        from phalanx.cli.train import print_json
-
-        print_json(search_facts(findings))
-    else:
-        for part in render_search(findings):
-            open_console().print(part)
+    output.show(
+        lambda: search_blocks(findings),
+        facts=lambda: search_facts(findings),
+        form=wanted(form, as_json),
+    )
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
@@ -177,12 +177,14 @@ def _carry_out(start: Start, *, quiet: bool) -> None:
     if quiet:
         start([], lambda findings: None)
         return
+    from rich.text import Text
+
+    from phalanx.cli.output import print_blocks
     from phalanx.cli.screen import open_console
     from phalanx.cli.study_view import choose_study_view
-    from phalanx.cli.tune_table import describe_step, render_search
+    from phalanx.cli.tune_table import describe_step, search_blocks
 
     console = open_console()
     with choose_study_view(console) as view:
-        findings = start([view], lambda found: view.write(describe_step(found)))
-    for part in render_search(findings):
-        console.print(part)
+        findings = start([view], lambda found: view.write(Text(describe_step(found), "dim")))
+    print_blocks(console, search_blocks(findings))

@@ -1,28 +1,24 @@
-"""A search as a table: every share that was tried, what it has cost, and when it will have paid."""
+"""Describe a search as a table: tried shares, their cost, and when the search pays off."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import fmean
 
 import msgspec
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE
 from phalanx.records.tune import FOUND_JOB
-from phalanx.report.format import NOTHING, count_noun, format_accuracy, format_duration
+from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
+from phalanx.report.format import count_noun, format_accuracy, format_duration, shown
 from phalanx.study.findings import Findings
 from phalanx.study.search_plan import share_label
 from phalanx.study.tune import SYNCHRONOUS, Verdict
 
-_WORDS = {
-    "meets": ("✓ meets the target", BAR_DONE_STYLE),
+_WORDS: dict[str, tuple[str, Mark]] = {
+    "meets": ("✓ meets the target", "good"),
     "misses": ("misses the target", ""),
-    "dropped": ("behind at its bar, ended there", ""),
-    "failed": ("✗ failed", WARNING_STYLE),
-    "open": ("not all runs yet", "dim"),
+    "dropped": ("below its bar, stopped early", ""),
+    "failed": ("✗ failed", "doubt"),
+    "open": ("runs missing", "weak"),
 }
 
 
@@ -37,7 +33,7 @@ class SettingFacts(msgspec.Struct, kw_only=True):
 
 
 class SearchFacts(msgspec.Struct, kw_only=True):
-    """What `phalanx tune show --json` prints."""
+    """Hold what `phalanx tune show --json` prints."""
 
     method: str
     metric: str
@@ -57,7 +53,7 @@ class SearchFacts(msgspec.Struct, kw_only=True):
 
 
 def search_facts(findings: Findings) -> SearchFacts:
-    """Everything that is known of a search."""
+    """Collect everything that is known of a search."""
     tune, decision, payback = findings.tune, findings.decision, findings.payback
     return SearchFacts(
         method=tune.method,
@@ -84,18 +80,18 @@ def search_facts(findings: Findings) -> SearchFacts:
     )
 
 
-def describe_step(findings: Findings) -> Text:
-    """Where a search stands after a decision, in one line."""
+def describe_step(findings: Findings) -> str:
+    """Describe the state of a search after a decision in one line."""
     settled = [one for one in findings.decision.verdicts if one.outcome != "open"]
     last = settled[-1] if settled else findings.decision.verdicts[0]
     found = findings.decision.found
     so_far = "no share yet" if found is None else f"best so far {share_label(found)}"
     mean = format_accuracy(last.mean)
-    return Text(f"  {share_label(last.share)}: {mean}; {so_far}; {describe_cost(findings)}", "dim")
+    return f"  {share_label(last.share)}: {mean}; {so_far}; {describe_cost(findings)}"
 
 
 def describe_cost(findings: Findings) -> str:
-    """Cost so far, what it saves, and when it pays."""
+    """Describe cost so far, saving, and when the search pays off."""
     payback = findings.payback
     text = f"cost so far {count_noun(payback.num_runs, 'run')}, {format_duration(payback.cost_s)}"
     if payback.cost_in_jobs is not None:
@@ -109,48 +105,58 @@ def describe_cost(findings: Findings) -> str:
     return f"{text}; {each}, so it pays after {payback.jobs_to_pay:.1f} of them"
 
 
-def render_search(findings: Findings) -> Iterator[RenderableType]:
-    """What a search came to so far."""
+def search_blocks(findings: Findings) -> list[Block]:
+    """Describe the results of a search so far."""
     tune, decision = findings.tune, findings.decision
     target = "" if decision.target is None else f", target {format_accuracy(decision.target)}"
-    yield Text(f"switch share by {tune.method}, {tune.metric}{target}", "bold")
-    yield _table(findings)
-    yield Text(describe_cost(findings))
-    path = findings.study.path
+    return [
+        line(f"switch share by {tune.method}, {tune.metric}{target}", "lead"),
+        _table(findings),
+        line(describe_cost(findings)),
+        _conclusion(findings),
+    ]
+
+
+def _conclusion(findings: Findings) -> Block:
+    decision, path, best = findings.decision, findings.study.path, findings.best
     if not decision.is_over:
-        yield Text(f"not finished; go on with `phalanx tune resume {path}`", WARNING_STYLE)
-    elif decision.target is None:
-        yield Text("the synchronous job failed, so nothing was compared", WARNING_STYLE)
+        return line(f"not finished; continue with `phalanx tune resume {path}`", "doubt")
+    if decision.target is None:
+        return line("the synchronous job failed, so nothing was compared", "doubt")
+    if best != SYNCHRONOUS:
+        what = f"switch after {share_label(best)}"
+    elif decision.found is None:
+        what = "no share is as accurate: stay synchronous"
     else:
-        best = findings.best
-        if best != SYNCHRONOUS:
-            what = f"switch after {share_label(best)}"
-        elif decision.found is None:
-            what = "no share is as accurate: stay synchronous"
-        else:
-            what = "no share saves time: stay synchronous"
-        yield Text(f"{what}; phalanx train {path / FOUND_JOB}", BAR_DONE_STYLE)
+        what = "no share saves time: stay synchronous"
+    return line(f"{what}; phalanx train {path / FOUND_JOB}", "good")
 
 
 def _table(findings: Findings) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("share", no_wrap=True)
-    for title in ("runs", findings.tune.metric, "time of a job"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for verdict in findings.decision.verdicts:
-        words, style = _WORDS[verdict.outcome]
-        if verdict.share == SYNCHRONOUS and verdict.outcome == "meets":
-            words, style = "sets the target", ""
-        job_s = _job_s(findings, verdict)
-        table.add_row(
-            share_label(verdict.share),
-            str(len(verdict.accuracies)),
-            format_accuracy(verdict.mean),
-            NOTHING if job_s is None else format_duration(job_s),
-            Text(words, style),
-        )
-    return table
+    columns: list[tuple[Column, CellFormat[Verdict]]] = [
+        (
+            Column("share", "share", is_text=True),
+            lambda one: Value(share_label(one.share), one.share),
+        ),
+        (Column("runs", "runs"), lambda one: Value(str(len(one.accuracies)), len(one.accuracies))),
+        (
+            Column(findings.tune.metric, findings.tune.metric),
+            lambda one: Value(format_accuracy(one.mean), one.mean),
+        ),
+        (
+            Column("job_s", "time of a job"),
+            lambda one: shown(_job_s(findings, one), format_duration),
+        ),
+        (Column("outcome", "verdict", is_text=True), _outcome),
+    ]
+    return tabulate("settings", findings.decision.verdicts, columns)
+
+
+def _outcome(verdict: Verdict) -> Value:
+    if verdict.share == SYNCHRONOUS and verdict.outcome == "meets":
+        return Value("sets the target", "meets")
+    words, mark = _WORDS[verdict.outcome]
+    return Value(words, verdict.outcome, mark)
 
 
 def _job_s(findings: Findings, verdict: Verdict) -> float | None:

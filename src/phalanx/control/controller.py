@@ -23,8 +23,8 @@ from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.roster import Roster, RunRequest
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
+from phalanx.launch.allocation import Allocation
 from phalanx.launch.base import Launcher
-from phalanx.launch.site import LocalSite, Site
 from phalanx.observe.sampler import Sampler
 from phalanx.records.events import Decision, Event, Failure, Finished, Placed, Switched, Warned
 from phalanx.records.log import EventLog
@@ -60,9 +60,8 @@ class Controller:
     Args:
         request: What to run.
         launcher: How processes start.
-        site: On which machines; None: on this one.
+        allocation: On which machines.
         observers: Who follows the run.
-        notes: What is odd about the machines; goes into the records as warnings.
     """
 
     def __init__(
@@ -70,20 +69,13 @@ class Controller:
         request: RunRequest,
         *,
         launcher: Launcher,
-        site: Site | None = None,
+        allocation: Allocation,
         observers: Sequence[Observer] = (),
-        notes: Sequence[str] = (),
     ) -> None:
         self._request = request
         self._launcher = launcher
-        self._site = site or LocalSite(
-            request.job,
-            run_dir=request.run.path,
-            data_root=request.data_root,
-            cache_root=request.cache_root,
-        )
+        self._allocation = allocation
         self._observers = observers
-        self._notes = notes
         self._speed = SpeedMeter()
         self._wanted_workers: int | None = request.run.requested_workers()
 
@@ -104,12 +96,12 @@ class Controller:
             with (
                 catch_signals() as caught,
                 EventLog(run.events_path("controller")) as log,
-                ControlServer(self._site.listen) as server,
+                ControlServer(self._allocation.listen) as server,
                 StoreServer(server, run.path) as store,
             ):
                 self._notify(lambda one: one.run_started(run.path, self._request.job))
                 self._server, self._log, self._store = server, log, store
-                for note in self._notes:
+                for note in self._launcher.notes:
                     log.record(Warned(message=note))
                 summary = self._supervise(caught)
         except PhalanxError as error:
@@ -145,7 +137,7 @@ class Controller:
             self._request.run,
             self._request.job,
             coordinator,
-            threads=self._site.worker_threads,
+            threads=self._allocation.worker_threads,
             elapsed_s=time.monotonic() - started,
             attempts=self._request.attempt,
         )
@@ -157,7 +149,7 @@ class Controller:
             self._request,
             server,
             self._launcher,
-            site=self._site,
+            allocation=self._allocation,
             store=self._store,
         )
         grace_s = self._request.job.deadlines.stop_s

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.launch.allocation import Allocation, ProcessSlot
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
-from phalanx.launch.site import Berth, Site
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
@@ -55,7 +55,7 @@ class Roster:
         request: What the run is.
         server: The control channel, which makes the processes' keys.
         launcher: How processes start.
-        site: On which machines.
+        allocation: On which machines.
         store: Serves this run directory to processes that do not share it.
     """
 
@@ -65,13 +65,13 @@ class Roster:
         server: ControlServer,
         launcher: Launcher,
         *,
-        site: Site,
+        allocation: Allocation,
         store: StoreServer,
     ) -> None:
         self._request = request
         self._server = server
         self._launcher = launcher
-        self._site = site
+        self._allocation = allocation
         self._store = store
         self._entries: dict[str, _Entry] = {}
         self._group: WorkerGroup | None = None
@@ -88,7 +88,7 @@ class Roster:
 
     def start(self, processes: Sequence[Process]) -> None:
         """Start all processes; on failure none is left behind."""
-        self._site.announce([(p.role, p.rank) for p in processes])
+        self._allocation.announce([(p.role, p.rank) for p in processes])
         watchers = self._choose_watchers(processes)
         observe = self._request.job.observe
         baseline_s = observe.baseline_s if observe.interval_s is not None else 0.0
@@ -102,7 +102,7 @@ class Roster:
 
     def has_room(self, process: Process) -> bool:
         """Whether a machine has room for one more process."""
-        return self._site.move(process.role, process.rank, crowd=False)
+        return self._allocation.move(process.role, process.rank, crowd=False)
 
     def add(self, process: Process) -> None:
         """Start one more process."""
@@ -124,7 +124,7 @@ class Roster:
         assert self._group is not None
         old = self._entries[name].spec
         self._group.kill(name)
-        if not self._site.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
+        if not self._allocation.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
             del self._entries[name]
             # Should its machine come back, nobody listens to what is still there.
             self._server.admit(name)
@@ -215,30 +215,32 @@ class Roster:
         watch_host: bool = False,
         baseline_s: float = 0.0,
     ) -> WorkerSpec:
-        request, berth = self._request, self._site.berth(process.role, process.rank)
+        request, slot = self._request, self._allocation.slot(process.role, process.rank)
         keys = self._server.admit(process.name)
         return WorkerSpec(
-            job=_job_there(request.job, berth),
+            job=_job_there(request.job, slot),
             role=process.role,
             rank=process.rank,
             incarnation=incarnation,
-            host=berth.machine,
-            address=berth.address,
-            run_dir=berth.run_dir,
-            shared_run_dir=berth.shares_run_dir,
+            host=slot.machine,
+            address=slot.address,
+            run_dir=slot.run_dir,
+            shared_run_dir=slot.shares_run_dir,
             # Runs on one machine have no store server: it starts with the first remote process.
-            store_port=0 if berth.shares_run_dir else self._store.start(),
-            data_root=berth.data_root,
-            cache_root=berth.cache_root,
-            threads=berth.threads,
-            cpus=berth.cpus,
+            store_port=0 if slot.shares_run_dir else self._store.start(),
+            data_root=slot.data_root,
+            cache_root=slot.cache_root,
+            threads=slot.threads,
+            cpus=slot.cpus,
             attempt=request.attempt,
             resume=str(request.resume.resolve()) if request.resume else None,
-            control_address=self._server.address_at(berth.controller),
+            control_address=self._server.address_at(slot.controller),
             controller_key=self._server.public_key,
             public_key=keys.public,
             secret_key=keys.secret,
-            environment=self._site.environment(process.role, process.rank, run=request.run.name),
+            environment=self._allocation.environment(
+                process.role, process.rank, run=request.run.name
+            ),
             watch_host=watch_host,
             baseline_s=baseline_s,
             parent_pid=os.getpid(),
@@ -252,17 +254,17 @@ class Roster:
         order = {"worker": 0, "chief": 1, "evaluator": 2, "server": 3}
         chosen: dict[str, Process] = {}
         for process in sorted(processes, key=lambda one: order[one.role]):
-            chosen.setdefault(self._site.berth(process.role, process.rank).machine, process)
+            chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
 
 
-def _job_there(job: JobSpec, berth: Berth) -> JobSpec:
+def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:
     """The job as one machine knows it: where its data is, what the machine draws."""
     changes: dict[str, object] = {}
-    if berth.data != job.data:
-        changes["data"] = berth.data
-    if berth.watts is not None and job.observe.watts_full is None:
-        idle, full = berth.watts
+    if slot.data != job.data:
+        changes["data"] = slot.data
+    if slot.watts is not None and job.observe.watts_full is None:
+        idle, full = slot.watts
         watts = {"watts_idle": idle, "watts_full": full}
         changes["observe"] = job.observe.model_copy(update=watts)
     return job.model_copy(update=changes) if changes else job

@@ -68,10 +68,6 @@ class FlatLayout:
         """Number of entries of a flat buffer."""
         return self.slots[-1].stop if self.slots else 0
 
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Any flat buffer of this layout (parameters, gradients, momentum) by parameter name."""
-        return {slot.name: slot.view(flat) for slot in self.slots}
-
     def kernels(self, within: Range | None = None) -> tuple[Range, ...]:
         """Ranges of kernel entries, counted from the start of `within` and cut to it."""
         whole = within or Range(0, self.size)

@@ -76,27 +76,27 @@ class TraceWriter:
             self._part.unlink(missing_ok=True)
 
     def name_process(self, pid: int, name: str, *, order: int) -> None:
-        """Name a group of lanes, and say where it stands."""
+        """Name a group of rows, and say where it stands."""
         self._write({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         self._write(
             {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
         )
 
-    def name_lane(self, pid: int, lane: int, name: str) -> None:
-        """Name one lane; lanes stand in the order of their numbers."""
-        place: dict[str, object] = {"ph": "M", "pid": pid, "tid": lane}
+    def name_row(self, pid: int, row: int, name: str) -> None:
+        """Name one row; rows stand in the order of their numbers."""
+        place: dict[str, object] = {"ph": "M", "pid": pid, "tid": row}
         self._write(place | {"name": "thread_name", "args": {"name": name}})
-        self._write(place | {"name": "thread_sort_index", "args": {"sort_index": lane}})
+        self._write(place | {"name": "thread_sort_index", "args": {"sort_index": row}})
 
     def span(
-        self, pid: int, lane: int, name: str, begin_ns: int, end_ns: int, args: Values | None = None
+        self, pid: int, row: int, name: str, begin_ns: int, end_ns: int, args: Values | None = None
     ) -> None:
-        """Something that took time; spans of a lane must lie in one another or apart."""
+        """Something that took time; spans of a row must lie in one another or apart."""
         event: dict[str, object] = {
             "ph": "X",
             "name": name,
             "pid": pid,
-            "tid": lane,
+            "tid": row,
             "ts": begin_ns / 1000,
             "dur": (end_ns - begin_ns) / 1000,
         }
@@ -105,12 +105,12 @@ class TraceWriter:
         self._write(event)
 
     def instant(
-        self, pid: int, lane: int, name: str, at_ns: int, args: Values, *, everywhere: bool = False
+        self, pid: int, row: int, name: str, at_ns: int, args: Values, *, everywhere: bool = False
     ) -> None:
-        """Something that happened, shown at its lane or across all of them."""
+        """Something that happened, shown at its row or across all of them."""
         scope = "g" if everywhere else "t"
         self._write(
-            {"ph": "i", "name": name, "pid": pid, "tid": lane, "ts": at_ns / 1000, "s": scope}
+            {"ph": "i", "name": name, "pid": pid, "tid": row, "ts": at_ns / 1000, "s": scope}
             | {"args": args}
         )
 

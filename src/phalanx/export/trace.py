@@ -1,6 +1,6 @@
 """`phalanx trace`: a run as a timeline with all processes on one clock.
 
-Every process is a group of lanes: what it was doing (start-up, steps with their phases), exchange
+Every process is a group of rows: what it was doing (start-up, steps with their phases), exchange
 that went on behind the computation, evaluations, checkpoints, and its counters; every machine has
 its counters. All logs are read side by side, step by step, because only comparing the workers of a
 group tells waiting from communication; nothing is kept, so a run of any length needs little memory.
@@ -20,9 +20,8 @@ import msgspec
 from phalanx.errors import SpecError
 from phalanx.export.chrome import TraceWriter
 from phalanx.export.clocks import CONTROLLER, AttemptClocks
-from phalanx.export.lanes import OverlappedSteps, Span, lay_out
-from phalanx.export.narrator import Narrator
-from phalanx.export.sheet import BEHIND, WORK, Sheet
+from phalanx.export.timeline import BEHIND, WORK, OverlappedSteps, Span, TraceTimeline, lay_out
+from phalanx.export.trace_events import ProcessEvents
 from phalanx.records.events import Standstill, Started, Step
 from phalanx.records.log import read_events
 from phalanx.records.manifest import read_manifest
@@ -43,7 +42,7 @@ class TraceFacts(msgspec.Struct, kw_only=True):
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Something on the lane of a process's work, to be written in its turn."""
+    """Something on the row of a process's work, to be written in its turn."""
 
     key: tuple[int, ...]
     """Attempt, epoch and step; what workers of a group did together has the same."""
@@ -63,7 +62,7 @@ def write_trace(run: RunDir, path: Path) -> TraceFacts:
     strategy = read_manifest(run).job["strategy"]
     about = {"run": run.name, "strategy": strategy["name"], "clock": "the controller's"}
     with TraceWriter(path, about=about) as writer:
-        _Trace(Sheet(writer, AttemptClocks(logs), logs), strategy).write(logs)
+        _Trace(TraceTimeline(writer, AttemptClocks(logs), logs), strategy).write(logs)
     return TraceFacts(path=str(path), events=writer.num_events, size_bytes=path.stat().st_size)
 
 
@@ -74,17 +73,17 @@ def _order(path: Path) -> tuple[int, int, str]:
 
 
 class _Trace:
-    """One run on its way onto a sheet."""
+    """One run on its way onto a timeline."""
 
-    def __init__(self, sheet: Sheet, strategy: Mapping[str, Any]) -> None:
-        self._sheet = sheet
-        self._narrators: dict[str, Narrator] = {}
+    def __init__(self, timeline: TraceTimeline, strategy: Mapping[str, Any]) -> None:
+        self._timeline = timeline
+        self._writers: dict[str, ProcessEvents] = {}
         self._apply_first = _applies_first(strategy["name"])
         phases = [phase["strategy"] for phase in strategy.get("phases") or ()]
         self._overlap = any(part.get("overlap") is True for part in (strategy, *phases))
 
     def write(self, logs: Mapping[str, Path]) -> None:
-        self._narrators = {name: Narrator(self._sheet, name) for name in logs}
+        self._writers = {name: ProcessEvents(self._timeline, name) for name in logs}
         ways = [self._read(name, path) for name, path in logs.items()]
         for _, group in groupby(heapq.merge(*ways, key=attrgetter("key")), key=attrgetter("key")):
             parts = list(group)
@@ -99,7 +98,7 @@ class _Trace:
             known = event.wait_s is not None
             wait_s = event.wait_s or 0.0 if known else _exchange_s(event) - shortest_s
         if not isinstance(event, Step):
-            self._narrators[process].stand(event, attempt, wait_s)
+            self._writers[process].write_idle(event, attempt, wait_s)
         elif part.spans is not None:
             self._spans(process, attempt, event, part.spans)
         else:
@@ -111,17 +110,17 @@ class _Trace:
         Keys never fall within a log. Steps with servers have no order among processes: they follow
         what their own process did before.
         """
-        narrator, overlapped = self._narrators[process], OverlappedSteps()
-        place, last, count = list(self._narrators).index(process), (1, -1, 0), 0
+        writer, overlapped = self._writers[process], OverlappedSteps()
+        place, last, count = list(self._writers).index(process), (1, -1, 0), 0
         for event in read_events(path):
-            narrator.tell(event)
+            writer.write(event)
             if not isinstance(event, Step | Standstill | Started):
                 continue
             if isinstance(event, Started):
-                last = (narrator.attempt, -1, 0)
+                last = (writer.attempt, -1, 0)
             elif event.wait_s is None:
                 step = event.step if isinstance(event, Step) else _AFTER_STEPS
-                last = (narrator.attempt, event.epoch, step)
+                last = (writer.attempt, event.epoch, step)
                 yield _Part((*last, -1, 0), process, event)
                 continue
             count += 1
@@ -138,18 +137,18 @@ class _Trace:
         """A step as one span, with its phases inside."""
         begin_s, spans = lay_out(step, wait_s, apply_first=self._apply_first)
         whole = Span(f"step {step.step}", begin_s, step.mono_s)
-        outer = self._sheet.span(process, attempt, WORK, whole, _about(step))
+        outer = self._timeline.span(process, attempt, WORK, whole, _about(step))
         for one in spans:
             if one.beside:
-                self._sheet.span(process, attempt, BEHIND, one)
+                self._timeline.span(process, attempt, BEHIND, one)
             else:
-                self._sheet.span(process, attempt, WORK, one, inside=outer)
+                self._timeline.span(process, attempt, WORK, one, inside=outer)
 
     def _spans(self, process: str, attempt: int, step: Step, spans: list[Span]) -> None:
         """The phases of a step that another one lies between."""
         for one in spans:
-            lane = BEHIND if one.beside else WORK
-            self._sheet.span(process, attempt, lane, one, {"step": step.step} | _about(step))
+            row = BEHIND if one.beside else WORK
+            self._timeline.span(process, attempt, row, one, {"step": step.step} | _about(step))
 
 
 def _about(step: Step) -> dict[str, object]:

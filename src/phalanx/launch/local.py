@@ -20,9 +20,12 @@ from typing import BinaryIO
 
 from typing_extensions import override
 
+from phalanx.data.sources import open_source
 from phalanx.errors import LaunchError
-from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
+from phalanx.launch.allocation import Allocation, LocalAllocation
+from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import ChildProcess, WarmStart
+from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
 
@@ -32,8 +35,25 @@ _KILL_LIMIT_S = 10.0
 class LocalLauncher(Launcher):
     """Starts workers as child processes."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self, request: LaunchRequest) -> None:
+        super().__init__(request)
+        self._logs = Path()
+
+    @override
+    def check(self) -> None:
+        # Names missing files before anything is started.
+        open_source(self.request.job.data, data_root=self.request.data_root)
+
+    @override
+    def allocate(self, run: RunDir) -> Allocation:
+        self._logs = run.path / "logs"
+        request = self.request
+        return LocalAllocation(
+            request.job,
+            run_dir=run.path,
+            data_root=request.data_root,
+            cache_root=request.cache_root,
+        )
 
     @override
     def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:

@@ -1,8 +1,8 @@
-"""Which process goes to which machine: plain functions over what is known of the machines.
+"""Decide which process goes to which machine and which cores; pure functions over known facts.
 
 Workers take slots, one on every machine before any gets a second, and their ranks count through
 the machines in the order of the pool file. Servers and the evaluator go where they disturb least. A
-plan decides both itself. Nothing here starts or asks anything; `site` keeps what was decided.
+plan decides both itself. Nothing here starts or asks anything; `allocation` keeps what was decided.
 """
 
 from __future__ import annotations
@@ -12,17 +12,45 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from phalanx.errors import PlanError
-from phalanx.launch.cores import CoreShare, share_cores
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a machine lends.
+class CoreShare:
+    """The compute threads of one worker and the cores it is bound to (none: any)."""
+
+    threads: int
+    cpus: tuple[int, ...]
+
+
+def share_cores(
+    cores: Sequence[int], num_workers: int, *, threads: int | Literal["auto"], pin: bool
+) -> list[CoreShare]:
+    """Divide cores over workers.
+
+    Each worker gets cores that no other has, if there are enough. If there are more workers than
+    cores, they are bound round-robin, but only when the cores divide the workers evenly: otherwise
+    the system's scheduler is fairer than any fixed binding.
+    """
+    per_worker = max(1, len(cores) // num_workers) if threads == "auto" else threads
+    shares = []
+    for worker in range(num_workers):
+        cpus: tuple[int, ...] = ()
+        if pin and per_worker * num_workers <= len(cores):
+            cpus = tuple(cores[worker * per_worker : (worker + 1) * per_worker])
+        elif pin and per_worker == 1 and num_workers % len(cores) == 0:
+            cpus = (cores[worker % len(cores)],)
+        shares.append(CoreShare(threads=per_worker, cpus=cpus))
+    return shares
+
+
+@dataclass(frozen=True)
+class HostCapacity:
+    """What a machine offers.
 
     Attributes:
         machine: Its name.
         cores: Cores that may be used; may be a fraction of one.
-        slots: Workers that it takes.
+        slots: Workers that it takes at most.
         cpus: Cores that processes may be bound to, counted from 0; empty: they are not bound,
             because the machine is limited by a quota and not by cores.
     """
@@ -34,7 +62,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Seat:
+class SlotInfo:
     """Where one process runs, and on how many cores."""
 
     machine: str
@@ -43,7 +71,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class HostAssignment:
     """What a plan gives to one machine."""
 
     machine: str
@@ -54,131 +82,133 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Who sits where.
+class ProcessPlacement:
+    """Which machine every process is on.
 
     Attributes:
-        workers: The seat of every worker, by rank.
+        workers: The slot of every worker, by rank.
         helpers: Machines that a plan has chosen for servers and the evaluator, by process.
     """
 
-    workers: tuple[Seat, ...]
+    workers: tuple[SlotInfo, ...]
     helpers: Mapping[str, str] = field(default_factory=dict)
 
 
-def spread_workers(num_workers: int, rooms: Sequence[Room]) -> dict[str, int]:
-    """How many workers each machine gets: as evenly as the slots allow, in the order given.
+def spread_workers(num_workers: int, hosts: Sequence[HostCapacity]) -> dict[str, int]:
+    """Count the workers of each machine: as evenly as the slots allow, in the order given.
 
     Raises:
         PlanError: There are more workers than slots.
     """
-    slots = sum(room.slots for room in rooms)
+    slots = sum(host.slots for host in hosts)
     if num_workers > slots:
-        machines = f"{len(rooms)} machine{'' if len(rooms) == 1 else 's'}"
+        machines = f"{len(hosts)} machine{'' if len(hosts) == 1 else 's'}"
         raise PlanError(
             f"{num_workers} workers do not fit: {machines} have {slots} slots together; "
             f"set 'workers: {slots}', or more 'slots' in the pool file"
         )
-    counts = {room.machine: 0 for room in rooms}
+    counts = {host.machine: 0 for host in hosts}
     left = num_workers
     while left:
-        for room in rooms:
-            if left and counts[room.machine] < room.slots:
-                counts[room.machine] += 1
+        for host in hosts:
+            if left and counts[host.machine] < host.slots:
+                counts[host.machine] += 1
                 left -= 1
     return counts
 
 
 def place(
     num_workers: int,
-    rooms: Sequence[Room],
+    hosts: Sequence[HostCapacity],
     *,
     threads: int | Literal["auto"] = "auto",
     pin: bool = True,
-) -> Placement:
-    """Seats for all workers, without a plan.
+) -> ProcessPlacement:
+    """Give all workers a slot, without a plan.
 
     Raises:
         PlanError: There are more workers than slots.
     """
-    counts = spread_workers(num_workers, rooms)
-    seats = [
-        Seat(room.machine, share.threads, share.cpus)
-        for room in rooms
-        for share in _shares(room, counts[room.machine], threads=threads, pin=pin)
+    counts = spread_workers(num_workers, hosts)
+    slots = [
+        SlotInfo(host.machine, share.threads, share.cpus)
+        for host in hosts
+        for share in _shares(host, counts[host.machine], threads=threads, pin=pin)
     ]
-    return Placement(workers=tuple(seats))
+    return ProcessPlacement(workers=tuple(slots))
 
 
 def place_as_planned(
-    assignments: Sequence[Assignment], rooms: Mapping[str, Room], *, pin: bool = True
-) -> Placement:
-    """Seats as a plan has them.
+    assignments: Sequence[HostAssignment], hosts: Mapping[str, HostCapacity], *, pin: bool = True
+) -> ProcessPlacement:
+    """Give all processes the slots that a plan has chosen.
 
     Raises:
-        PlanError: A machine of the plan is missing, or lends less than the plan takes.
+        PlanError: A machine of the plan is missing, or offers less than the plan takes.
     """
-    workers: list[Seat] = []
+    workers: list[SlotInfo] = []
     helpers: dict[str, str] = {}
     num_servers = 0
     for one in assignments:
-        room = rooms.get(one.machine)
-        if room is None:
+        host = hosts.get(one.machine)
+        if host is None:
             raise PlanError(
                 f"the plan gives work to '{one.machine}', which is not among the machines "
-                f"{', '.join(rooms)}; make a new plan for them"
+                f"{', '.join(hosts)}; make a new plan for them"
             )
-        if one.workers > room.slots:
+        if one.workers > host.slots:
             raise PlanError(
                 f"the plan puts {one.workers} workers on '{one.machine}', which has "
-                f"{room.slots} slots; make a new plan"
+                f"{host.slots} slots; make a new plan"
             )
-        shares = _shares(room, one.workers, threads=one.threads, pin=pin)
-        workers += [Seat(one.machine, share.threads, share.cpus) for share in shares]
+        shares = _shares(host, one.workers, threads=one.threads, pin=pin)
+        workers += [SlotInfo(one.machine, share.threads, share.cpus) for share in shares]
         for _ in range(one.servers):
             helpers[f"server-{num_servers}"] = one.machine
             num_servers += 1
         if one.evaluator:
             helpers["evaluator-0"] = one.machine
-    return Placement(workers=tuple(workers), helpers=helpers)
+    return ProcessPlacement(workers=tuple(workers), helpers=helpers)
 
 
-def seat_for_helper(seated: Collection[Seat], rooms: Sequence[Room]) -> Seat | None:
-    """A place for a server or the evaluator, where it disturbs least; None: no machine is left."""
-    roomiest = max(rooms, key=lambda room: _spare(room, seated), default=None)
-    return None if roomiest is None else Seat(roomiest.machine)
+def slot_for_helper(taken: Collection[SlotInfo], hosts: Sequence[HostCapacity]) -> SlotInfo | None:
+    """Find a slot for a server or the evaluator, where it disturbs least; None: no machine left."""
+    emptiest = max(hosts, key=lambda host: _spare(host, taken), default=None)
+    return None if emptiest is None else SlotInfo(emptiest.machine)
 
 
-def seat_for_worker(workers: Collection[Seat], rooms: Sequence[Room]) -> Seat | None:
-    """A place for one more worker; None: every slot is taken.
+def slot_for_worker(
+    workers: Collection[SlotInfo], hosts: Sequence[HostCapacity]
+) -> SlotInfo | None:
+    """Find a slot for one more worker; None: every slot is taken.
 
     Args:
-        workers: Where the other workers sit.
-        rooms: The machines that can be used.
+        workers: The slots of the other workers.
+        hosts: The machines that can be used.
     """
     free = [
-        room for room in rooms if sum(seat.machine == room.machine for seat in workers) < room.slots
+        host for host in hosts if sum(slot.machine == host.machine for slot in workers) < host.slots
     ]
-    roomiest = max(free, key=lambda room: _spare(room, workers), default=None)
-    if roomiest is None:
+    emptiest = max(free, key=lambda host: _spare(host, workers), default=None)
+    if emptiest is None:
         return None
-    # Those that are there keep their cores, so the newcomer is not bound to any.
-    return Seat(roomiest.machine, threads=max(1, int(roomiest.cores) // roomiest.slots))
+    # Running workers keep their cores, so the new one is not bound to any.
+    return SlotInfo(emptiest.machine, threads=max(1, int(emptiest.cores) // emptiest.slots))
 
 
 def _shares(
-    room: Room, num_workers: int, *, threads: int | Literal["auto"], pin: bool
+    host: HostCapacity, num_workers: int, *, threads: int | Literal["auto"], pin: bool
 ) -> list[CoreShare]:
     if num_workers == 0:
         return []
-    cores = range(max(1, int(room.cores)))
-    cpus = room.cpus[: len(cores)] if pin else ()
+    cores = range(max(1, int(host.cores)))
+    cpus = host.cpus[: len(cores)] if pin else ()
     if not cpus:
         return share_cores(cores, num_workers, threads=threads, pin=False)
     return share_cores(cpus, num_workers, threads=threads, pin=True)
 
 
-def _spare(room: Room, seated: Collection[Seat]) -> float:
-    """Share of a machine's cores that would be left if one more process came."""
-    taken = 1 + sum(seat.threads for seat in seated if seat.machine == room.machine)
-    return (room.cores - taken) / room.cores
+def _spare(host: HostCapacity, taken: Collection[SlotInfo]) -> float:
+    """Return the share of a machine's cores that would be left if one more process came."""
+    threads = 1 + sum(slot.threads for slot in taken if slot.machine == host.machine)
+    return (host.cores - threads) / host.cores

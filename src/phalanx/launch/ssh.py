@@ -1,12 +1,13 @@
-"""Processes on other machines, started by their supervisors; what they write is collected here.
+"""Start processes on other machines through their agents, and collect what they write.
 
-A process that is frozen or will not end is killed by its machine's supervisor. A machine whose line
+A process that is frozen or will not end is killed by its machine's agent. A machine whose session
 breaks, or from which nothing is heard for some seconds, is lost with all of its processes: they end
-by themselves, because their lifeline is the same line.
+by themselves, because their lifeline is the same connection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -17,36 +18,56 @@ from typing import Any
 
 from typing_extensions import override
 
+from phalanx.agent.session import News, Session
+from phalanx.agent.ssh import SshRoute
 from phalanx.errors import LaunchError
-from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
-from phalanx.launch.fleet import Fleet
-from phalanx.launch.mirror import Mirror
-from phalanx.launch.session import News, Session
+from phalanx.launch.allocation import Allocation, PoolAllocation
+from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
+from phalanx.launch.hosts import HostGroup
+from phalanx.launch.log_sync import LogSync
+from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
 
 _START_S = 30.0
 _KILL_S = 10.0
 _AFTER_GRACE_S = 10.0
+_SILENCE_SHARE = 0.75
 
 
 class SshLauncher(Launcher):
-    """Starts processes on the machines of a fleet.
+    """Start processes on the machines of a pool."""
 
-    Args:
-        fleet: The machines, with the directory of the run on each.
-        run_dir: Where their records are collected.
-        silence_s: Time without news after which a machine is lost.
-    """
+    route: RouteMaker = SshRoute
 
-    def __init__(self, fleet: Fleet, run_dir: Path, *, silence_s: float) -> None:
-        self._fleet = fleet
-        self._run_dir = run_dir
-        self._silence_s = silence_s
+    def __init__(self, request: LaunchRequest) -> None:
+        super().__init__(request)
+        self._stack = contextlib.ExitStack()
+        self._ready: Provisioned | None = None
+        self._run_dir = Path()
+        # A machine is lost before its workers count as frozen, so that it is named as the cause.
+        self._silence_s = request.job.deadlines.heartbeat_s * _SILENCE_SHARE
+
+    @override
+    def check(self) -> None:
+        assert self.request.pool is not None, "the table of launchers says that it needs one"
+        ready = provision(self.request, self.request.pool, route=self.route)
+        self._ready = self._stack.enter_context(ready)
+        self.notes = self._ready.group.notes
+
+    @override
+    def allocate(self, run: RunDir) -> Allocation:
+        ready = self._ready
+        assert ready is not None, "check comes first"
+        ready.group.begin(run.name, limit_s=self.request.job.deadlines.heartbeat_s)
+        self._run_dir = run.path
+        return PoolAllocation(ready.group, ready.placement, ready.capacities)
 
     @override
     def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
-        group = SshGroup(self._fleet, self._run_dir, silence_s=self._silence_s)
+        assert self._ready is not None, "check comes first"
+        group = SshGroup(self._ready.group, self._run_dir, silence_s=self._silence_s)
         try:
             group.start(specs)
         except BaseException:
@@ -54,9 +75,13 @@ class SshLauncher(Launcher):
             raise
         return group
 
+    @override
+    def close(self) -> None:
+        self._stack.close()
+
 
 @dataclass
-class _Remote:
+class _RemoteProcess:
     """One process since its last start."""
 
     machine: str
@@ -65,17 +90,17 @@ class _Remote:
 
 
 class SshGroup(WorkerGroup):
-    """Processes on the machines of a fleet."""
+    """Processes on the machines of a pool."""
 
-    def __init__(self, fleet: Fleet, run_dir: Path, *, silence_s: float) -> None:
-        self._fleet = fleet
+    def __init__(self, hosts: HostGroup, run_dir: Path, *, silence_s: float) -> None:
+        self._hosts = hosts
         self._run_dir = run_dir
         self._silence_s = silence_s
         self._serials = itertools.count(1)
-        self._processes: dict[str, _Remote] = {}
+        self._processes: dict[str, _RemoteProcess] = {}
         self._changed = threading.Condition()
-        for name, machine in fleet.machines.items():
-            machine.session.on_news = self._listener(Mirror(run_dir, name))
+        for name, machine in hosts.by_name.items():
+            machine.session.on_news = self._listener(LogSync(run_dir, name))
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start processes on all machines at the same time.
@@ -99,16 +124,16 @@ class SshGroup(WorkerGroup):
 
     @override
     def poll(self) -> list[ProcessStatus]:
-        for name, machine in self._fleet.machines.items():
+        for name, machine in self._hosts.by_name.items():
             session = machine.session
             if session.fault is None and session.silent_s > self._silence_s:
-                self._fleet.lose(
+                self._hosts.lose(
                     name,
                     f"nothing was heard of it for {session.silent_s:.1f} s; check that it is on, "
                     "and its network",
                 )
             elif session.fault is not None:
-                self._fleet.lose(name, session.fault)
+                self._hosts.lose(name, session.fault.reason)
         with self._changed:
             return [self._status(name, one) for name, one in self._processes.items()]
 
@@ -122,18 +147,18 @@ class SshGroup(WorkerGroup):
 
     @override
     def kill(self, process: str) -> None:
-        session = self._fleet.machines[self._processes[process].machine].session
+        session = self._hosts.by_name[self._processes[process].machine].session
         if session.fault is not None:
-            return  # it ends with its machine's line
+            return  # it ends with its machine's connection
         try:
             session.ask({"do": "kill", "name": process}, _KILL_S)
         except LaunchError as error:
-            self._fleet.lose(session.machine, str(error))
+            self._hosts.lose(session.machine, str(error))
 
     @override
     def stop(self, grace_s: float) -> None:
         machines = {one.machine for one in self._processes.values()}
-        sessions = [self._fleet.machines[name].session for name in machines]
+        sessions = [self._hosts.by_name[name].session for name in machines]
         for session in sessions:
             session.tell({"do": "stop", "grace_s": grace_s})
         deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
@@ -142,12 +167,12 @@ class SshGroup(WorkerGroup):
                 self._changed.wait(min(0.2, deadline.remaining_s))
             late = {one.machine for one in self._running()}
         for name in late:
-            self._fleet.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
+            self._hosts.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
 
     def _begin(self, spec: WorkerSpec) -> tuple[Session, Future[Any]]:
-        machine = self._fleet.machines[spec.host]
+        machine = self._hosts.by_name[spec.host]
         with self._changed:
-            remote = self._processes[spec.process] = _Remote(spec.host, next(self._serials))
+            remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
         # There even if it never prints anything, as for processes of this machine.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -161,28 +186,28 @@ class SshGroup(WorkerGroup):
         }
         return machine.session, machine.session.tell(order)
 
-    def _status(self, name: str, one: _Remote) -> ProcessStatus:
-        fault = self._fleet.machines[one.machine].session.fault
-        lost = fault if one.exit_code is None else None
+    def _status(self, name: str, one: _RemoteProcess) -> ProcessStatus:
+        fault = self._hosts.by_name[one.machine].session.fault
+        lost = fault.reason if fault and one.exit_code is None else None
         return ProcessStatus(name, one.exit_code, lost)
 
-    def _running(self) -> list[_Remote]:
+    def _running(self) -> list[_RemoteProcess]:
         """Processes that have not ended, on machines that are not lost."""
         return [
             one
             for one in self._processes.values()
-            if one.exit_code is None and self._fleet.machines[one.machine].session.fault is None
+            if one.exit_code is None and self._hosts.by_name[one.machine].session.fault is None
         ]
 
-    def _listener(self, mirror: Mirror) -> Callable[[News], None]:
+    def _listener(self, sync: LogSync) -> Callable[[News], None]:
         def listen(news: News) -> None:
             match news["news"]:
                 case "more":
-                    mirror.append(news["path"], news["content"])
+                    sync.append(news["path"], news["content"])
                 case "whole":
-                    mirror.replace(news["path"], news["content"])
+                    sync.replace(news["path"], news["content"])
                 case "exit":
-                    mirror.finish(news["name"])
+                    sync.finish(news["name"])
                     self._note_exit(news)
 
         return listen

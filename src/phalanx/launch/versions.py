@@ -1,4 +1,4 @@
-"""Which packages the processes of a run need, and whether a machine has them; pure.
+"""Check that a machine has the packages that the processes of a run need; pure.
 
 Numbers and the bytes of collectives depend on torch, so that one has to be the same everywhere;
 of the others it is enough that they are there.
@@ -16,7 +16,7 @@ NEEDED = ("numpy", "pyzmq", "msgspec", "pydantic", "psutil", "safetensors", "typ
 
 
 def check_versions(there: Mapping[str, str | None], *, python: str) -> list[str]:
-    """What differs without being an obstacle, in a few words each.
+    """List what differs without being an obstacle, in a few words each.
 
     Args:
         there: Versions by name; None: not installed.
@@ -46,14 +46,14 @@ def check_versions(there: Mapping[str, str | None], *, python: str) -> list[str]
 
 
 def requirements() -> dict[str, str]:
-    """What the installed Phalanx needs, in the versions that are in use here."""
+    """Return what the installed Phalanx needs, in the versions that are in use here."""
     lines = metadata.requires("phalanx") or []
     names = [_leading_name(line) for line in lines if "extra ==" not in line]
     return {name: version for name in names if (version := version_here(name))}
 
 
 def version_here(name: str) -> str:
-    """The version of a package in this process; empty: it is not installed."""
+    """Return the version of a package in this process; empty: it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -61,7 +61,7 @@ def version_here(name: str) -> str:
 
 
 def _public(version: str) -> str:
-    """A version without what only says how it was built, such as +cpu."""
+    """Return a version without what only says how it was built, such as +cpu."""
     return version.partition("+")[0]
 
 

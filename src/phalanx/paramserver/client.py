@@ -1,52 +1,59 @@
-"""The worker's side: push a gradient segment by segment, get the parameters back, survive breaks.
+"""Client of parameter servers: push a gradient by segments, get parameters back, survive breaks.
 
 One push is outstanding at a time. Its answer is its acknowledgement: a segment that has not been
-answered is asked about, and sent again if the server never saw it. Sending hands memory to ZeroMQ's
-own thread and returns at once, so segments can leave during backward; nothing here needs a thread
-of its own. Not safe for several threads at a time.
+answered is asked about, and sent again if the server never saw it. Nothing here needs a thread. Not
+safe for several threads at a time. States are in `client_state`, what is on its way out in `push`,
+what has come back in `pulled`, sockets in `connection`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
-import torch
-import zmq
 from torch import Tensor
 
 from phalanx.errors import PeerError
-from phalanx.paramserver.compression import Compression, Encoder, Received, payload_bytes
-from phalanx.paramserver.door import digest_of
-from phalanx.paramserver.link import Link, LinkSettings
-from phalanx.protocol.shards import Layout, Segment
-from phalanx.wire.bulk import FRAME_SLACK_BYTES, HIGH_WATER, Flag, Header, Kind, Op
+from phalanx.paramserver.client_state import (
+    Attached,
+    Awaiting,
+    ClientEvent,
+    ClientState,
+    Connecting,
+    Detached,
+    Detaching,
+    Entering,
+    Pulling,
+    PullingDetached,
+    Pushing,
+    check_transition,
+)
+from phalanx.paramserver.compression import Compression
+from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
+from phalanx.paramserver.pulled import PulledParameters
+from phalanx.paramserver.push import OutgoingPush, memory_of
+from phalanx.protocol.shards import Layout
+from phalanx.wire.bulk import HIGH_WATER, Flag, Header, Kind, Op
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.facts import ClientFacts
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.meter import ByteMeter
 from phalanx.wire.serving import ServerAddress
 
 # Silence after which a segment is asked about.
 _ASK_AFTER_S = 1.0
 _POLL_MS = 200
-# How often a door that is not open yet is tried.
-_KNOCK_MS = 5
 # How often a full pipe is tried.
 _RETRY_MS = 1
 
-
-def max_frame_bytes(layout: Layout) -> int:
-    """The longest frame that servers and clients of a layout have to accept."""
-    return payload_bytes(Kind.F32, max(s.size for s in layout.segments)) + FRAME_SLACK_BYTES
+OnIdle = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Who the client is, and how it talks.
+    """Identify a client, and say how it exchanges.
 
     Attributes:
         worker: Rank.
@@ -76,7 +83,7 @@ class ClientSettings:
 
 
 class Client:
-    """Exchanges one worker's gradients for parameters; use as a context manager.
+    """Exchange one worker's gradients for parameters; use as a context manager.
 
     Args:
         layout: How the model is cut; the same on every process.
@@ -96,102 +103,90 @@ class Client:
         servers: Sequence[ServerAddress],
         settings: ClientSettings,
     ) -> None:
-        self._layout = layout
-        self._parameters = parameters
-        self._source = gradients
-        self._gradients = torch.empty_like(gradients) if settings.overlap else gradients
-        self._servers = servers
-        self._settings = settings
-        self._encoder = Encoder(settings.compression, layout)
-        self._meter = ByteMeter()
+        self.state: ClientState = Detached(holds=settings.holds)
         self.clock = 0
-        self.samples_seen = settings.samples_seen
-        """As the servers count them; what a schedule by samples goes by."""
+        """Number of the present push."""
         self.held_s = 0.0
         """The part of the last `wait` in which the servers' rule held this worker back."""
-        self.first_sent_s: float | None = None
-        """When the first segment of the present push left, by `time.perf_counter`."""
-        self._sent_s: dict[int, float] = {}
-        self._held_until_s = 0.0
-        self._versions = dict.fromkeys(range(layout.num_servers), settings.version)
-        self._sizes = {s: len(layout.of_server(s)) for s in range(layout.num_servers)}
-        self._push = Header(op=Op.PUSH, worker=settings.worker)
-        self._missing: list[int] = []
-        self._payloads: dict[int, memoryview | None] = {}
-        self._unsent: dict[int, None] = {}
-        self._awaited: set[int] = set()
-        self._held: dict[int, dict[int, Received]] = {}
-        self._progress_s = 0.0
-        self._entered = False
-        self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
+        self._layout = layout
+        self._settings = settings
+        most = max(len(layout.of_server(server)) for server in range(layout.num_servers))
+        self._connections = ServerConnections(
+            servers,
+            num_servers=layout.num_servers,
+            settings=ConnectionSettings.of(
+                layout,
+                keys=settings.keys,
+                generation=settings.generation,
+                # Answers come while the next gradient is computed, and are read only after it.
+                high_water=max(HIGH_WATER, most) if settings.overlap else HIGH_WATER,
+            ),
+        )
+        self._push = OutgoingPush(
+            layout, gradients, compression=settings.compression, overlap=settings.overlap
+        )
+        self._pulled = PulledParameters(
+            layout,
+            parameters,
+            whole=settings.whole,
+            version=settings.version,
+            samples_seen=settings.samples_seen,
+        )
         self._leaving: set[int] = set()
-        self._donations: list[tuple[int, Header, memoryview]] = []
-        self._pulling = False
-        self._holds = settings.holds
-        self._num_pushes = self._num_dropped = self._num_resent = 0
+        self._donations: dict[int, deque[tuple[Header, memoryview]]] = {}
+        self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
+        self._progress_s = 0.0
         self._wait_s = 0.0
 
     def __enter__(self) -> Client:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        frames = max(HIGH_WATER, *self._sizes.values())
-        settings = LinkSettings(
-            keys=self._settings.keys,
-            generation=self._settings.generation,
-            digest=digest_of(self._layout),
-            max_frame_bytes=max_frame_bytes(self._layout),
-            receive_high_water=frames if self._settings.overlap else HIGH_WATER,
-        )
-        self._links = {
-            address.server: Link(self._context, address, settings=settings, meter=self._meter)
-            for address in self._servers
-            if address.server < self._layout.num_servers
-        }
+        self._connections.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for link in self._links.values():
-            link.close()
-        self._context.term()
+    def __exit__(self, *exception: object) -> None:
+        self._connections.__exit__(*exception)
 
     @property
     def versions(self) -> Mapping[int, int]:
         """The version of each server's parameters that is held here."""
-        return dict(self._versions)
+        return dict(self._pulled.versions)
 
-    def connect(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
+    @property
+    def samples_seen(self) -> int:
+        """As the servers count them; what a schedule by samples goes by."""
+        return self._pulled.samples_seen
+
+    @property
+    def first_sent_s(self) -> float | None:
+        """When the first segment of the present push left, by `time.perf_counter`."""
+        return self._push.first_sent_s
+
+    @property
+    def sent_bytes(self) -> int:
+        """What has gone out to all servers so far."""
+        return sum(self._connections.meter.sent.values())
+
+    def connect(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
         """Take a place at every server and read all parameters; again after `leave`.
 
         Args:
             deadline: When to give up.
             on_idle: See `wait`.
         """
-        self._awaited = set(range(len(self._layout.segments)))
-        self._payloads.clear()
-        self._missing.clear()
-        for link in self._links.values():
-            if link.welcome:
-                # What it said then about where to fit in is out of date.
-                link.renew()
-        while not self._all_up():
-            self._poll(deadline)
-            if on_idle is not None:
-                on_idle()
-        self.clock = max(link.welcome.clock for link in self._links.values() if link.welcome)
-        self._entered = True
-        for link in self._links.values():
-            self._enter(link, self.clock, holds=self._holds)
-        self._holds = False
+        holds = isinstance(self.state, Detached) and self.state.holds
+        self._advance(ClientEvent.CONNECT, Connecting(holds=holds))
+        for connection in self._connections:
+            if connection.accepted:
+                # The clock that it proposed then is out of date.
+                connection.renew()
+        while not self._connections.come_up():
+            self._poll(deadline, on_idle)
+        # The same clock at every server: the greatest that any of them proposes.
+        self.clock = max(one.accepted.clock for one in self._connections if one.accepted)
+        self._advance(ClientEvent.CONNECTED, Entering())
+        self._pulled.expect_all()
+        for connection in self._connections:
+            self._enter(connection, self.clock, holds=holds)
         self.wait(deadline, on_idle)
-
-    @property
-    def sent_bytes(self) -> int:
-        """What has gone out to all servers so far."""
-        return sum(self._meter.sent.values())
 
     def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
         """Start a push; the one before must have been waited for.
@@ -201,58 +196,38 @@ class Client:
             weight: The gradient is this times the mean over the samples.
             ticket: Batch that it was computed from, if the coordinator handed it out.
         """
-        if self._awaited:
-            raise ValueError("a push is still on its way; wait for it first")
-        self.clock += 1
-        self._num_pushes += 1
-        self._push = Header(
-            op=Op.PUSH,
-            worker=self._settings.worker,
-            generation=self._settings.generation,
-            incarnation=self._settings.incarnation,
-            clock=self.clock,
+        push = msgspec.structs.replace(
+            self._header(Op.PUSH, 0, self.clock + 1),
             ticket=ticket,
             num_samples=num_samples,
             weight=weight,
         )
-        self._missing = [segment.size for segment in self._layout.segments]
-        self._payloads.clear()
-        self._awaited = set(range(len(self._missing)))
+        self._advance(ClientEvent.BEGIN, Pushing(push))
+        self.clock += 1
+        self._push.begin()
+        self._pulled.expect_all()
         self._progress_s = time.monotonic()
-        self.first_sent_s = None
-        self._sent_s.clear()
-        self._held_until_s = 0.0
 
     def ready(self, start: int, stop: int) -> None:
-        """A slice of the gradients is final; segments that are complete leave at once.
+        """Report a slice of the gradients as final; segments that are complete leave at once.
 
         Each entry of the buffer must be reported once per push.
         """
-        for index in reversed(self._layout.covering(start, stop)):
-            segment = self._layout.segments[index]
-            self._missing[index] -= min(stop, segment.stop) - max(start, segment.start)
-            if self._missing[index] == 0:
-                self._encode(segment)
-        self._send_unsent()
+        self._push.ready(start, stop)
+        self._send_push()
 
     def finish(self) -> None:
-        """Everything that was not reported is final, too."""
-        for segment in reversed(self._layout.segments):
-            if self._missing[segment.index] > 0:
-                self._missing[segment.index] = 0
-                self._encode(segment)
-        self._send_unsent()
+        """Report everything as final that was not reported."""
+        self._push.finish()
+        self._send_push()
 
     def skip(self, *, ticket: int = 0) -> None:
         """Take part in an update without a gradient: there were no samples for this worker."""
         self.begin(num_samples=0, weight=0.0, ticket=ticket)
-        for segment in self._layout.segments:
-            self._missing[segment.index] = 0
-            self._payloads[segment.index] = None
-            self._unsent[segment.index] = None
-        self._send_unsent()
+        self._push.skip()
+        self._send_push()
 
-    def wait(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
+    def wait(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
         """Wait until every server has answered; the parameters are then up to date.
 
         `held_s` then says how much of the wait was the rule's doing. A server tells how long it has
@@ -269,54 +244,43 @@ class Client:
         """
         started = time.perf_counter()
         self._progress_s = time.monotonic()
-        while True:
+        self.attend()
+        while self._pulled.awaited:
+            self._poll(deadline, on_idle)
             self.attend()
-            if not self._awaited:
-                break
-            self._poll(deadline)
-            if on_idle is not None:
-                on_idle()
         ended = time.perf_counter()
         self._wait_s += ended - started
-        self.held_s = max(0.0, min(ended, self._held_until_s) - started)
+        self.held_s = max(0.0, min(ended, self._push.held_until_s) - started)
 
-    def pull(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
+    def pull(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
         """Read all parameters exactly as the servers hold them, whatever answers travel as.
 
-        The push before must have been waited for.
+        The push before must have been waited for. Needs no place at the servers.
         """
-        if self._awaited:
-            raise ValueError("a push is still on its way; wait for it first")
-        self._pulling = True
+        detached = isinstance(self.state, Detached)
+        self._advance(ClientEvent.PULL, PullingDetached() if detached else Pulling())
         self.clock += 1
-        self._awaited = set(range(len(self._layout.segments)))
-        self._payloads.clear()
-        self._missing.clear()
+        self._pulled.expect_all()
         self._ask()
         self.wait(deadline, on_idle)
-        self._pulling = False
 
-    def leave(self, deadline: Deadline, on_idle: Callable[[], None] | None = None) -> None:
-        """Give up the place at every server, so that nobody waits for this worker.
+    def leave(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
+        """Give up the place at every server, so that no update waits for this worker.
 
         The push before must have been waited for. A server that cannot be reached is waited for,
         too: one that comes back must not expect this worker.
         """
-        if self._awaited:
-            raise ValueError("a push is still on its way; wait for it first")
-        self._entered = False
-        self._leaving = set(self._links)
+        self._advance(ClientEvent.LEAVE, Detaching())
+        self._leaving = {connection.server for connection in self._connections}
         self._progress_s = 0.0
+        self.attend()
         while self._leaving:
+            self._poll(deadline, on_idle)
             self.attend()
-            if self._leaving:
-                self._poll(deadline)
-                if on_idle is not None:
-                    on_idle()
 
     def relocate(self, address: ServerAddress) -> None:
-        """A server has been started anew elsewhere; what it has not answered is sent again."""
-        self._links[address.server].relocate(address)
+        """Connect to a server's successor; what it has not answered is sent again."""
+        self._connections[address.server].relocate(address)
 
     def donate(self, server: int) -> None:
         """Send a server that lost its parameters the copy that is held here, as its new start.
@@ -324,103 +288,69 @@ class Client:
         May be called while a push is on its way. What the connection does not take at once is sent
         by `attend`, `wait` and `leave`. The server is told the version of the copy.
         """
-        self._donations = []
-        for segment in self._layout.of_server(server):
-            header = Header(
-                op=Op.LOAD,
-                worker=self._settings.worker,
-                generation=self._settings.generation,
-                incarnation=self._settings.incarnation,
-                readver=self._versions[server],
-                segment=segment.index,
+        messages = self._donations[server] = deque()
+        # Copies, because the next answer may overwrite the buffer before they have left.
+        for segment, values in self._pulled.copy_of(server):
+            header = msgspec.structs.replace(
+                self._header(Op.LOAD, segment.index, 0),
+                readver=self._pulled.versions[server],
                 kind=Kind.F32,
                 num_samples=self.samples_seen,
                 num_bytes=segment.size * 4,
             )
-            # A copy, because the next answer may overwrite the buffer before this has left.
-            values = _memory(self._slice(self._parameters, segment).clone())
-            self._donations.append((server, header, values))
+            messages.append((header, memory_of(values)))
         self.attend()
 
     def attend(self) -> None:
-        """Do whatever can be done without waiting; not while the parameters are being read."""
-        for link in self._links.values():
-            self._serve(link)
-            while (message := link.receive()) is not None:
+        """Do what can be done without waiting; not while the parameters are being read."""
+        for connection in self._connections:
+            if connection.service():
+                self._rejoin(connection)
+            while (message := connection.receive()) is not None:
                 self._take(*message)
-        self._send_unsent()
-        while self._donations and self._links[self._donations[0][0]].send(*self._donations[0][1:]):
-            self._donations.pop(0)
+        self._send_push()
+        self._send_donations()
+        match self.state:
+            case Entering() | Awaiting() | Pulling() if not self._pulled.awaited:
+                self._advance(ClientEvent.ANSWERED, Attached())
+            case PullingDetached() if not self._pulled.awaited:
+                self._advance(ClientEvent.ANSWERED, Detached())
+            case Detaching() if not self._leaving:
+                self._advance(ClientEvent.LEFT, Detached())
         if time.monotonic() - self._progress_s > _ASK_AFTER_S:
             self._ask()
 
     def facts(self) -> ClientFacts:
-        """Totals so far."""
-        connects = sum(link.num_connects for link in self._links.values())
+        """Return the totals so far."""
+        meter = self._connections.meter
         return ClientFacts(
             worker=self._settings.worker,
-            pushes=self._num_pushes,
-            dropped=self._num_dropped,
+            pushes=self._push.num_begun,
+            dropped=self._pulled.num_dropped,
             wait_s=self._wait_s,
-            resent=self._num_resent,
-            reconnects=max(0, connects - len(self._links)),
-            sent_bytes=dict(self._meter.sent),
-            received_bytes=dict(self._meter.received),
+            resent=self._push.num_resent,
+            reconnects=self._connections.num_reconnects,
+            sent_bytes=dict(meter.sent),
+            received_bytes=dict(meter.received),
         )
 
-    def _all_up(self) -> bool:
-        for link in self._links.values():
-            link.service()
-        return all(link.welcome for link in self._links.values())
+    def _advance(self, event: ClientEvent, after: ClientState) -> None:
+        """Move to another state; the only place that does."""
+        check_transition(self.state, event, after)
+        self.state = after
 
-    def _encode(self, segment: Segment) -> None:
-        gradient = self._slice(self._source, segment)
-        if self._settings.overlap:
-            gradient = self._slice(self._gradients, segment).copy_(gradient)
-        self._payloads[segment.index] = _memory(self._encoder.encode(segment, gradient))
-        self._unsent[segment.index] = None
+    def _send_push(self) -> None:
+        if isinstance(self.state, Pushing) and self._push.is_final:
+            self._advance(ClientEvent.FINAL, Awaiting(self.state.push))
+        if isinstance(self.state, Pushing | Awaiting):
+            self._push.send(self.state.push, self._connections, self._pulled.versions)
 
-    def _send_unsent(self) -> None:
-        blocked: set[int] = set()
-        for index in list(self._unsent):
-            server = self._layout.segments[index].server
-            if server in blocked:
-                continue
-            if self._send_push(index):
-                del self._unsent[index]
-                self._note_sent(server)
-            else:
-                blocked.add(server)
-
-    def _note_sent(self, server: int) -> None:
-        now_s = time.perf_counter()
-        self._sent_s[server] = now_s
-        if self.first_sent_s is None:
-            self.first_sent_s = now_s
-
-    def _send_push(self, index: int) -> bool:
-        payload = self._payloads[index]
-        server = self._layout.segments[index].server
-        push = self._push
-        header = Header(
-            op=Op.PUSH,
-            worker=push.worker,
-            generation=push.generation,
-            incarnation=push.incarnation,
-            clock=push.clock,
-            readver=self._versions[server],
-            ticket=push.ticket,
-            segment=index,
-            kind=Kind.NOTHING if payload is None else self._encoder.kind,
-            num_samples=push.num_samples,
-            weight=push.weight,
-            num_bytes=0 if payload is None else payload.nbytes,
-        )
-        return self._links[server].send(header, payload)
-
-    def _serve(self, link: Link) -> None:
-        if link.service():
-            self._rejoin(link)
+    def _send_donations(self) -> None:
+        for server, messages in list(self._donations.items()):
+            while messages and self._connections[server].send(*messages[0]):
+                messages.popleft()
+            if not messages:
+                del self._donations[server]
 
     def _take(self, header: Header, payload: memoryview | None) -> None:
         index = header.segment
@@ -434,115 +364,87 @@ class Client:
         server = self._layout.segments[index].server
         if header.op == Op.LEFT:
             self._leaving.discard(server)
+        # Every segment that was pushed is answered with WHO: entering once is enough.
         if header.op == Op.WHO and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2:
-            self._rejoin(self._links[server], known=False)
-        if header.clock != self.clock or index not in self._awaited:
+            self._rejoin(self._connections[server], known=False)
+        if header.clock != self.clock or index not in self._pulled.awaited:
             return
         self._progress_s = time.monotonic()
         if header.op == Op.AGAIN:
-            self._num_resent += 1
-            self._unsent[index] = None
+            self._push.resend([index])
         elif header.op == Op.PARAMS and payload is not None:
-            self._accept(header, payload)
+            self._push.note_held(server, header.held_s)
+            self._pulled.take(header, payload)
+            self._push.drop(index)
         elif header.op == Op.PARAMS and header.flags & Flag.HELD:
-            self._settle_segment(header)
-
-    def _accept(self, header: Header, payload: memoryview) -> None:
-        segment = self._layout.segments[header.segment]
-        received = Received(header.kind, payload, segment.size)
-        self._num_dropped += header.flags & Flag.DROPPED
-        self.samples_seen = max(self.samples_seen, header.num_samples)
-        sent_s = self._sent_s.get(segment.server, 0.0)
-        self._held_until_s = max(self._held_until_s, sent_s + header.held_s)
-        held = self._held.setdefault(segment.server, {})
-        held[segment.index] = received
-        if not self._settings.whole or len(held) == self._sizes[segment.server]:
-            for index, values in held.items():
-                values.write_to(self._slice(self._parameters, self._layout.segments[index]))
-            held.clear()
-        self._settle_segment(header)
-
-    def _settle_segment(self, header: Header) -> None:
-        """What was asked of a segment is here."""
-        segment = self._layout.segments[header.segment]
-        self._awaited.discard(segment.index)
-        self._unsent.pop(segment.index, None)
-        if not any(s.index in self._awaited for s in self._layout.of_server(segment.server)):
-            self._versions[segment.server] = header.readver
+            self._pulled.settle(header)
+            self._push.drop(index)
 
     def _ask(self) -> None:
+        """Ask again for what has not been answered."""
         self._progress_s = time.monotonic()
-        for server in self._leaving:
-            first = self._layout.of_server(server)[0].index
-            self._links[server].send(self._header(Op.LEAVE, first))
-        if self._pulling:
-            for server in {self._layout.segments[index].server for index in self._awaited}:
-                first = self._layout.of_server(server)[0].index
-                self._links[server].send(self._header(Op.PULL, first))
-            return
-        for index in self._awaited:
-            if index not in self._unsent and self._missing_nothing(index):
-                link = self._links[self._layout.segments[index].server]
-                link.send(self._header(Op.ASK, index))
+        match self.state:
+            case Detaching():
+                for server in self._leaving:
+                    self._connections[server].send(self._first_header(Op.LEAVE, server))
+            case Pulling() | PullingDetached():
+                for server in self._pulled.awaited_servers:
+                    self._connections[server].send(self._first_header(Op.PULL, server))
+            case Entering():
+                self._ask_about(self._pulled.awaited)
+            case Pushing() | Awaiting():
+                self._ask_about(i for i in self._pulled.awaited if self._push.is_sent(i))
 
-    def _missing_nothing(self, index: int) -> bool:
-        return not self._missing or self._missing[index] == 0
+    def _ask_about(self, segments: Iterable[int]) -> None:
+        for index in segments:
+            connection = self._connections[self._layout.segments[index].server]
+            connection.send(self._header(Op.ASK, index, self.clock))
 
-    def _enter(self, link: Link, clock: int, *, holds: bool = False) -> None:
-        first = self._layout.of_server(link.server)[0].index
-        self._entered_s[link.server] = time.monotonic()
-        header = self._header(Op.ENTER, first, clock)
+    def _enter(self, connection: ServerConnection, clock: int, *, holds: bool = False) -> None:
+        self._entered_s[connection.server] = time.monotonic()
+        header = self._first_header(Op.ENTER, connection.server, clock)
         if holds:
-            header = msgspec.structs.replace(
-                header, flags=Flag.HELD, readver=self._versions[link.server]
-            )
-        link.send(header)
+            version = self._pulled.versions[connection.server]
+            header = msgspec.structs.replace(header, flags=Flag.HELD, readver=version)
+        # One that cannot be sent is answered by WHO to the next question, and sent again then.
+        connection.send(header)
 
-    def _rejoin(self, link: Link, *, known: bool | None = None) -> None:
-        """A connection is new, or the server has forgotten this worker."""
-        # Whatever was on its way may be lost: ask at once.
+    def _rejoin(self, connection: ServerConnection, *, known: bool | None = None) -> None:
+        """Enter a server again that has forgotten this worker, if it has."""
+        # What was on its way when the connection broke may be lost: ask at once.
         self._progress_s = 0.0
-        if not self._entered or link.welcome is None:
+        if not isinstance(self.state, Entering | Attached | Pushing | Awaiting | Pulling):
+            return  # it has no place that could have been lost
+        if connection.accepted is None:
             return
-        if link.welcome.known if known is None else known:
+        if connection.accepted.known if known is None else known:
             return
-        own = [segment.index for segment in self._layout.of_server(link.server)]
-        pushing = bool(self._payloads) and any(index in self._awaited for index in own)
-        self._enter(link, self.clock - 1 if pushing else self.clock)
-        if pushing:
+        server = connection.server
+        if isinstance(self.state, Pushing | Awaiting) and self._pulled.awaits(server):
+            # One clock back: a server ignores pushes at the clock at which a worker entered.
+            self._enter(connection, self.clock - 1)
             # A server that lost its memory needs the whole push, or none of it.
-            again = [index for index in own if index in self._payloads]
-            self._num_resent += len(again)
-            self._awaited.update(own)
-            self._unsent.update(dict.fromkeys(again))
-            self._held.pop(link.server, None)
+            self._pulled.expect_again(server)
+            self._push.resend(segment.index for segment in self._layout.of_server(server))
+        else:
+            self._enter(connection, self.clock)
 
-    def _header(self, op: Op, segment: int, clock: int | None = None) -> Header:
+    def _first_header(self, op: Op, server: int, clock: int | None = None) -> Header:
+        first = self._layout.of_server(server)[0].index
+        return self._header(op, first, self.clock if clock is None else clock)
+
+    def _header(self, op: Op, segment: int, clock: int) -> Header:
         return Header(
             op=op,
             worker=self._settings.worker,
             generation=self._settings.generation,
             incarnation=self._settings.incarnation,
-            clock=self.clock if clock is None else clock,
+            clock=clock,
             segment=segment,
         )
 
-    def _poll(self, deadline: Deadline) -> None:
-        poller = zmq.Poller()
-        limit_ms = _POLL_MS
-        for link in self._links.values():
-            for source in link.sources:
-                poller.register(source, zmq.POLLIN)
-            if link.is_knocking:
-                limit_ms = _KNOCK_MS
-        if self._unsent:
-            limit_ms = _RETRY_MS
-        poller.poll(min(limit_ms, deadline.remaining_ms))
-        deadline.check()
-
-    def _slice(self, flat: Tensor, segment: Segment) -> Tensor:
-        return flat[segment.start : segment.stop]
-
-
-def _memory(values: Tensor) -> memoryview:
-    return values.view(torch.uint8).numpy().data
+    def _poll(self, deadline: Deadline, on_idle: OnIdle | None) -> None:
+        limit_ms = _RETRY_MS if self._push.has_unsent else _POLL_MS
+        self._connections.poll(deadline, limit_ms=limit_ms)
+        if on_idle is not None:
+            on_idle()

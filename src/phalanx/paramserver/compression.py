@@ -1,6 +1,6 @@
-"""Gradients in fewer bytes: bf16 (half) and int8 (a quarter), with error feedback on the worker.
+"""Compress gradients to bf16 (half) or int8 (a quarter), with error feedback on the worker.
 
-Whatever rounding takes from a gradient is remembered and added to the next one, so that small
+What rounding takes from a gradient is remembered and added to the next one, so that small
 steady gradients are not lost. The server adds up without unpacking where torch can mix types.
 Parameters on their way back are bf16 at most: rounding them to 8 bits would move the model itself.
 """
@@ -23,7 +23,7 @@ KINDS: dict[Compression, Kind] = {"none": Kind.F32, "bf16": Kind.BF16, "int8": K
 
 
 def payload_bytes(kind: Kind, size: int) -> int:
-    """Length of the payload that holds `size` numbers."""
+    """Return the length of the payload that holds `size` numbers."""
     match kind:
         case Kind.F32:
             return 4 * size
@@ -36,7 +36,7 @@ def payload_bytes(kind: Kind, size: int) -> int:
 
 
 class Encoder:
-    """The worker's side; keeps what rounding took away, one entry per parameter.
+    """Encode gradients on the worker; keeps what rounding took away, one entry per parameter.
 
     Args:
         compression: Format on the way to the server.
@@ -49,7 +49,7 @@ class Encoder:
         self._staging: dict[int, Tensor] = {}
 
     def encode(self, segment: Segment, gradient: Tensor) -> Tensor:
-        """The payload for a segment, valid until the same segment is encoded again.
+        """Return the payload for a segment, valid until the same segment is encoded again.
 
         Without compression it is the gradient itself, not a copy.
 
@@ -72,12 +72,12 @@ class Encoder:
         return payload
 
     def state(self) -> Tensor | None:
-        """The residual, live; None without compression."""
+        """Return the residual, live; None without compression."""
         return self._residual
 
 
 class Received:
-    """A gradient as it lies in the received frame."""
+    """Hold numbers as they lie in a received frame."""
 
     def __init__(self, kind: Kind, payload: memoryview | Tensor, size: int) -> None:
         if isinstance(payload, memoryview):
@@ -89,7 +89,7 @@ class Received:
         self._payload = payload
 
     def own(self) -> Tensor | None:
-        """The numbers in place, free to be changed, or None if they have to be unpacked."""
+        """Return the numbers in place, free to be changed, or None if they have to be unpacked."""
         if self.kind != Kind.F32:
             return None
         if self._payload.dtype == torch.float32:

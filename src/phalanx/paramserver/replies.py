@@ -1,4 +1,4 @@
-"""Copies of segments on their way to workers.
+"""Copy segments that are on their way to workers.
 
 A reply must not change while ZeroMQ sends it, and the segment may move on meanwhile; so replies are
 copies. Memory is reused, because fresh pages cost as much as the copy, and workers that read the
@@ -20,8 +20,8 @@ _DTYPES = {Kind.F32: torch.float32, Kind.BF16: torch.bfloat16}
 
 
 @dataclass
-class Copy:
-    """A segment at one moment.
+class SegmentCopy:
+    """Hold a segment as it was at one moment.
 
     Attributes:
         values: The numbers.
@@ -35,7 +35,7 @@ class Copy:
     _lent: list[ref[memoryview]] = field(default_factory=list)
 
     def lend(self) -> memoryview:
-        """What travels; the copy is in use until ZeroMQ lets go of the returned object."""
+        """Return the bytes to send; the copy is in use until ZeroMQ lets go of them."""
         # A view of its own for each answer tells as much as a tracker, which costs five times more.
         payload = self.values.view(torch.uint8).numpy().data
         self._lent.append(ref(payload))
@@ -43,13 +43,13 @@ class Copy:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody needs it any more."""
+        """Whether no answer needs it any more."""
         self._lent = [payload for payload in self._lent if payload() is not None]
         return not self._lent and self.num_queued == 0
 
 
 class Replies:
-    """Hands out copies of the segments of a slice.
+    """Hand out copies of the segments of a slice.
 
     Args:
         parameters: The slice.
@@ -60,10 +60,10 @@ class Replies:
     def __init__(self, parameters: Tensor, parts: Sequence[slice], kind: Kind) -> None:
         self.kind = kind
         self._segments = [parameters[part] for part in parts]
-        self._copies: list[list[Copy]] = [[] for _ in parts]
+        self._copies: list[list[SegmentCopy]] = [[] for _ in parts]
 
-    def current(self, index: int, applied: int) -> Copy:
-        """A copy of a segment as it is now.
+    def current(self, index: int, applied: int) -> SegmentCopy:
+        """Return a copy of a segment as it is now.
 
         Args:
             index: Which segment.
@@ -76,14 +76,14 @@ class Replies:
         segment = self._segments[index]
         spare = next((copy for copy in copies if copy.is_free), None)
         if spare is None:
-            spare = Copy(torch.empty(segment.numel(), dtype=_DTYPES[self.kind]), applied)
+            spare = SegmentCopy(torch.empty(segment.numel(), dtype=_DTYPES[self.kind]), applied)
             copies.append(spare)
         spare.values.copy_(segment)
         spare.applied = applied
         return spare
 
     def forget(self) -> None:
-        """The parameters were replaced; what was copied before is out of date."""
+        """Drop all copies: the parameters were replaced."""
         for copies in self._copies:
             for copy in copies:
                 copy.applied = -1

@@ -1,29 +1,34 @@
-"""The process (or thread) that owns a slice of the parameters: one loop around a `Shard`.
+"""Serve a slice of the parameters to clients: one loop around a `Shard`.
 
-Poll, decode, decide, move the slice, answer. Everything happens in the thread that calls `serve`;
-other threads hand in work with `call`, which is how the control plane admits and dismisses peers.
-Sockets are in `reception`, numbers and rules in `shard`.
+Poll, decode, decide, update the slice, answer. Everything happens in the thread that calls `serve`;
+other threads hand in functions with `call`, which is how clients are admitted and dismissed.
+Sockets are in `connection_table`, numbers and rules in `shard`.
 """
 
 from __future__ import annotations
 
-import queue
-import socket as sockets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 import torch
 import zmq
 
+from phalanx.paramserver.call_queue import CallQueue
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.door import FromServer, Knock, Peer, Refusal, Role, Welcome
-from phalanx.paramserver.reception import Message, Reception
-from phalanx.paramserver.replies import Copy, Replies
-from phalanx.paramserver.shard import Answer, Arrival, Shard
+from phalanx.paramserver.connection_table import ClientMessage, ConnectionTable, ServerSockets
+from phalanx.paramserver.handshake import (
+    ClientIdentity,
+    ClientRole,
+    ConnectAccepted,
+    ConnectRejected,
+    ConnectRequest,
+    HandshakeReply,
+)
+from phalanx.paramserver.replies import Replies, SegmentCopy
+from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.wire.bulk import Flag, Header, Kind, Op
 from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
@@ -32,7 +37,7 @@ from phalanx.wire.serving import ServerAddress
 _IDLE_MS = 1000
 # Answers that a full pipe did not take are tried again this soon.
 _RETRY_MS = 1
-# Messages taken at a stretch before calls and knocks get their turn.
+# Messages taken at a stretch before calls and handshakes get their turn.
 _BURST = 64
 
 Value = TypeVar("Value")
@@ -40,12 +45,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """What a server is told at its start.
+    """Configure a server.
 
     Attributes:
         index: Which server it is.
         digest: Of the layout; see `digest_of`.
-        max_frame_bytes: Longest frame that a peer may send.
+        max_frame_bytes: Longest frame that a client may send.
         generation: Of the run; messages of another are refused.
         incarnation: How often this server has been started.
         host: Address to listen on.
@@ -65,8 +70,27 @@ class ServerSettings:
     restoring: bool = False
 
 
+@dataclass
+class _Load:
+    """How busy a server has been; `num_polls` counts those that found messages."""
+
+    began_s: float = 0.0
+    busy_s: float = 0.0
+    num_polls: int = 0
+    num_messages: int = 0
+    most_messages: int = 0
+
+
+@dataclass
+class _Entered:
+    """A client that takes part, and the version that it brought along until its first push."""
+
+    client: ClientIdentity
+    holds: int | None = None
+
+
 class Server:
-    """Serves one shard; use as a context manager, then call `serve`.
+    """Serve one shard; use as a context manager, then call `serve`.
 
     Args:
         shard: The slice and its rules.
@@ -77,43 +101,40 @@ class Server:
     def __init__(self, shard: Shard, *, keys: KeyPair, settings: ServerSettings) -> None:
         self._shard = shard
         self._settings = settings
-        self._reception = Reception(
+        self._sockets = ServerSockets(
             keys,
             host=settings.host,
             encrypt=settings.encrypt,
             max_frame_bytes=settings.max_frame_bytes,
         )
-        self._first = shard.segments[0].index
-        self._present: dict[int, Peer] = {}
-        self._pulls: dict[Peer, int] = {}
-        self._holds: dict[int, int] = {}  # versions that workers brought along
+        self._clients = ConnectionTable(self._sockets)
+        self._entered: dict[int, _Entered] = {}
+        self._pulls: dict[ClientIdentity, int] = {}
         self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
         self.restored_version: int | None = None
         """The version from which it went on after a loss, once it has."""
-        # What everybody begins with; a slice that was lost and loaded again is nobody's.
+        # What all workers begin with; a slice that was lost and loaded again is held by none.
         self._begins_with = -1 if settings.restoring else shard.policy.version
         parameters, parts = shard.updater.parameters, shard.updater.parts
         self._replies = Replies(parameters, parts, settings.pull_kind)
         self._exact = Replies(parameters, parts, Kind.F32)
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls = CallQueue()
+        self._load_stats = _Load()
         self._stopping = False
-        self._began_s = self._busy_s = 0.0
-        self._num_looks = self._num_messages = self._queue_max = 0
 
     def __enter__(self) -> Server:
-        self._bell, self._ringer = sockets.socketpair()
-        self._reception.__enter__()
+        self._calls.__enter__()
+        self._sockets.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._reception.__exit__(kind, error, traceback)
-        self._bell.close()
-        self._ringer.close()
+    def __exit__(self, *exception: object) -> None:
+        self._sockets.__exit__(*exception)
+        self._calls.__exit__(*exception)
+
+    @property
+    def _first(self) -> int:
+        """Index of the shard's first segment in the layout."""
+        return self._shard.segments[0].index
 
     @property
     def is_restoring(self) -> bool:
@@ -123,21 +144,11 @@ class Server:
     @property
     def address(self) -> ServerAddress:
         """What clients need in order to connect."""
-        return self._reception.address(self._settings.index)
+        return self._clients.address(self._settings.index)
 
     def call(self, function: Callable[[], Value]) -> Future[Value]:
         """Run a function in the serving thread, between two messages; safe from any thread."""
-        future: Future[Value] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(function())
-            except Exception as error:
-                future.set_exception(error)
-
-        self._calls.put(run)
-        self._ringer.send(b"\0")
-        return future
+        return self._calls.put(function)
 
     def stop(self) -> None:
         """Make `serve` return; safe from any thread."""
@@ -147,13 +158,13 @@ class Server:
 
         self.call(stop)
 
-    def admit(self, public_key: str, peer: Peer) -> None:
-        """Let a peer in, and its earlier incarnations no longer; before `serve` or by `call`."""
-        self._reception.admit(public_key, peer)
+    def admit(self, public_key: str, client: ClientIdentity) -> None:
+        """Accept a client, and no earlier incarnation of it; before `serve` or by `call`."""
+        self._clients.admit(public_key, client)
 
-    def dismiss(self, role: Role, rank: int) -> None:
-        """Shut a peer out and stop waiting for it, even if it never came; by `call`."""
-        self._reception.shut_out(f"{role}-{rank}")
+    def dismiss(self, role: ClientRole, rank: int) -> None:
+        """Reject a client from now on and stop waiting for it, even if it never came; by `call`."""
+        self._clients.dismiss(f"{role}-{rank}")
         if role == "worker":
             self._forget(rank)
 
@@ -162,8 +173,9 @@ class Server:
         self._answer(self._shard.flush(time.monotonic()))
 
     def facts(self) -> ServerFacts:
-        """Totals so far; by `call` while serving."""
-        shard, policy, reception = self._shard, self._shard.policy, self._reception
+        """Return the totals so far; by `call` while serving."""
+        shard, policy, clients = self._shard, self._shard.policy, self._clients
+        load = self._load_stats
         return ServerFacts(
             server=self._settings.index,
             version=policy.version,
@@ -174,111 +186,114 @@ class Server:
             lost=policy.num_lost,
             gathered=policy.num_gathered,
             repeated=shard.num_repeated,
-            refused=reception.num_refused,
+            refused=clients.num_refused,
             staleness=shard.staleness.facts(),
             held_s={worker: shard.held_s(worker) for worker in shard.workers},
-            sent_bytes=dict(reception.meter.sent),
-            received_bytes=dict(reception.meter.received),
-            running_s=time.monotonic() - self._began_s,
-            busy_s=self._busy_s,
-            queue_mean=self._num_messages / max(1, self._num_looks),
-            queue_max=self._queue_max,
+            sent_bytes=dict(clients.meter.sent),
+            received_bytes=dict(clients.meter.received),
+            running_s=time.monotonic() - load.began_s,
+            busy_s=load.busy_s,
+            queue_mean=load.num_messages / max(1, load.num_polls),
+            queue_max=load.most_messages,
         )
 
     def serve(self) -> None:
-        """Serve until `stop`; strangers and nonsense are counted and change nothing."""
+        """Serve until `stop`; messages of strangers and nonsense are counted and change nothing."""
         torch.set_flush_denormal(True)
-        reception = self._reception
+        sockets, clients, load = self._sockets, self._clients, self._load_stats
         poller = zmq.Poller()
-        for source in (reception.door, reception.bulk, self._bell):
+        for source in (sockets.handshake, sockets.bulk, self._calls.wakeup):
             poller.register(source, zmq.POLLIN)
-        self._began_s = time.monotonic()
+        load.began_s = time.monotonic()
         while not self._stopping:
-            ready = dict(poller.poll(_RETRY_MS if reception.is_full else _IDLE_MS))
+            ready = dict(poller.poll(_RETRY_MS if clients.is_full else _IDLE_MS))
             started = time.perf_counter()
-            if self._bell.fileno() in ready:
-                self._run_calls()
-            if reception.door in ready:
-                reception.open_door(self._judge)
-            if reception.is_full:
-                reception.retry()
-            if reception.bulk in ready:
+            # Calls before messages: one that was dismissed is not heard again.
+            if self._calls.wakeup.fileno() in ready:
+                self._calls.run()
+            if sockets.handshake in ready:
+                clients.answer_request(self._decide)
+            if clients.is_full:
+                clients.retry()
+            if sockets.bulk in ready:
                 self._serve_bulk()
-            self._busy_s += time.perf_counter() - started
+            load.busy_s += time.perf_counter() - started
 
-    def _run_calls(self) -> None:
-        self._bell.recv(4096)
-        while not self._calls.empty():
-            self._calls.get()()
-
-    def _judge(self, peer: Peer, knock: Knock, is_near: bool) -> FromServer:
-        if knock.generation != self._settings.generation:
-            return Refusal(f"the run is in generation {self._settings.generation} by now")
-        if knock.digest != self._settings.digest:
-            return Refusal("the model is cut in another way here; use one job file for all")
-        bulk, token = self._reception.issue(peer, is_near=is_near)
-        return Welcome(
+    def _decide(
+        self, client: ClientIdentity, request: ConnectRequest, is_local: bool
+    ) -> HandshakeReply:
+        if request.generation != self._settings.generation:
+            return ConnectRejected(f"the run is in generation {self._settings.generation} by now")
+        if request.digest != self._settings.digest:
+            return ConnectRejected("the model is cut in another way here; use one job file for all")
+        bulk, token = self._clients.issue(client, is_local=is_local)
+        return ConnectAccepted(
             bulk=bulk,
             token=token,
             incarnation=self._settings.incarnation,
-            known=self._present.get(peer.rank) == peer,
-            clock=self._shard.policy.entry_clock(peer.rank),
+            known=self._has_entered(client),
+            clock=self._shard.policy.entry_clock(client.rank),
         )
+
+    def _has_entered(self, client: ClientIdentity) -> bool:
+        entered = self._entered.get(client.rank)
+        return entered is not None and entered.client == client
 
     def _serve_bulk(self) -> None:
         count = 0
         while count < _BURST:
             try:
-                message = self._reception.receive()
+                message = self._clients.receive()
             except zmq.Again:
                 break
             count += 1
             if message is not None:
                 self._take(message)
-        self._num_looks += 1
-        self._num_messages += count
-        self._queue_max = max(self._queue_max, count)
+        load = self._load_stats
+        load.num_polls += 1
+        load.num_messages += count
+        load.most_messages = max(load.most_messages, count)
 
-    def _take(self, message: Message) -> None:
-        peer, header = message.peer, message.header
+    def _take(self, message: ClientMessage) -> None:
+        client, header = message.client, message.header
         claimed = (header.generation, header.worker, header.incarnation)
-        if claimed != (self._settings.generation, peer.rank, peer.incarnation):
+        if claimed != (self._settings.generation, client.rank, client.incarnation):
             self._refuse(message)
         elif self._to_load:
-            # Everything else waits until the parameters are here; the peers will ask again.
+            # Everything else waits until the parameters are here; the clients will ask again.
             self._load(message)
         elif header.op == Op.PULL:
-            self._pulls[peer] = header.clock
+            self._pulls[client] = header.clock
             self._answer_pulls()
-        elif peer.role == "worker" and header.op == Op.ENTER:
-            self._enter(peer, header)
-        elif peer.role == "worker":
+        elif client.role == "worker" and header.op == Op.ENTER:
+            self._enter(client, header)
+        elif client.role == "worker":
             self._work(message)
         else:
             self._refuse(message)
 
-    def _work(self, message: Message) -> None:
-        peer, header = message.peer, message.header
+    def _work(self, message: ClientMessage) -> None:
+        client, header = message.client, message.header
         index = header.segment - self._first
         if header.op == Op.LEAVE:
-            self._forget(peer.rank)
-            self._reception.send(peer, self._about(Op.LEFT, header))
-        elif self._present.get(peer.rank) != peer:
-            self._reception.send(peer, self._about(Op.WHO, header))
+            self._forget(client.rank)
+            self._clients.send(client, self._about(Op.LEFT, header))
+        elif not self._has_entered(client):
+            self._clients.send(client, self._about(Op.WHO, header))
         elif not 0 <= index < len(self._shard.segments):
             self._refuse(message)
         elif header.op == Op.PUSH:
             self._push(index, message)
         elif header.op != Op.ASK:
             self._refuse(message)
-        elif self._shard.has_arrived(peer.rank, header.clock, index):
-            self._answer(self._shard.ask(peer.rank, header.clock, index))
+        elif self._shard.has_arrived(client.rank, header.clock, index):
+            self._answer(self._shard.ask(client.rank, header.clock, index))
         else:
-            self._reception.send(peer, self._about(Op.AGAIN, header))
+            self._clients.send(client, self._about(Op.AGAIN, header))
 
-    def _push(self, index: int, message: Message) -> None:
+    def _push(self, index: int, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
-        self._holds.pop(header.worker, None)
+        self._entered[header.worker].holds = None
         try:
             gradient = (
                 Received(header.kind, payload, self._shard.segments[index].size)
@@ -288,7 +303,7 @@ class Server:
         except ValueError:
             self._refuse(message)
             return
-        arrival = Arrival(
+        arrival = PushedSegment(
             worker=header.worker,
             clock=header.clock,
             readver=header.readver,
@@ -300,28 +315,25 @@ class Server:
         )
         self._answer(self._shard.deliver(arrival, time.monotonic()))
 
-    def _enter(self, peer: Peer, header: Header) -> None:
+    def _enter(self, client: ClientIdentity, header: Header) -> None:
         now_s, clock = time.monotonic(), header.clock
-        older = self._present.get(peer.rank)
-        if older == peer:
-            # Asked twice: the seat is taken already, only the answers may have been lost.
+        if self._has_entered(client):
+            # Asked twice: it has entered already, only the answers may have been lost.
             for index in range(len(self._shard.segments)):
-                self._answer(self._shard.ask(peer.rank, clock, index))
+                self._answer(self._shard.ask(client.rank, clock, index))
             return
-        if older is not None:
-            self._holds.pop(peer.rank, None)
-            self._answer(self._shard.leave(peer.rank, now_s))
-        self._present[peer.rank] = peer
-        if header.flags & Flag.HELD:
-            self._holds[peer.rank] = header.readver
-        self._answer(self._shard.enter(peer.rank, clock, now_s))
+        if self._entered.pop(client.rank, None) is not None:
+            # An earlier incarnation: what it began is taken back before the successor begins.
+            self._answer(self._shard.leave(client.rank, now_s))
+        holds = header.readver if header.flags & Flag.HELD else None
+        self._entered[client.rank] = _Entered(client, holds)
+        self._answer(self._shard.enter(client.rank, clock, now_s))
 
     def _forget(self, worker: int) -> None:
-        self._present.pop(worker, None)
-        self._holds.pop(worker, None)
+        self._entered.pop(worker, None)
         self._answer(self._shard.leave(worker, time.monotonic()))
 
-    def _load(self, message: Message) -> None:
+    def _load(self, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
         index = header.segment - self._first
         if header.op != Op.LOAD or index not in self._to_load or payload is None:
@@ -338,22 +350,23 @@ class Server:
             self.restored(version=header.readver, samples_seen=header.num_samples)
 
     def restored(self, *, version: int, samples_seen: int) -> None:
-        """The slice has been filled again: serve from this version on; by `call`."""
+        """Serve from this version on: the slice has been filled again; by `call`."""
         self._shard.restore(version=version, samples_seen=samples_seen)
         self.restored_version = version
         self._to_load.clear()
         self._replies.forget()
         self._exact.forget()
 
-    def _answer(self, answers: list[Answer]) -> None:
-        for answer in answers:
-            peer = self._present.get(answer.worker)
-            held = self._holds.get(answer.worker)
-            if peer is not None and held == self._begins_with == self._shard.applied[answer.index]:
-                self._send_nothing(peer, answer)
-            elif peer is not None:
-                copy = self._replies.current(answer.index, self._shard.applied[answer.index])
-                self._send(peer, copy, answer)
+    def _answer(self, replies: list[ShardReply]) -> None:
+        for reply in replies:
+            entered = self._entered.get(reply.worker)
+            if entered is None:
+                continue
+            applied = self._shard.applied[reply.index]
+            if entered.holds == self._begins_with == applied:
+                self._send(entered.client, None, reply)
+            else:
+                self._send(entered.client, self._replies.current(reply.index, applied), reply)
         if self._pulls:
             self._answer_pulls()
 
@@ -361,44 +374,35 @@ class Server:
         # All segments of one moment; where updates are whole, not in the middle of one.
         if self._shard.policy.rule.barrier and not self._shard.is_settled:
             return
-        for peer, clock in self._pulls.items():
+        for client, clock in self._pulls.items():
             for index, applied in enumerate(self._shard.applied):
                 copy = self._exact.current(index, applied)
                 version = self._shard.policy.version
-                self._send(peer, copy, Answer(peer.rank, clock, version, index, dropped=False))
+                reply = ShardReply(client.rank, clock, version, index, dropped=False)
+                self._send(client, copy, reply)
         self._pulls.clear()
 
-    def _send_nothing(self, peer: Peer, answer: Answer) -> None:
-        """Tell a worker that it holds a segment as it is."""
+    def _send(self, client: ClientIdentity, copy: SegmentCopy | None, reply: ShardReply) -> None:
+        """Send a segment; without a copy the worker is told that it holds it as it is."""
+        kind, flags = Kind.NOTHING, int(Flag.HELD)
+        if copy is not None:
+            kind = Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32
+            flags = int(Flag.DROPPED) if reply.dropped else 0
         header = Header(
             op=Op.PARAMS,
-            worker=peer.rank,
+            worker=client.rank,
             generation=self._settings.generation,
             sender=self._settings.incarnation,
-            clock=answer.clock,
-            readver=answer.readver,
-            segment=self._first + answer.index,
-            flags=Flag.HELD,
+            clock=reply.clock,
+            readver=reply.readver,
+            segment=self._first + reply.index,
+            kind=kind,
+            flags=flags,
             num_samples=self._shard.samples_seen,
+            num_bytes=copy.values.nbytes if copy is not None else 0,
+            held_s=reply.held_s,
         )
-        self._reception.send(peer, header)
-
-    def _send(self, peer: Peer, copy: Copy, answer: Answer) -> None:
-        header = Header(
-            op=Op.PARAMS,
-            worker=peer.rank,
-            generation=self._settings.generation,
-            sender=self._settings.incarnation,
-            clock=answer.clock,
-            readver=answer.readver,
-            segment=self._first + answer.index,
-            kind=Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32,
-            flags=Flag.DROPPED if answer.dropped else 0,
-            num_samples=self._shard.samples_seen,
-            num_bytes=copy.values.nbytes,
-            held_s=answer.held_s,
-        )
-        self._reception.send(peer, header, copy)
+        self._clients.send(client, header, copy)
 
     def _about(self, op: Op, asked: Header) -> Header:
         return Header(
@@ -410,6 +414,6 @@ class Server:
             segment=asked.segment,
         )
 
-    def _refuse(self, message: Message) -> None:
-        self._reception.num_refused += 1
-        self._reception.send(message.peer, self._about(Op.REFUSED, message.header))
+    def _refuse(self, message: ClientMessage) -> None:
+        self._clients.num_refused += 1
+        self._clients.send(message.client, self._about(Op.REFUSED, message.header))

@@ -1,29 +1,28 @@
-"""One server's part of the model, without sockets: segments in, answers out.
+"""Apply pushes to one server's slice of the model, without sockets: segments in, replies out.
 
-Joins the policy (who may), the ledger (exactly once) and the updater (numbers). The server process
-drives it from its socket loop; tests and a strategy that hands its parameters over drive it
-directly. Not safe for several threads.
+Joins the policy (who may), the ledger (exactly once) and the updater (numbers). The server drives
+it from its socket loop; tests drive it directly. Not safe for several threads.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.facts import StalenessCounter
-from phalanx.paramserver.ledger import Ledger
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
 from phalanx.protocol.policy import Outcome, Policy, Update
 from phalanx.protocol.shards import Segment
+from phalanx.wire.facts import StalenessFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """One segment of one push."""
+class PushedSegment:
+    """Hold one segment of one push."""
 
     worker: int
     clock: int
@@ -37,8 +36,8 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A segment that a worker may have now."""
+class ShardReply:
+    """Say that a worker may read a segment now."""
 
     worker: int
     clock: int
@@ -50,8 +49,8 @@ class Answer:
 
 
 @dataclass
-class _Seat:
-    """What the shard knows of one worker."""
+class _WorkerState:
+    """Hold what the shard knows of one worker that has entered."""
 
     clock: int
     seen: list[int]
@@ -69,7 +68,7 @@ class _Seat:
 
 @dataclass
 class _Gathering:
-    """An update whose gradients are coming in."""
+    """Hold an update whose gradients are coming in."""
 
     pushes: set[tuple[int, int]] = field(default_factory=set)
     arrived: dict[int, dict[tuple[int, int], tuple[Contribution, int]]] = field(
@@ -83,7 +82,7 @@ class _Gathering:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardState:
-    """What a shard is made of, as copies.
+    """Hold copies of everything that a successor needs.
 
     Attributes:
         version: Updates it has had.
@@ -100,8 +99,70 @@ class ShardState:
     tickets: dict[int, int]
 
 
+class Ledger:
+    """Record which batches a shard has taken, segment by segment, so that each counts once.
+
+    When a worker dies half way through a push, its batch is computed again by another. A server
+    ignores the segments of the second push that it has taken from the first. Batches are known by
+    their ticket, a positive number; 0 stands for no ticket.
+
+    Args:
+        num_segments: Of the shard.
+    """
+
+    def __init__(self, num_segments: int) -> None:
+        self._all = (1 << num_segments) - 1
+        self._taken: dict[int, int] = {}
+
+    def claim(self, ticket: int, segment: int) -> bool:
+        """Take a segment of a batch; False: it has been taken before."""
+        if ticket == 0:
+            return True
+        taken = self._taken.get(ticket, 0)
+        if taken >> segment & 1:
+            return False
+        self._taken[ticket] = taken | 1 << segment
+        return True
+
+    def give_back(self, ticket: int, segment: int) -> None:
+        """Take back a claim: the segment will not be applied after all."""
+        if ticket:
+            self._taken[ticket] &= ~(1 << segment)
+
+    def is_complete(self, ticket: int) -> bool:
+        """Whether every segment of a batch has been taken."""
+        return ticket != 0 and self._taken.get(ticket) == self._all
+
+    def forget_below(self, ticket: int) -> None:
+        """Forget earlier tickets, which will never come again."""
+        self._taken = {known: taken for known, taken in self._taken.items() if known >= ticket}
+
+    def state(self) -> dict[int, int]:
+        """Return the bits of the segments taken, by ticket, as a copy."""
+        return dict(self._taken)
+
+    def load_state(self, state: dict[int, int]) -> None:
+        """Take over what `state` returned."""
+        self._taken = dict(state)
+
+
+class StalenessCounter:
+    """Count staleness by worker and value."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, Counter[int]] = {}
+
+    def add(self, worker: int, staleness: int) -> None:
+        """Count a push that was applied."""
+        self._counts.setdefault(worker, Counter())[staleness] += 1
+
+    def facts(self) -> dict[int, StalenessFacts]:
+        """Return the counts by worker, as a copy."""
+        return {worker: StalenessFacts(dict(count)) for worker, count in self._counts.items()}
+
+
 class Shard:
-    """Applies pushes to a slice of the parameters under a policy.
+    """Apply pushes to a slice of the parameters under a policy.
 
     Args:
         segments: The slice.
@@ -128,7 +189,7 @@ class Shard:
         self.applied = [policy.version] * len(self.segments)
         """Updates that each segment has had."""
         self._step_size = step_size
-        self._seats: dict[int, _Seat] = {}
+        self._workers: dict[int, _WorkerState] = {}
         self._gatherings: dict[int, _Gathering] = {}
         self._touched: set[int] = set()
         self._held_s: dict[int, float] = {}
@@ -138,65 +199,61 @@ class Shard:
         """Whether no update is half applied: all segments are of one version."""
         return not any(gathering.lr is not None for gathering in self._gatherings.values())
 
-    def has_seat(self, worker: int) -> bool:
-        """Whether a worker has entered."""
-        return worker in self._seats
-
-    def enter(self, worker: int, clock: int, now_s: float = 0.0) -> list[Answer]:
-        """A worker takes its place, and is answered with every segment when it may read."""
+    def enter(self, worker: int, clock: int, now_s: float = 0.0) -> list[ShardReply]:
+        """Enter a worker, which is sent every segment when it may read."""
         everything = set(range(len(self.segments)))
-        self._seats[worker] = _Seat(
+        self._workers[worker] = _WorkerState(
             clock=clock, seen=[clock] * len(everything), unanswered=everything
         )
         self._follow(self.policy.join(worker, clock))
         return self._answers(now_s)
 
-    def leave(self, worker: int, now_s: float = 0.0) -> list[Answer]:
-        """A worker is gone: what it began and did not finish is taken back where possible."""
-        seat = self._seats.pop(worker, None)
-        if seat is not None:
-            self._held_s[worker] = self._held_s.get(worker, 0.0) + seat.held_s
-            if seat.missing:
-                self._retract(worker, seat)
+    def leave(self, worker: int, now_s: float = 0.0) -> list[ShardReply]:
+        """Remove a worker; what it began and did not finish is taken back where possible."""
+        state = self._workers.pop(worker, None)
+        if state is not None:
+            self._held_s[worker] = self._held_s.get(worker, 0.0) + state.held_s
+            if state.missing:
+                self._retract(worker, state)
         if self.updater.compensation is not None:
             self.updater.compensation.forget(worker)
         self._follow(self.policy.leave(worker))
         return self._answers(now_s)
 
-    def deliver(self, arrival: Arrival, now_s: float = 0.0) -> list[Answer]:
+    def deliver(self, arrival: PushedSegment, now_s: float = 0.0) -> list[ShardReply]:
         """Take one segment of a push; the worker must have entered."""
-        seat = self._seats[arrival.worker]
+        state = self._workers[arrival.worker]
         index = arrival.index
-        if arrival.clock <= seat.seen[index]:
+        if arrival.clock <= state.seen[index]:
             self.num_repeated += 1
             return self.ask(arrival.worker, arrival.clock, index)
-        if arrival.clock != seat.clock:
-            self._begin(seat, arrival, now_s)
-        seat.seen[index] = arrival.clock
-        seat.missing -= 1
-        seat.unanswered.add(index)
+        if arrival.clock != state.clock:
+            self._begin(state, arrival, now_s)
+        state.seen[index] = arrival.clock
+        state.missing -= 1
+        state.unanswered.add(index)
         self._touched.add(arrival.worker)
-        if seat.update is not None:
-            self._store(seat.update, arrival)
-            self._try_apply(seat.update, index)
-        if seat.missing == 0:
-            seat.complete_s = now_s
+        if state.update is not None:
+            self._store(state.update, arrival)
+            self._try_apply(state.update, index)
+        if state.missing == 0:
+            state.complete_s = now_s
             self._follow(self.policy.finish(arrival.worker))
         return self._answers(now_s)
 
-    def ask(self, worker: int, clock: int, index: int) -> list[Answer]:
-        """Answer a segment once more, if the worker has been released for it already."""
-        seat = self._seats[worker]
-        if clock != seat.clock or index in seat.unanswered or not seat.released:
+    def ask(self, worker: int, clock: int, index: int) -> list[ShardReply]:
+        """ShardReply a segment once more, if the worker has been released for it already."""
+        state = self._workers[worker]
+        if clock != state.clock or index in state.unanswered or not state.released:
             return []
-        return [self._answer(worker, seat, index)]
+        return [self._answer(worker, state, index)]
 
     def has_arrived(self, worker: int, clock: int, index: int) -> bool:
         """Whether a segment of a push has been taken."""
-        return self._seats[worker].seen[index] >= clock
+        return self._workers[worker].seen[index] >= clock
 
     def state(self) -> ShardState:
-        """A copy of everything that a successor needs; taken between two messages."""
+        """Return a copy of everything that a successor needs; call between two messages."""
         return ShardState(
             version=self.policy.version,
             samples_seen=self.samples_seen,
@@ -206,54 +263,54 @@ class Shard:
         )
 
     def load_state(self, state: ShardState) -> None:
-        """Take over what `state` returned, here or elsewhere; call before anybody enters."""
+        """Take over what `state` returned, here or elsewhere; call before any worker enters."""
         self.updater.parameters.copy_(state.parameters)
         self.updater.load_state(state.optimizer)
         self.ledger.load_state(state.tickets)
         self.restore(version=state.version, samples_seen=state.samples_seen)
 
     def restore(self, *, version: int, samples_seen: int) -> None:
-        """Go on from a version that was reached before; call before anybody enters."""
+        """Go on from a version that was reached before; call before any worker enters."""
         self.policy.restore(version)
         self.samples_seen = samples_seen
         self.applied = [version] * len(self.segments)
 
-    def flush(self, now_s: float = 0.0) -> list[Answer]:
+    def flush(self, now_s: float = 0.0) -> list[ShardReply]:
         """Apply what has been gathered, however little."""
         self._follow(self.policy.flush())
         return self._answers(now_s)
 
     def held_s(self, worker: int) -> float:
-        """How long the rule held a worker back: from the end of each push to its last answer."""
-        seat = self._seats.get(worker)
-        return self._held_s.get(worker, 0.0) + (seat.held_s if seat else 0.0)
+        """Return how long the rule held a worker back: from each push's end to its last reply."""
+        state = self._workers.get(worker)
+        return self._held_s.get(worker, 0.0) + (state.held_s if state else 0.0)
 
     @property
     def workers(self) -> list[int]:
-        """Everyone who has a seat, or had one."""
-        return sorted(self._seats.keys() | self._held_s.keys())
+        """Workers that have entered at any time."""
+        return sorted(self._workers.keys() | self._held_s.keys())
 
-    def _begin(self, seat: _Seat, arrival: Arrival, now_s: float) -> None:
+    def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
         repeated = self.ledger.is_complete(arrival.ticket)
-        seat.clock = arrival.clock
-        seat.missing = len(self.segments)
-        seat.released = False
-        seat.unanswered = set()
-        seat.complete_s = None
+        state.clock = arrival.clock
+        state.missing = len(self.segments)
+        state.released = False
+        state.unanswered = set()
+        state.complete_s = None
         outcome = self.policy.offer(
             arrival.worker,
             readver=arrival.readver,
             num_samples=0 if repeated else arrival.num_samples,
             now_s=now_s,
         )
-        seat.update = outcome.update
-        seat.dropped = outcome.update is None
+        state.update = outcome.update
+        state.dropped = outcome.update is None
         if outcome.update is not None:
             gathering = self._gatherings.setdefault(outcome.update, _Gathering())
             gathering.pushes.add((arrival.worker, arrival.clock))
         self._follow(outcome)
 
-    def _store(self, number: int, arrival: Arrival) -> None:
+    def _store(self, number: int, arrival: PushedSegment) -> None:
         gradient, weight = arrival.gradient, arrival.weight
         if gradient is not None and not self.ledger.claim(arrival.ticket, arrival.index):
             self.num_repeated += 1
@@ -263,11 +320,11 @@ class Shard:
         arrived = self._gatherings[number].arrived.setdefault(arrival.index, {})
         arrived[arrival.worker, arrival.clock] = contribution, ticket
 
-    def _retract(self, worker: int, seat: _Seat) -> None:
-        gathering = self._gatherings.get(seat.update) if seat.update is not None else None
-        if seat.update is None or gathering is None:
+    def _retract(self, worker: int, state: _WorkerState) -> None:
+        gathering = self._gatherings.get(state.update) if state.update is not None else None
+        if state.update is None or gathering is None:
             return
-        push = (worker, seat.clock)
+        push = (worker, state.clock)
         gathering.pushes.discard(push)
         for index, arrived in gathering.arrived.items():
             if push in arrived:
@@ -275,17 +332,17 @@ class Shard:
                 self.ledger.give_back(ticket, index)
         if gathering.lr is not None:
             for index in range(len(self.segments)):
-                self._try_apply(seat.update, index)
+                self._try_apply(state.update, index)
 
     def _follow(self, outcome: Outcome) -> None:
         for update in outcome.closed:
             self._close(update)
         for release in outcome.released:
-            seat = self._seats.get(release.worker)
-            if seat is not None:
-                seat.released = True
-                seat.readver = release.version
-                seat.at_least = release.at_least
+            state = self._workers.get(release.worker)
+            if state is not None:
+                state.released = True
+                state.readver = release.version
+                state.at_least = release.at_least
                 self._touched.add(release.worker)
 
     def _close(self, update: Update) -> None:
@@ -345,39 +402,41 @@ class Shard:
         self.applied[index] += 1
         # Without a barrier only the worker that is pushing can have waited for this.
         if self.policy.rule.barrier:
-            self._touched.update(self._seats)
+            self._touched.update(self._workers)
         gathering.arrived.pop(index, None)
         gathering.done.add(index)
         if len(gathering.done) == len(self.segments):
             del self._gatherings[number]
 
-    def _answers(self, now_s: float) -> list[Answer]:
-        answers: list[Answer] = []
+    def _answers(self, now_s: float) -> list[ShardReply]:
+        answers: list[ShardReply] = []
         for worker in sorted(self._touched):
-            seat = self._seats.get(worker)
-            if seat is not None and seat.released:
-                answers += self._answer_ready(worker, seat, now_s)
+            state = self._workers.get(worker)
+            if state is not None and state.released:
+                answers += self._answer_ready(worker, state, now_s)
         self._touched.clear()
         return answers
 
-    def _answer_ready(self, worker: int, seat: _Seat, now_s: float) -> Iterable[Answer]:
-        ready = [i for i in sorted(seat.unanswered) if self._is_readable(seat, i)]
-        seat.unanswered.difference_update(ready)
-        held_s = now_s - seat.complete_s if seat.complete_s is not None else 0.0
-        if ready and not seat.unanswered:
-            seat.held_s += held_s
-            seat.complete_s = None
-        return [self._answer(worker, seat, index, held_s) for index in ready]
+    def _answer_ready(self, worker: int, state: _WorkerState, now_s: float) -> Iterable[ShardReply]:
+        ready = [i for i in sorted(state.unanswered) if self._is_readable(state, i)]
+        state.unanswered.difference_update(ready)
+        held_s = now_s - state.complete_s if state.complete_s is not None else 0.0
+        if ready and not state.unanswered:
+            state.held_s += held_s
+            state.complete_s = None
+        return [self._answer(worker, state, index, held_s) for index in ready]
 
-    def _is_readable(self, seat: _Seat, index: int) -> bool:
-        if self.applied[index] < seat.at_least:
+    def _is_readable(self, state: _WorkerState, index: int) -> bool:
+        if self.applied[index] < state.at_least:
             return False
-        own = self._gatherings.get(seat.update) if seat.update is not None else None
+        own = self._gatherings.get(state.update) if state.update is not None else None
         # Read my writes: clipping puts an update off until all of it is here. Where others have a
-        # part in the update (k_async), nobody waits for them.
+        # part in the update (k_async), no reply waits for them.
         return own is None or len(own.pushes) != 1 or own.lr is None or index in own.done
 
-    def _answer(self, worker: int, seat: _Seat, index: int, held_s: float = 0.0) -> Answer:
+    def _answer(
+        self, worker: int, state: _WorkerState, index: int, held_s: float = 0.0
+    ) -> ShardReply:
         if self.updater.compensation is not None:
             self.updater.compensation.remember(worker, self.updater.parts[index])
-        return Answer(worker, seat.clock, seat.readver, index, seat.dropped, held_s)
+        return ShardReply(worker, state.clock, state.readver, index, state.dropped, held_s)

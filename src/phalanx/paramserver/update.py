@@ -1,4 +1,4 @@
-"""How gathered gradients move a slice of the parameters: weights, rate, delay compensation, rule.
+"""Update a slice of the parameters from gathered gradients: weights, rate, compensation, rule.
 
 A pushed gradient is `weight` times the mean over its samples. The mean over everything gathered is
 then the sum of the pushes over the sum of their weights, however unequal the shares. With
@@ -24,7 +24,7 @@ from phalanx.protocol.rule import Rule
 from phalanx.protocol.shards import Segment
 from phalanx.spec.optimize import OptimizerSpec
 
-Rate = Callable[[int], float]
+RateFunction = Callable[[int], float]
 """Learning rate after so many samples, over all workers."""
 # Shares such as 1/3 do not add up to 1 exactly; a real difference is at least one sample's.
 _FULL = 1e-9
@@ -33,7 +33,7 @@ _STALENESS_DECAY = 0.99
 
 @dataclass(frozen=True)
 class Contribution:
-    """One worker's gradient of one segment; None: it had no samples."""
+    """Hold one worker's gradient of one segment; None: it had no samples."""
 
     worker: int
     gradient: Received | None
@@ -41,7 +41,7 @@ class Contribution:
 
 
 class StepSize:
-    """The learning rate of an update that holds only some of the workers' gradients.
+    """Compute the learning rate of an update that holds only some of the workers' gradients.
 
     by_workers: rate · gradients in the update / workers, so that a sample moves the model as far as
     under bsp. by_staleness: that times min(1, usual / own staleness), which leaves the mean step
@@ -54,7 +54,11 @@ class StepSize:
     """
 
     def __init__(
-        self, rate: Rate, *, scaling: Literal["none", "by_workers", "by_staleness"], rule: Rule
+        self,
+        rate: RateFunction,
+        *,
+        scaling: Literal["none", "by_workers", "by_staleness"],
+        rule: Rule,
     ) -> None:
         self._rate = rate
         self._scaling = scaling
@@ -62,7 +66,7 @@ class StepSize:
         self._usual_staleness = 0.0
 
     def of(self, update: Update, *, samples_seen: int, num_workers: int) -> float:
-        """The rate for an update; call once for each, in order."""
+        """Return the rate for an update; call once for each, in order."""
         rate = self._rate(samples_seen)
         if self._scaling == "none":
             return rate
@@ -80,7 +84,7 @@ class StepSize:
 
 
 class DelayCompensation:
-    """Corrects a stale gradient by how far the parameters have moved since it was read.
+    """Correct a stale gradient by how far the parameters have moved since it was read.
 
     g + λ g² (w - w_read), elementwise; adaptive: λ over the root of a running mean of g².
     Reference: Zheng et al. 2017 (DC-ASGD).
@@ -103,13 +107,13 @@ class DelayCompensation:
         self._read: dict[int, Tensor] = {}
 
     def remember(self, worker: int, part: slice) -> None:
-        """A worker has been sent a part of the parameters as they are now."""
+        """Note that a worker has been sent a part of the parameters as they are now."""
         if worker not in self._read:
             self._read[worker] = self._parameters.clone()
         self._read[worker][part].copy_(self._parameters[part])
 
     def forget(self, worker: int) -> None:
-        """A worker has left."""
+        """Drop what is kept for a worker that has left."""
         self._read.pop(worker, None)
 
     def correct(self, worker: int, part: slice, gradient: Tensor) -> None:
@@ -126,7 +130,7 @@ class DelayCompensation:
 
 
 class SliceUpdater:
-    """Owns a slice of the parameters and what the optimiser remembers of it.
+    """Own a slice of the parameters and the optimiser's state for it.
 
     Each segment has an optimiser of its own, so that segments can move at different moments.
 
@@ -160,7 +164,7 @@ class SliceUpdater:
         self._scratch = torch.empty(max(segment.size for segment in segments))
 
     def combine(self, index: int, contributions: Sequence[Contribution]) -> Tensor | None:
-        """The mean gradient of a segment, valid until the next call; None: there were no samples.
+        """Return a segment's mean gradient, valid until the next call; None: there were no samples.
 
         Gradients are added in the given order, and may be changed.
         """
@@ -182,11 +186,11 @@ class SliceUpdater:
         self._optimizers[index].step(gradient, lr, gradient_norm=gradient_norm)
 
     def squared_norm(self, index: int, gradient: Tensor) -> float:
-        """What a segment adds to the squared length of the whole gradient."""
+        """Return what a segment adds to the squared length of the whole gradient."""
         return self._optimizers[index].squared_norm(gradient)
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the optimiser's state for the slice, as one optimiser would have it."""
+        """Return a copy of the optimiser's state for the slice, as one optimiser would have it."""
         states = [optimizer.state() for optimizer in self._optimizers]
         return {
             key: torch.cat([state[key] for state in states])

@@ -11,10 +11,10 @@ from typing import cast
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.registry import load
 from phalanx.wire.messages import Done
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
-def run_role(station: Station) -> Done:
+def run_role(station: WorkerContext) -> Done:
     """Do this process's part of the run, to its end."""
     kind = BACKENDS.find(station.job.backend)
-    return cast("Callable[[Station], Done]", load(kind.role))(station)
+    return cast("Callable[[WorkerContext], Done]", load(kind.role))(station)

@@ -1,4 +1,4 @@
-"""WHO WILL DO IT: predict, simulate, calibrate, search, explain. Pure functions, no torch.
+"""WHO WILL DO IT: predict, calibrate, search, explain. Pure functions, no torch.
 
 Facts about machines, links and the job go in; candidates with predicted time, cost and energy come
 out, and one of them is chosen with reasons. Only `calibrate` reads files (run directories) and only

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.errors import PlanError
 from phalanx.plan.calibrate import Calibration
 from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts
-from phalanx.pool.facts import Speed
+from phalanx.pool.facts import HostSpeed
 from phalanx.pool.inventory import Inventory, Member
 
 # What scaling by one kernel is off by: a network is not one convolution.
@@ -25,7 +25,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """A machine on which the job has run, and its probed speed."""
 
     host: str
-    speed: Speed
+    speed: HostSpeed
 
 
 def local_machine(
@@ -146,7 +146,7 @@ def _member_fits(
     return tuple(found)
 
 
-def _gflops(speed: Speed, convolutions: bool) -> float:
+def _gflops(speed: HostSpeed, convolutions: bool) -> float:
     return speed.conv_all_gflops if convolutions else speed.gemm_all_gflops
 
 

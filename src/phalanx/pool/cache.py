@@ -1,4 +1,4 @@
-"""Probes kept between commands: one file per machine, with the date of each measurement.
+"""Keep probes between commands: one file per machine, with the date of each measurement.
 
 A machine is found again by its identity, so renaming it or editing its price keeps its probe.
 """
@@ -25,14 +25,14 @@ class ProbeCache:
         self._root = root
 
     def read(self, machine: str) -> Probe | None:
-        """What is known of a machine, or None: not probed, or kept by an older Phalanx."""
+        """Return what is known of a machine; None: not probed, or kept by an older Phalanx."""
         try:
             return msgspec.json.decode(self._file(machine).read_bytes(), type=Probe)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def keep(self, machine: str, probe: Probe) -> None:
-        """Keep a probe; ways to machines that were not measured this time stay as they were.
+        """Keep a probe; links that were not measured this time stay as they were.
 
         Raises:
             StoreError: The directory cannot be written.

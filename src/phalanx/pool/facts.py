@@ -1,29 +1,14 @@
-"""What a probe found out about a machine, as plain facts with units; what the cache keeps.
+"""Hold what a probe found out about a machine, as plain facts with units; what the cache keeps.
 
-Nothing here measures: `remote` does, on the machine itself, and `probe` collects.
+Nothing here measures: the agent does, on the machine itself, and `probe` collects.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-FaultKind = Literal["unknown_host", "key", "host_key", "unreachable", "python", "slow", "broken"]
-MISTAKES: frozenset[FaultKind] = frozenset({"unknown_host", "key", "host_key"})
-"""Kinds that the user mends in a file: they end a command as bad input does."""
 
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a machine could not be used."""
-
-    machine: str
-    kind: FaultKind
-    reason: str
-    """One sentence, from ssh or from the machine itself."""
-
-
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+class HostSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How fast torch computes there, in 10^9 floating-point operations per second."""
 
     threads: int
@@ -37,14 +22,14 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """Processor time per time while all threads computed."""
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True):
+class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
     """The machine's clock is ahead of the asker's by the offset, give or take the error."""
 
     offset_s: float
     error_s: float
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class HostLink(msgspec.Struct, frozen=True, kw_only=True):
     """The way from one machine to another, measured with plain TCP."""
 
     address: str
@@ -56,7 +41,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     measured_at: str
 
 
-class Looks(msgspec.Struct, frozen=True, kw_only=True):
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine says about itself when asked, without load."""
 
     host: str
@@ -76,7 +61,7 @@ class Looks(msgspec.Struct, frozen=True, kw_only=True):
     torch: str | None
     phalanx: str | None
     gpus: list[str] | None
-    """Graphics cards that can be computed on; None if nobody looked."""
+    """Graphics cards that can be computed on; None: not looked for."""
     load_1min: float
     addresses: list[str]
 
@@ -101,11 +86,11 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_at: str
     """UTC, ISO 8601."""
-    looks: Looks
-    clock: Clock
-    speed: Speed | None = None
-    """None: torch is not installed there, or nobody measured."""
-    links: dict[str, Link] = {}
+    looks: HostFacts
+    clock: ClockOffset
+    speed: HostSpeed | None = None
+    """None: torch is not installed there, or it was not measured."""
+    links: dict[str, HostLink] = {}
     """Identity of the other machine to the way there."""
     link_faults: dict[str, str] = {}
     """Identity of the other machine to the reason why there is no way."""

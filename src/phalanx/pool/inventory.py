@@ -1,7 +1,7 @@
-"""The machines of a pool as far as they are known, by declaration and by measurement; pure.
+"""Join what was declared of the machines of a pool with what was measured; pure.
 
-A declaration limits, a measurement corrects: who declares 4 of 8 cores lends 4, and who declares a
-graphics card that torch does not see has none. Where the two disagree, a sentence says so.
+A declaration limits, a measurement corrects: of 8 cores of which 4 are declared, 4 are used, and a
+graphics card that torch does not see does not count. Where the two disagree, a sentence says so.
 """
 
 from __future__ import annotations
@@ -9,14 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phalanx.pool.facts import Link, Probe
-from phalanx.pool.identity import identity
+from phalanx.pool.facts import HostLink, Probe
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
 # Firmware and graphics keep some memory back, so a machine of 8 GB shows a little less.
 _MEMORY_SLACK = 0.9
 _CLOCK_LIMIT_S = 1.0
+
+
+def identity(machine: MachineSpec, ssh_config: str | None) -> str:
+    """Return which machine is meant, the key of caches and links: where ssh goes, which Python.
+
+    Names and prices do not matter, so a machine that is renamed keeps its probe.
+    """
+    user = f"{machine.user}@" if machine.user else ""
+    port = f":{machine.port}" if machine.port else ""
+    config = f" by {ssh_config}" if ssh_config else ""
+    return f"{user}{machine.host.lower()}{port} {machine.python}{config}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Inventory:
     name: str
     members: tuple[Member, ...]
 
-    def link(self, start: Member, end: Member) -> Link | None:
+    def link(self, start: Member, end: Member) -> HostLink | None:
         """The measured way from one machine to another, or None."""
         return start.probe.links.get(end.identity) if start.probe else None
 

@@ -1,34 +1,39 @@
-"""Probing a pool: every machine looked at and measured, and every link between two of them.
+"""Probe the machines of a pool: describe and measure each of them, and every link between two.
 
-Machines are asked at the same time, each over one ssh session; a machine that fails is named and
-the others go on. Links are measured in rounds, so that no machine serves two measurements at once.
-Called by `phalanx pool check` and `probe`; what was found is kept by the caller.
+Machines are asked at the same time, each over one session; a machine that fails is named and the
+others go on. Links are measured in rounds, so that no machine serves two measurements at once.
+Called by `phalanx pool check` and `probe`, and by the launcher, which goes on with the same
+session; what was found is kept by the caller.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import msgspec
 
+from phalanx.agent.remote.measure import TOKEN_LENGTH
+from phalanx.agent.session import Session
+from phalanx.agent.ssh import Fault, LocalRoute, MachineFault, SshRoute
 from phalanx.errors import LaunchError
-from phalanx.pool.agent import Agent, MachineFault
-from phalanx.pool.facts import Clock, Fault, Link, Looks, Probe, Speed
-from phalanx.pool.identity import identity
-from phalanx.pool.remote import TOKEN_LENGTH
-from phalanx.pool.rounds import pair_rounds
-from phalanx.pool.ssh import SshRoute, shared_connections
+from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
+from phalanx.pool.inventory import identity
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
-_LOOK_S = 90.0
+_CLOCK_S = 30.0
+_DESCRIBE_S = 90.0
 _SPEED_S = 120.0
 _LINK_S = 40.0
+_NUM_CLOCK_QUESTIONS = 8
 _MAX_THREADS = 32
 MAX_LINK_ROUNDS = 15
 """Every pair of 16 machines; of more, each machine measures 15 links."""
@@ -53,6 +58,8 @@ class ProbeOptions:
 
 EVERYTHING = ProbeOptions()
 
+T = TypeVar("T")
+
 
 @dataclass
 class PoolProbe:
@@ -60,6 +67,40 @@ class PoolProbe:
 
     probes: dict[str, Probe] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
+
+
+def probe_host(
+    session: Session,
+    options: ProbeOptions = EVERYTHING,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Probe:
+    """Describe and measure one machine over an open session, without its links.
+
+    Raises:
+        MachineFault: The machine is gone, or did not answer in time.
+        LaunchError: It could not do what was asked, or its answer makes no sense.
+    """
+    clock = _measure_clock(session)
+    order = {"do": "describe", "workdir": session.route.machine.workdir, "quick": options.quick}
+    looks = _convert(session, session.ask(order, _DESCRIBE_S), HostFacts)
+    speed = None
+    if not options.quick:
+        on_progress(f"{session.machine}: measuring speed")
+        found = session.ask({"do": "speed", "seconds": options.speed_s}, _SPEED_S)
+        speed = None if found is None else _convert(session, found, HostSpeed)
+    return Probe(measured_at=_now(), looks=looks, clock=clock, speed=speed)
+
+
+def measure_this_machine() -> HostSpeed | None:
+    """Measure the speed of this machine as a probe does; None: torch is not installed.
+
+    In another process, because the control plane imports no torch.
+    """
+    session = Session(LocalRoute(MachineSpec(host="here", python=sys.executable)))
+    with contextlib.closing(session):
+        session.open()
+        found = session.ask({"do": "speed", "seconds": EVERYTHING.speed_s}, _SPEED_S)
+    return None if found is None else _convert(session, found, HostSpeed)
 
 
 def probe_pool(
@@ -75,140 +116,153 @@ def probe_pool(
         on_progress: Told in a few words what goes on; called from several threads.
     """
     with contextlib.ExitStack() as stack:
-        control_dir = stack.enter_context(shared_connections())
         threads = stack.enter_context(ThreadPoolExecutor(min(_MAX_THREADS, len(pool.machines))))
-        routes = [SshRoute(one, pool.ssh_config, control_dir) for one in pool.machines]
-        callers = [_Caller(route, options, on_progress) for route in routes]
-        for caller in callers:
-            stack.callback(caller.close)
-        list(threads.map(_Caller.look, callers))
-        answering = [caller for caller in callers if caller.fault is None]
+        hosts = [_ProbedHost(SshRoute(one, pool.ssh_config), options) for one in pool.machines]
+        for host in hosts:
+            stack.callback(host.session.close)
+        list(threads.map(lambda host: host.probe(on_progress), hosts))
+        answering = [host for host in hosts if host.fault is None]
         if options.links and not options.quick and len(answering) > 1:
             _measure_links(answering, threads, on_progress)
     found = PoolProbe()
-    for caller in callers:
-        key = identity(caller.machine, pool.ssh_config)
-        if caller.fault is not None:
-            found.faults[key] = caller.fault
+    for host in hosts:
+        if host.fault is not None:
+            found.faults[host.key] = host.fault
         else:
-            found.probes[key] = caller.probe()
+            found.probes[host.key] = host.result()
     return found
 
 
-class _Caller:
+class _ProbedHost:
     """One machine during a probe; only one thread at a time talks to it."""
 
-    def __init__(
-        self, route: SshRoute, options: ProbeOptions, on_progress: Callable[[str], None]
-    ) -> None:
-        self.machine: MachineSpec = route.machine
+    def __init__(self, route: SshRoute, options: ProbeOptions) -> None:
+        self.session = Session(route)
         self.key = identity(route.machine, route.config)
         self.fault: Fault | None = None
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, HostLink] = {}
         self.link_faults: dict[str, str] = {}
         self._options = options
-        self._on_progress = on_progress
-        self._stack = contextlib.ExitStack()
-        self._agent = Agent(route)
-        self._clock = Clock(offset_s=0.0, error_s=0.0)
-        self._looks: Looks | None = None
-        self._speed: Speed | None = None
+        self._found: Probe | None = None
 
-    def look(self) -> None:
-        """Connect, look around and measure this machine alone."""
+    def probe(self, on_progress: Callable[[str], None]) -> None:
+        """Log in and measure this machine alone."""
+        name = self.session.machine
         try:
-            self._stack.enter_context(self._agent)
-            self._clock = self._agent.measure_clock()
-            question = {"workdir": self.machine.workdir, "quick": self._options.quick}
-            looks = self._agent.ask({"do": "describe", **question}, _LOOK_S)
-            self._looks = msgspec.convert(looks, Looks)
-            if not self._options.quick:
-                self._on_progress(f"{self.machine.title}: measuring speed")
-                speed = self._agent.ask({"do": "speed", "seconds": self._options.speed_s}, _SPEED_S)
-                self._speed = msgspec.convert(speed, Speed | None)
-            self._on_progress(f"{self.machine.title}: done")
+            self.session.open()
+            self._found = probe_host(self.session, self._options, on_progress)
+            on_progress(f"{name}: done")
         except MachineFault as error:
-            self._give_up(error.fault)
-        except (LaunchError, OSError, msgspec.ValidationError) as error:
-            self._give_up(Fault(machine=self.machine.title, kind="broken", reason=str(error)))
+            self.fault = error.fault
+        except (LaunchError, OSError) as error:
+            self.fault = Fault(machine=name, kind="broken", reason=str(error))
+        if self.fault is not None:
+            on_progress(f"{name}: {self.fault.reason}")
 
     def listen(self, token: str) -> int:
-        """Let others measure the way here; returns the port."""
-        return int(self._agent.ask({"do": "listen", "token": token}, _LINK_S)["port"])
+        """Let others measure the link to this machine; return the port."""
+        return int(self.session.ask({"do": "listen", "token": token}, _LINK_S))
 
-    def contact(self, other: _Caller, port: int, token: str) -> None:
-        """Measure the way to another machine that listens."""
-        question = {"do": "contact", "hosts": other.addresses, "port": port, "token": token}
+    def contact(self, other: _ProbedHost, port: int, token: str) -> None:
+        """Measure the link to another machine that listens."""
+        order = {"do": "contact", "hosts": other.addresses, "port": port, "token": token}
         try:
-            link = self._agent.ask({**question, "seconds": self._options.link_s}, _LINK_S)
-            self.links[other.key] = msgspec.convert({**link, "measured_at": _now()}, Link)
-        except (LaunchError, msgspec.ValidationError) as error:
-            reason = str(error).removeprefix(f"{self.machine.title}: ")
-            self.link_faults[other.key] = reason
+            link = self.session.ask({**order, "seconds": self._options.link_s}, _LINK_S)
+            facts = {**link, "measured_at": _now()}
+            self.links[other.key] = _convert(self.session, facts, HostLink)
+        except LaunchError as error:
+            self.link_faults[other.key] = str(error).removeprefix(f"{self.session.machine}: ")
 
     @property
     def addresses(self) -> list[str]:
         """Where others may reach this machine, the most likely first."""
-        if self.machine.address is not None:
-            return [self.machine.address]
-        assert self._looks is not None
-        return list(dict.fromkeys([*self._looks.addresses, self.machine.host]))
+        machine = self.session.route.machine
+        if machine.address is not None:
+            return [machine.address]
+        assert self._found is not None
+        return list(dict.fromkeys([*self._found.looks.addresses, machine.host]))
 
-    def probe(self) -> Probe:
-        """What was found; only if there is no fault."""
-        assert self._looks is not None
-        return Probe(
-            measured_at=_now(),
-            looks=self._looks,
-            clock=self._clock,
-            speed=self._speed,
-            links=self.links,
-            link_faults=self.link_faults,
-        )
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def _give_up(self, fault: Fault) -> None:
-        self.fault = fault
-        self._on_progress(f"{self.machine.title}: {fault.reason}")
+    def result(self) -> Probe:
+        """Return what was found; only if there is no fault."""
+        assert self._found is not None
+        return msgspec.structs.replace(self._found, links=self.links, link_faults=self.link_faults)
 
 
 def _measure_links(
-    callers: Sequence[_Caller],
+    hosts: Sequence[_ProbedHost],
     threads: ThreadPoolExecutor,
     on_progress: Callable[[str], None],
 ) -> None:
     token = secrets.token_hex(TOKEN_LENGTH // 2)
-    answers = threads.map(_listening(token), callers)
-    ports = dict(zip([one.key for one in callers], answers, strict=True))
-    rounds = pair_rounds(len(callers), MAX_LINK_ROUNDS)
+    answers = threads.map(_listening(token), hosts)
+    ports = dict(zip([one.key for one in hosts], answers, strict=True))
+    rounds = pair_rounds(len(hosts), MAX_LINK_ROUNDS)
     for number, pairs in enumerate(rounds, start=1):
         on_progress(f"links: round {number} of {len(rounds)}")
         for turn in (pairs, [(b, a) for a, b in pairs]):
             list(
                 threads.map(
-                    lambda pair: _one_way(callers[pair[0]], callers[pair[1]], ports, token), turn
+                    lambda pair: _one_way(hosts[pair[0]], hosts[pair[1]], ports, token), turn
                 )
             )
 
 
-def _listening(token: str) -> Callable[[_Caller], int | str]:
-    def listen(caller: _Caller) -> int | str:
+def _listening(token: str) -> Callable[[_ProbedHost], int | str]:
+    def listen(host: _ProbedHost) -> int | str:
         try:
-            return caller.listen(token)
+            return host.listen(token)
         except LaunchError as error:
             return str(error)
 
     return listen
 
 
-def _one_way(start: _Caller, end: _Caller, ports: dict[str, int | str], token: str) -> None:
+def _one_way(start: _ProbedHost, end: _ProbedHost, ports: dict[str, int | str], token: str) -> None:
     port = ports[end.key]
     if isinstance(port, str):
         start.link_faults[end.key] = f"it cannot listen: {port}"
     else:
         start.contact(end, port, token)
+
+
+def pair_rounds(num_machines: int, max_rounds: int | None = None) -> list[list[tuple[int, int]]]:
+    """Choose which pairs of machines measure their link at the same time; pure.
+
+    The circle method of tournaments: in every round each machine is in at most one pair, and after
+    all rounds every pair has met exactly once. So no measurement shares a machine with another.
+
+    Args:
+        num_machines: How many there are.
+        max_rounds: Leave out further rounds; n machines have n or n - 1.
+    """
+    places = list(range(num_machines + num_machines % 2))
+    half = len(places) // 2
+    rounds = []
+    for _ in range(len(places) - 1):
+        met = zip(places[:half], reversed(places[half:]), strict=True)
+        # With an odd number one place is empty, and the machine that meets it has a rest.
+        rounds.append([(a, b) for a, b in met if max(a, b) < num_machines])
+        places = [places[0], places[-1], *places[1:-1]]
+    return rounds[:max_rounds]
+
+
+def _measure_clock(session: Session) -> ClockOffset:
+    """Compare clocks as NTP does; the quickest of some exchanges counts."""
+    readings = []
+    for _ in range(_NUM_CLOCK_QUESTIONS):
+        asked = time.time()
+        theirs = session.ask({"do": "clock"}, _CLOCK_S)
+        now = time.time()
+        offset_s, error_s = theirs - (asked + now) / 2, (now - asked) / 2
+        readings.append(ClockOffset(offset_s=offset_s, error_s=error_s))
+    return min(readings, key=lambda one: one.error_s)
+
+
+def _convert(session: Session, answer: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise LaunchError(f"{session.machine}: its answer makes no sense: {error}") from error
 
 
 def _now() -> str:

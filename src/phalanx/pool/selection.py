@@ -1,4 +1,4 @@
-"""Which machines of an inventory a policy and filters choose; pure.
+"""Choose machines of an inventory by a policy and filters; pure.
 
 Policies, over the machines M that pass all filters, in the order of the file:
     all       M
@@ -26,7 +26,7 @@ ALL = Policy("all")
 
 @dataclass(frozen=True)
 class Selection:
-    """Who was chosen, and why the others were not."""
+    """Which machines were chosen, and why the others were not."""
 
     chosen: tuple[Member, ...]
     refused: dict[str, str]
@@ -37,7 +37,7 @@ def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter]
     """Choose machines.
 
     Raises:
-        SpecError: Nobody is left, or the policy needs what is not known of any machine.
+        SpecError: No machine is left, or the policy needs what is not known of any machine.
     """
     refused: dict[str, str] = {}
     left = []
@@ -49,7 +49,7 @@ def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter]
             refused[member.title] = reason
     chosen = _POLICIES[policy.name](left, policy, refused) if left else []
     if not chosen:
-        raise SpecError(_nobody(inventory, policy, filters, refused))
+        raise SpecError(_none_left(inventory, policy, filters, refused))
     return Selection(tuple(chosen), refused)
 
 
@@ -172,7 +172,7 @@ def _ranked(
     return _keep(members, lambda one: one.title in first, reason, refused)
 
 
-def _nobody(
+def _none_left(
     inventory: Inventory, policy: Policy, filters: Sequence[Filter], refused: dict[str, str]
 ) -> str:
     asked = [f"policy '{policy}'"] if policy.name != "all" else []

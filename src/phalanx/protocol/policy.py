@@ -125,10 +125,6 @@ class Policy:
             return self.version
         return self.version + any(other.present for other in self._workers.values())
 
-    def is_member(self, worker: int) -> bool:
-        """Whether a worker takes part."""
-        return worker in self._workers
-
     def expect(self, worker: int) -> None:
         """Wait for a worker that takes part and has yet to come back; call before any push."""
         self._workers.setdefault(worker, _Worker(started=0, done=0, enters=0))

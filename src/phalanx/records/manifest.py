@@ -48,6 +48,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     """Those that may be used, by name."""
     build_env: bool = False
     """Whether an environment is built there."""
+    launch: str | None = None
+    """The launcher, if it is not the usual one: `ssh` with a pool, else `local`."""
 
 
 def describe(
@@ -58,6 +60,7 @@ def describe(
     pool: str | None = None,
     machines: Sequence[str] = (),
     build_env: bool = False,
+    launch: str | None = None,
 ) -> Manifest:
     """The manifest of a run that is about to start from here.
 
@@ -68,6 +71,7 @@ def describe(
         pool: File of the pool that the run is on; None: on this machine.
         machines: Those of the pool that may be used.
         build_env: Whether an environment is built there.
+        launch: The launcher, if it is not the usual one.
     """
     return Manifest(
         job=job.model_dump(mode="json", by_alias=True),
@@ -86,6 +90,7 @@ def describe(
         pool=pool,
         machines=list(machines),
         build_env=build_env,
+        launch=launch,
     )
 
 

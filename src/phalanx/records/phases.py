@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from phalanx.records.attempts import Logs, by_attempt
 from phalanx.records.events import AnyEvent, Standstill, Step
 
 
@@ -83,19 +82,6 @@ class Comparison:
             apply_s=event.apply_s,
             overlapped_s=event.overlapped_s,
         )
-
-
-def worker_phases(logs: Logs) -> dict[str, Phases]:
-    """Where each worker's time went, over all attempts; processes without steps are left out."""
-    sums: dict[str, Phases] = {}
-    for workers in by_attempt(logs).values():
-        comparison = Comparison(event for events in workers.values() for event in events)
-        for process, events in workers.items():
-            for event in events:
-                if isinstance(event, Step | Standstill):
-                    before = sums.get(process, Phases())
-                    sums[process] = before + comparison.phases(event)
-    return sums
 
 
 def _exchange_s(event: Step | Standstill) -> float:

@@ -88,10 +88,6 @@ class RunDir:
         """The event log of a process such as `worker-0` or `controller`."""
         return self.path / "events" / f"{process}.jsonl"
 
-    def log_path(self, process: str) -> Path:
-        """What a process printed."""
-        return self.path / "logs" / f"{process}.log"
-
     def profile_path(self, process: str) -> Path:
         """The operator times of a process."""
         return self.path / "profile" / f"{process}.json"

@@ -97,6 +97,8 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     """Metric to value, for the time that it takes to get there."""
     published: str | None = None
     """File in this directory with the published figures."""
+    report_parts: list[str] = []
+    """Further parts of the report, by name or import path."""
     recommend: RecommendSettings = msgspec.field(default_factory=RecommendSettings)
     budget_s: float | None = None
     parallel: int | str = 1

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.records.summary import Summary
 
 
-class Row(msgspec.Struct, kw_only=True, frozen=True):
+class RunComparison(msgspec.Struct, kw_only=True, frozen=True):
     """One run in a comparison."""
 
     strategy: str
@@ -30,7 +30,7 @@ class Row(msgspec.Struct, kw_only=True, frozen=True):
     """Samples per second relative to the first run; None if that one has no speed."""
 
 
-def compare(summaries: Sequence[Summary]) -> list[Row]:
+def compare(summaries: Sequence[Summary]) -> list[RunComparison]:
     """One row per run, in the order given."""
     return [_row(summary, summaries[0]) for summary in summaries]
 
@@ -47,9 +47,9 @@ def time_shares(summary: Summary) -> dict[str, float]:
     return {name: spent / total for name, spent in seconds.items()} if total > 0 else {}
 
 
-def _row(summary: Summary, reference: Summary) -> Row:
+def _row(summary: Summary, reference: Summary) -> RunComparison:
     base = reference.samples_per_s
-    return Row(
+    return RunComparison(
         strategy=summary.strategy,
         workers=summary.workers,
         threads=summary.threads,

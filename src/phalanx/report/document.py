@@ -1,13 +1,13 @@
-"""What a report consists of: sections with sentences, tables and figures; plain data.
+"""Define what reports and commands show: sections, sentences, tables and figures; plain data.
 
-Pages, Markdown and CSV files are written from the same document, so they cannot disagree. A value
-keeps the number it was made from: people read the text, programs the number.
+Pages, Markdown, CSV and the terminal are rendered from the same blocks, so they cannot disagree. A
+value keeps the number it was made from: people read the text, programs the number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ NOTHING = "\N{EN DASH}"
 """Stands for a value that there is none of."""
 MINUS = "\N{MINUS SIGN}"
 
-Mark = Literal["", "best", "doubt", "weak"]
+Mark = Literal["", "best", "good", "doubt", "weak"]
 Raw = str | float | int | bool | tuple[float | None, float | None] | None
 """What a program reads; an interval becomes two columns."""
 
@@ -26,7 +26,7 @@ class Value(msgspec.Struct, frozen=True):
     text: str
     raw: Raw = None
     mark: Mark = ""
-    """best: of its column; doubt: look at it; weak: not to be relied on."""
+    """best: of its column; good: passed; doubt: look at it; weak: not to be relied on."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -39,6 +39,11 @@ class Column(msgspec.Struct, frozen=True):
     is_text: bool = False
     joins: bool = False
     """Continues the column before it, such as ± after a mean."""
+    wraps: bool = False
+    """May be broken into lines on a narrow terminal; other columns never are."""
+    keep: int | None = None
+    """Columns with the lowest number are left out first where a terminal is too narrow for all;
+    None: never."""
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -48,6 +53,8 @@ class Table(msgspec.Struct, kw_only=True):
     caption: str
     columns: list[Column]
     rows: list[list[Value]]
+    has_header: bool = True
+    """False: names and values, which need no header on a terminal."""
 
 
 class Swatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +85,14 @@ class Figure(msgspec.Struct, kw_only=True):
     legend: list[Swatch] = []
 
 
+Kind = Literal["paragraph", "list", "lead", "heading", "doubt", "good", "note"]
+
+
 class Text(msgspec.Struct, kw_only=True):
-    """A paragraph, or a list of them."""
+    """Lines of prose of one kind."""
 
     lines: list[str]
-    kind: Literal["paragraph", "list", "lead", "doubt"] = "paragraph"
+    kind: Kind = "paragraph"
 
 
 Block = Text | Table | Figure
@@ -96,7 +106,7 @@ class Section(msgspec.Struct, kw_only=True):
     blocks: list[Block]
 
 
-class Document(msgspec.Struct, kw_only=True):
+class Report(msgspec.Struct, kw_only=True):
     """The whole report."""
 
     title: str
@@ -112,6 +122,30 @@ class Document(msgspec.Struct, kw_only=True):
     def figures(self) -> list[Figure]:
         """All figures, in order."""
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
+
+
+Row = TypeVar("Row")
+CellFormat = Callable[[Row], Value]
+
+
+def tabulate(
+    id: str,
+    rows: Iterable[Row],
+    columns: Sequence[tuple[Column, CellFormat[Row]]],
+    caption: str = "",
+) -> Table:
+    """Make a table of records from a list of columns, each with the function that fills it."""
+    return Table(
+        id=id,
+        caption=caption,
+        columns=[column for column, _ in columns],
+        rows=[[cell(row) for _, cell in columns] for row in rows],
+    )
+
+
+def line(content: str, kind: Kind = "paragraph") -> Text:
+    """Make a block of one line."""
+    return Text(lines=[content], kind=kind)
 
 
 def text(value: Raw, mark: Mark = "") -> Value:

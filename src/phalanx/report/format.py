@@ -6,10 +6,15 @@ Pure text; all commands share it, so that a duration looks the same wherever it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from phalanx.report.document import Value
 
 NOTHING = "-"
 """Stands for a value that was not measured."""
+
+Shown = TypeVar("Shown", bound=str | float)
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -95,3 +100,38 @@ def format_shares(shares: Mapping[str, float]) -> str:
 def count_noun(number: int, noun: str) -> str:
     """A number with its noun in the right form: `1 worker`, `4 workers`."""
     return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def shown(value: Shown | None, form: Callable[[Shown], str]) -> Value:
+    """Make a table entry of a value; one that was not measured is shown as such."""
+    return Value(NOTHING if value is None else form(value), value)
+
+
+def format_places(places: Mapping[str, Sequence[int]]) -> str:
+    """Say which worker holds which parts of a split network; a whole branch is one name."""
+    by_worker: dict[tuple[int, ...], list[str]] = {}
+    for part, workers in places.items():
+        by_worker.setdefault(tuple(workers), []).append(part)
+    lines = []
+    for workers, parts in sorted(by_worker.items()):
+        who = "+".join(str(worker) for worker in workers)
+        lines.append(f"worker {who}: {', '.join(group_parts(parts, places))}")
+    return "; ".join(lines)
+
+
+def group_parts(parts: Sequence[str], among: Mapping[str, object]) -> list[str]:
+    """Name parts, with `branch.*` for a branch that is whole.
+
+    Args:
+        parts: To be named.
+        among: All parts of the network, by name.
+    """
+    found: list[str] = []
+    for part in parts:
+        branch = part.partition(".")[0]
+        whole = [name for name in among if name.partition(".")[0] == branch]
+        if len(whole) > 1 and all(name in parts for name in whole):
+            found.append(f"{branch}.*")
+        else:
+            found.append(part)
+    return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""From run and study directories to a report in every form; the only door into this package.
+"""Make reports in every form from run and study directories; the entry to this package.
 
 `api.make_report` and `phalanx report` call it. Nothing of the present moment enters a report:
 neither the date, nor where the records lie.
@@ -10,33 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.errors import StoreError
-from phalanx.report.document import Document
+from phalanx.report.document import Figure, Report
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
 from phalanx.report.markdown import to_markdown
 from phalanx.report.pairs import pair_cells
-from phalanx.report.parts.contrasts import head_to_head, same_result
-from phalanx.report.parts.inference import how_fast_it_answers
-from phalanx.report.parts.judgement import judged_by_field
-from phalanx.report.parts.learning import learning
-from phalanx.report.parts.ledger import doubts, every_run
-from phalanx.report.parts.machines import machines
-from phalanx.report.parts.notes import notes
-from phalanx.report.parts.overview import advice_lines, in_short, what_was_run
-from phalanx.report.parts.published import published
-from phalanx.report.parts.results import results
-from phalanx.report.parts.scaling import scaling
-from phalanx.report.parts.splitting import how_it_was_split
-from phalanx.report.parts.spread import how_data_lay
+from phalanx.report.parts.catalogue import Need, report_parts
+from phalanx.report.parts.overview import advice_lines
 from phalanx.report.parts.stragglers import Blamed, blame_typical
-from phalanx.report.parts.times import where_time_went
-from phalanx.report.parts.tradeoff import time_to_accuracy, tradeoff
 from phalanx.report.recommend import recommend
 from phalanx.report.scope import Options, Scope, open_scope
-from phalanx.report.sheets import to_sheets
+from phalanx.report.table_formats import table_csv
 
 
-def make_document(sources: Sequence[Path], options: Options | None = None) -> Document:
+def make_document(sources: Sequence[Path], options: Options | None = None) -> Report:
     """Read studies and runs and write the report about them.
 
     Raises:
@@ -46,31 +33,23 @@ def make_document(sources: Sequence[Path], options: Options | None = None) -> Do
     return compose(scope, blame_typical(scope))
 
 
-def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
-    """All chapters that the runs give material for."""
-    pairs, advice = pair_cells(scope), recommend(scope)
+def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
+    """Make all chapters that the runs give material for.
+
+    Raises:
+        SpecError: A part that the options or the study name cannot be imported.
+    """
+    advice = recommend(scope)
+    material: dict[Need, object] = {
+        "pairs": pair_cells(scope),
+        "advice": advice,
+        "blamed": blamed,
+    }
     chapters = [
-        in_short(scope, advice),
-        what_was_run(scope),
-        how_data_lay(scope),
-        results(scope),
-        judged_by_field(scope),
-        same_result(scope, pairs),
-        head_to_head(scope, pairs),
-        learning(scope),
-        tradeoff(scope),
-        time_to_accuracy(scope),
-        scaling(scope),
-        where_time_went(scope, blamed),
-        how_it_was_split(scope),
-        how_fast_it_answers(scope),
-        machines(scope),
-        published(scope),
-        doubts(scope),
-        every_run(scope),
-        notes(scope),
+        part.function()(scope, *(material[need] for need in part.needs))
+        for part in report_parts(scope.parts)
     ]
-    return Document(
+    return Report(
         title=_title(scope.material),
         subtitle=_subtitle(scope),
         advice=advice_lines(advice),
@@ -78,7 +57,7 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Document:
     )
 
 
-def write_page(document: Document, path: Path) -> None:
+def write_page(document: Report, path: Path) -> None:
     """Write the report as one HTML file."""
     # Templates and the drawing library take a second to load; Markdown and CSV need neither.
     from phalanx.report.page import to_page
@@ -86,15 +65,22 @@ def write_page(document: Document, path: Path) -> None:
     _write(path, to_page(document))
 
 
-def write_markdown(document: Document, path: Path) -> None:
+def write_svg(figure: Figure, path: Path) -> None:
+    """Write one figure as an SVG image."""
+    from phalanx.report.page import to_svg
+
+    _write(path, to_svg(figure))
+
+
+def write_markdown(document: Report, path: Path) -> None:
     """Write the report as Markdown."""
     _write(path, to_markdown(document))
 
 
-def write_sheets(document: Document, folder: Path) -> None:
+def write_tables(document: Report, folder: Path) -> None:
     """Write every table as CSV."""
-    for name, content in to_sheets(document).items():
-        _write(folder / name, content)
+    for table in document.tables():
+        _write(folder / f"{table.id}.csv", table_csv(table))
 
 
 def _write(path: Path, content: str) -> None:

@@ -1,57 +1,41 @@
-"""The report as Markdown: the same sentences and tables; figures by their captions."""
+"""Write a report, or the blocks of a command, as Markdown; figures by their captions."""
 
 from __future__ import annotations
 
-from phalanx.report.document import Block, Column, Document, Figure, Table, Text, Value
+from collections.abc import Iterable
 
-_SPECIAL = str.maketrans({"|": "\\|", "*": "\\*", "_": "\\_", "<": "&lt;", ">": "&gt;"})
+from phalanx.report.document import Block, Figure, Report, Table, Text
+from phalanx.report.table_formats import escape_markdown, table_markdown
 
 
-def to_markdown(document: Document) -> str:
-    """The whole report as one text."""
-    parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
+def to_markdown(document: Report) -> str:
+    """Write a whole report."""
+    parts = [f"# {escape_markdown(document.title)}", escape_markdown(document.subtitle)]
     for section in document.sections:
-        parts.append(f"## {_escape(section.title)}")
+        parts.append(f"## {escape_markdown(section.title)}")
         parts += [_block(block) for block in section.blocks]
     return "\n\n".join(parts) + "\n"
 
 
+def blocks_markdown(blocks: Iterable[Block]) -> str:
+    """Write blocks without a title of their own."""
+    return "\n\n".join(_block(block) for block in blocks) + "\n"
+
+
 def _block(block: Block) -> str:
     if isinstance(block, Table):
-        return _table(block)
+        return table_markdown(block)
     if isinstance(block, Figure):
-        return f"*Figure in the page: {_escape(block.caption)}*"
+        return f"*Figure in the page: {escape_markdown(block.caption)}*"
     return _text(block)
 
 
 def _text(block: Text) -> str:
-    lines = [_escape(line) for line in block.lines]
+    lines = [escape_markdown(line) for line in block.lines]
     if block.kind == "list":
         return "\n".join(f"- {line}" for line in lines)
     if block.kind == "lead":
         return "\n\n".join(f"**{line}**" for line in lines)
+    if block.kind == "heading":
+        return "\n\n".join(f"## {line}" for line in lines)
     return "\n\n".join(lines)
-
-
-def _table(table: Table) -> str:
-    head = " | ".join(_head(column) for column in table.columns)
-    rule = " | ".join(
-        ":---" if column.is_text or column.joins else "---:" for column in table.columns
-    )
-    rows = [" | ".join(_entry(value) for value in row) for row in table.rows]
-    lines = [f"| {line} |" for line in (head, rule, *rows)]
-    return "\n".join([f"{_escape(table.caption)}", "", *lines])
-
-
-def _head(column: Column) -> str:
-    title = f"{column.title}, {column.unit}" if column.unit else column.title
-    return _escape(title)
-
-
-def _entry(value: Value) -> str:
-    shown = _escape(value.text)
-    return f"**{shown}**" if value.mark == "best" else shown
-
-
-def _escape(text: str) -> str:
-    return text.translate(_SPECIAL).replace("\n", " ")

@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from phalanx.report.charts import CONFIG
-from phalanx.report.document import Document
+from phalanx.report.document import Figure, Report
 
 _TEMPLATE = "page.html.jinja"
 _VEGA_LITE = "6.4"
+_SVG_WIDTH = 560
 
 
-def to_page(document: Document) -> str:
+def to_page(document: Report) -> str:
     """The whole report as HTML."""
     specs = [panel.spec for figure in document.figures() for panel in figure.panels]
     environment = Environment(
@@ -36,6 +38,33 @@ def to_page(document: Document) -> str:
         charts=_embed(specs),
         config=_embed(CONFIG),
     )
+
+
+def to_svg(figure: Figure) -> str:
+    """Draw a figure as one SVG image, its panels below one another."""
+    panels = [
+        {**_drawn_alone(panel.spec), "title": panel.title or figure.caption}
+        for panel in figure.panels
+    ]
+    spec = {
+        "vconcat": panels,
+        # Each panel has its own colours; shared scales would give all the first one's.
+        "resolve": {"scale": {"color": "independent", "xOffset": "independent"}},
+        "config": {**CONFIG, "background": "white"},
+    }
+    return str(vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+
+
+def _drawn_alone(value: Any) -> Any:
+    """Give a chart a width and its own legend, which a page supplies around it."""
+    if isinstance(value, dict):
+        found = {key: _drawn_alone(one) for key, one in value.items() if key != "autosize"}
+        if value.get("width") == "container":
+            found["width"] = _SVG_WIDTH
+        if "legend" in value and value["legend"] is None:
+            found["legend"] = {"title": None, "orient": "bottom"}
+        return found
+    return [_drawn_alone(one) for one in value] if isinstance(value, list) else value
 
 
 def _embed(value: object) -> Markup:

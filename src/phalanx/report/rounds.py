@@ -37,7 +37,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How often each did what `own_s` says: once, or as many steps as `own_s` is the mean of."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class RoundArrival(msgspec.Struct, frozen=True):
     """One worker's way to one exchange."""
 
     key: tuple[int, int, int]
@@ -63,7 +63,7 @@ def make_rounds(workers: Mapping[int, Iterable[AnyEvent]]) -> Iterator[Round]:
     yield from served.rounds()
 
 
-def _lockstep_round(arrivals: list[Arrival]) -> Round:
+def _lockstep_round(arrivals: list[RoundArrival]) -> Round:
     """The last to arrive waits for nobody: its time in the exchange is the communication."""
     shortest_s = min(one.exchange_s for one in arrivals)
     return Round(
@@ -74,7 +74,9 @@ def _lockstep_round(arrivals: list[Arrival]) -> Round:
     )
 
 
-def _arrivals(rank: int, events: Iterable[AnyEvent], served: _ServedEpochs) -> Iterator[Arrival]:
+def _arrivals(
+    rank: int, events: Iterable[AnyEvent], served: _ServedEpochs
+) -> Iterator[RoundArrival]:
     """A worker's exchanges with its group; steps with servers go to `served` instead."""
     attempt, epoch, stamp_s = 1, -1, None
     own = [0.0] * len(PHASES)
@@ -93,7 +95,9 @@ def _arrivals(rank: int, events: Iterable[AnyEvent], served: _ServedEpochs) -> I
             epoch, stamp_s, own = event.epoch, None, [0.0] * len(PHASES)
         if isinstance(event, Standstill):
             if event.what == "settle":
-                yield Arrival((attempt, epoch, _AFTER_STEPS), rank, tuple(own), event.duration_s)
+                yield RoundArrival(
+                    (attempt, epoch, _AFTER_STEPS), rank, tuple(own), event.duration_s
+                )
                 own = [0.0] * len(PHASES)
             continue
         own[_INPUT] += event.input_s
@@ -103,7 +107,7 @@ def _arrivals(rank: int, events: Iterable[AnyEvent], served: _ServedEpochs) -> I
             own[_OTHER] += max(0.0, event.mono_s - stamp_s - _duration_s(event))
         stamp_s = event.mono_s
         if event.sent_bytes > 0:
-            yield Arrival((attempt, epoch, event.step), rank, tuple(own), event.exchange_s)
+            yield RoundArrival((attempt, epoch, event.step), rank, tuple(own), event.exchange_s)
             own = [0.0] * len(PHASES)
         # Applied after the exchange, so before the next one; local SGD applies before it, which
         # shifts one step in many by a round.

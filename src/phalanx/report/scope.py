@@ -20,7 +20,6 @@ from phalanx.report.facts import Material
 from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 
 Preference = Literal["time", "cost", "energy"]
-PREFERENCES: tuple[Preference, ...] = ("time", "cost", "energy")
 CURVE_MEASURES = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 
 # Okabe and Ito (2008): told apart with every common kind of colour blindness. Yellow comes last
@@ -43,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Measure and value, for the time that it takes to get there."""
     baseline: str | None = None
     """What the others are held against: a strategy, method, or label of an axis."""
+    parts: tuple[str, ...] = ()
+    """Further parts: names of installed ones, or `package.module:name`."""
 
 
 class Style(msgspec.Struct, frozen=True):
@@ -66,6 +67,8 @@ class Scope(msgspec.Struct, kw_only=True):
     baseline: str | None
     confidence: float
     styles: dict[str, Style]
+    parts: tuple[str, ...] = ()
+    """Further parts, of the study and of the caller."""
 
     @property
     def saved(self) -> Measure:
@@ -133,6 +136,7 @@ def open_scope(material: Material, options: Options) -> Scope:
         baseline=baseline,
         confidence=study.repeats.confidence if study is not None else 0.95,
         styles=_styles(cells),
+        parts=(*(study.report_parts if study is not None else ()), *options.parts),
     )
     _check(scope)
     return scope
@@ -160,6 +164,14 @@ def _common_target(cells: Sequence[Cell]) -> tuple[str, float] | None:
     # An accuracy of 0.29 is stored as 0.28999...: the last digit must not cost a per cent.
     floor = math.floor(100 * min(best, default=0) + 1e-9) / 100
     return ("val_accuracy", floor) if floor > 0 else None
+
+
+def series_styles(names: Sequence[str]) -> dict[str, Style]:
+    """Give each series a colour and shape of the reports' palette."""
+    return {
+        name: Style(_COLOURS[index % len(_COLOURS)], (), _SHAPES[index % len(_SHAPES)])
+        for index, name in enumerate(names)
+    }
 
 
 def _styles(cells: Sequence[Cell]) -> dict[str, Style]:

@@ -69,9 +69,9 @@ class StrategyKind:
 
 
 _PHASES, _SERVER, _EVALUATOR = (
-    "phalanx.worker.phases:run_switching_helper",
-    "phalanx.worker.server:run_server",
-    "phalanx.worker.evaluator:run_evaluator",
+    "phalanx.worker.switch.worker:run_switching_helper",
+    "phalanx.worker.parameter_server.server:run_server",
+    "phalanx.worker.parameter_server.evaluator:run_evaluator",
 )
 
 STRATEGIES = Registry(
@@ -102,7 +102,7 @@ STRATEGIES = Registry(
             StrategyKind(
                 name="parameter_server",
                 spec=ParameterServerSpec,
-                worker="phalanx.worker.served:run_served_worker",
+                worker="phalanx.worker.parameter_server.worker:run_parameter_server_worker",
                 server=_SERVER,
                 evaluator=_EVALUATOR,
                 coordinator="phalanx.control.parameter_server.coordinator:ParameterServerCoordinator",
@@ -111,7 +111,7 @@ STRATEGIES = Registry(
             StrategyKind(
                 name="switch",
                 spec=SwitchSpec,
-                worker="phalanx.worker.phases:run_switching_worker",
+                worker="phalanx.worker.switch.worker:run_switching_worker",
                 server=_PHASES,
                 evaluator=_PHASES,
                 coordinator="phalanx.control.switch.coordinator:SwitchCoordinator",

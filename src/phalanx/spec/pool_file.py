@@ -49,15 +49,6 @@ def load_pool(path: str | os.PathLike[str]) -> PoolFile:
     return PoolFile(_pool(_settings(file, "a pool", "'machines: [{host: ...}]'"), file.parent))
 
 
-def pool_from_mapping(mapping: Mapping[str, object], folder: Path = Path()) -> PoolFile:
-    """Build a pool from Python values, with the same checks and messages as for a file.
-
-    Raises:
-        SpecError: One sentence with setting, value and what would be right.
-    """
-    return PoolFile(_pool(from_mapping(mapping), folder))
-
-
 def load_cluster(path: str | os.PathLike[str]) -> ClusterSpec:
     """Read the file of an emulated cluster.
 

@@ -1,6 +1,6 @@
-"""A resolved job as text and as data: YAML for a dry run, a dict for the manifest, JSON Schema.
+"""Write a resolved job as text and as data: YAML for a dry run, a mapping for the manifest.
 
-Whatever is written here reads back as the same job. The reference page is in `reference`.
+Everything written here reads back as the same job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from phalanx.spec import shape
 from phalanx.spec.base import Spec
 from phalanx.spec.flow import flow
-from phalanx.spec.job import JobSpec
 
 _WIDTH = 100
 _INDENT = "  "
@@ -35,32 +34,6 @@ def to_yaml(spec: Spec, *, comments: bool = False) -> str:
         comments: Put the meaning of each setting behind it, as far as the line has room.
     """
     return "\n".join(_lines(spec, comments, indent="")) + "\n"
-
-
-def json_schema() -> dict[str, JsonValue]:
-    """The JSON Schema of a job file, short forms included, for completion in editors."""
-    schema: dict[str, JsonValue] = JobSpec.model_json_schema(by_alias=True)
-    properties = schema["properties"]
-    assert isinstance(properties, dict)
-    for key, field in shape.keys(JobSpec).items():
-        full = properties[key]
-        assert isinstance(full, dict)
-        if shape.takes_short_form(field):
-            whole: dict[str, JsonValue] = {
-                "anyOf": [_short_form_schema(shape.annotation_of(field)), full]
-            }
-            whole |= {word: full.pop(word) for word in ("description", "default") if word in full}
-            properties[key] = whole
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _short_form_schema(annotation: shape.Annotation) -> dict[str, JsonValue]:
-    specs = shape.spec_classes(annotation)
-    names: list[JsonValue] = [name for spec in specs for name in shape.names_of(spec)]
-    known: dict[str, JsonValue] = {"type": "string", "enum": names}
-    if all(shape.free_name(spec) is None for spec in specs):
-        return known
-    return {"anyOf": [known, {"type": "string"}]} if names else {"type": "string"}
 
 
 def _lines(spec: Spec, comments: bool, indent: str) -> Iterator[str]:

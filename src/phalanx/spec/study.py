@@ -235,6 +235,8 @@ class StudySpec(Spec):
     """What must be reached, for the time that it takes."""
     published: str | None = None
     """A file of published figures to show beside ours, seen from this file."""
+    report_parts: ListOf[str] = ()
+    """Further parts of the report: names of installed ones, or `package.module:name`."""
     recommend: RecommendSpec = RecommendSpec()
     """What the recommendation may give up, and for what."""
 

@@ -53,6 +53,7 @@ def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyM
         gate=None if spec.gate is None else _gate(spec.gate, axes, study),
         target=spec.target.values,
         published=None if published is None else PUBLISHED,
+        report_parts=list(spec.report_parts),
         recommend=RecommendSettings(**spec.recommend.model_dump()),
         budget_s=None if spec.budget is None else parse_duration(spec.budget),
         parallel=spec.parallel,

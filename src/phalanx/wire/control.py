@@ -1,4 +1,4 @@
-"""The control channel: an authenticated, encrypted connection between controller and process.
+"""Control channel: an authenticated, encrypted connection between controller and process.
 
 `ControlServer` belongs to the controller and is driven by its loop. `ControlClient` belongs to a
 process of the run and owns a thread, so that heartbeats go out while the process computes: silence
@@ -39,10 +39,10 @@ _MAX_MESSAGE_BYTES = 1 << 20
 
 
 class ControlServer:
-    """The controller's end; use as a context manager.
+    """Hold the controller's end; use as a context manager.
 
     Also keeps the rendezvous board: values that processes publish for one another before they have
-    connections of their own.
+    connections among themselves.
 
     Args:
         host: Address to listen on; the port comes from the system. Only this machine reaches the
@@ -62,7 +62,7 @@ class ControlServer:
         self._port = 0
 
     def address_at(self, host: str | None = None) -> str:
-        """Where it listens, as seen by a machine that reaches this one at another address."""
+        """Return where it listens, as seen by a machine that reaches it at another address."""
         return f"tcp://{host or self._host}:{self._port}"
 
     @property
@@ -106,13 +106,15 @@ class ControlServer:
         return keys
 
     def name_of(self, public_key: str) -> str | None:
-        """Whose key it is; None: nobody's, or that of a process that was replaced."""
+        """Return whose key it is; None: unknown, or that of a process that was replaced."""
         return self._names.get(public_key)
 
     def listen_beside(
         self, *, max_message_bytes: int, high_water: int
     ) -> tuple[zmq.Socket[bytes], int]:
-        """Another listening socket for the same processes, and its port; the caller closes it.
+        """Open another listening socket for the same processes; returns it with its port.
+
+        The caller closes it.
 
         Args:
             max_message_bytes: A peer that sends a longer frame is cut off.
@@ -128,7 +130,7 @@ class ControlServer:
         return socket, socket.bind_to_random_port(f"tcp://{self._host}")
 
     def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
-        """The next message for the controller, or nothing if none comes in time.
+        """Return the next message for the controller, or None if none comes in time.
 
         Rendezvous messages and questions for the time are answered here and never returned.
         """
@@ -159,11 +161,6 @@ class ControlServer:
         if route is not None:
             self._socket.send_multipart([route, msgspec.msgpack.encode(message)])
 
-    def clear_board(self) -> None:
-        """Forget everything that was published, before the group forms anew."""
-        self._board.clear()
-        self._wanted.clear()
-
     def _publish(self, message: Put) -> None:
         self._board[message.key] = message.value
         for name in self._wanted.pop(message.key, ()):
@@ -176,8 +173,56 @@ class ControlServer:
             self._wanted.setdefault(key, set()).add(name)
 
 
+class _Published:
+    """Values of the rendezvous board that have arrived; one thread writes, another waits."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def put(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, deadline: Deadline) -> bytes:
+        with self._changed:
+            while key not in self._values:
+                if not self._changed.wait(deadline.remaining_s):
+                    raise deadline.error()
+            return self._values[key]
+
+
+class _Wakeup:
+    """Wake a thread out of its poll; any thread may ring."""
+
+    _ADDRESS = "inproc://wakeup"
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+        self._socket.linger = 0
+        self._socket.bind(self._ADDRESS)
+        # A ZeroMQ socket is not safe for several threads at a time.
+        self._lock = threading.Lock()
+
+    def connect(self, socket: zmq.Socket[bytes]) -> None:
+        """Make a socket of the polling thread readable at every ring."""
+        socket.linger = 0
+        socket.connect(self._ADDRESS)
+
+    def ring(self) -> None:
+        with self._lock:
+            self._socket.send(b"")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 class ControlClient:
-    """A process's end; use as a context manager.
+    """Hold a process's end; use as a context manager.
 
     Args:
         address: Where the controller listens.
@@ -210,17 +255,12 @@ class ControlClient:
         self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
         self.inbox: queue.SimpleQueue[FromCoordinator] = queue.SimpleQueue()
         """What the coordinator has said and nobody has taken yet."""
-        self._board: dict[str, bytes] = {}
-        self._board_changed = threading.Condition()
+        self._published = _Published()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="control")
 
     def __enter__(self) -> ControlClient:
-        # The main thread writes to this pair to wake the channel's thread out of its poll.
-        self._bell: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
-        self._bell.linger = 0
-        self._bell.bind("inproc://bell")
-        self._ringing = threading.Lock()
+        self._wakeup = _Wakeup(self._context)
         self._thread.start()
         return self
 
@@ -231,15 +271,15 @@ class ControlClient:
         traceback: TracebackType | None,
     ) -> None:
         self._closing.set()
-        self._ring()
+        self._wakeup.ring()
         self._thread.join()
-        self._bell.close()
+        self._wakeup.close()
         self._context.term()
 
     def send(self, message: FromWorker) -> None:
         """Hand a message to the channel's thread; all of them leave before the channel closes."""
         self._outgoing.put(message)
-        self._ring()
+        self._wakeup.ring()
 
     def put(self, key: str, value: bytes) -> None:
         """Publish a value for the other processes of the run."""
@@ -247,37 +287,29 @@ class ControlClient:
 
     def get(self, key: str, deadline: Deadline) -> bytes:
         """Wait for a value that some process of the run publishes."""
-        with self._board_changed:
-            if key not in self._board:
-                self.send(Want(key))
-            while key not in self._board:
-                if not self._board_changed.wait(deadline.remaining_s):
-                    raise deadline.error()
-            return self._board[key]
-
-    def _ring(self) -> None:
-        with self._ringing:
-            self._bell.send(b"")
+        if key not in self._published:
+            self.send(Want(key))
+        return self._published.get(key, deadline)
 
     def _serve(self) -> None:
         decoder = msgspec.msgpack.Decoder(FromController)
-        with self._context.socket(zmq.DEALER) as socket, self._context.socket(zmq.PAIR) as bell:
-            # Long enough for last words to leave, short enough not to hold up the exit.
+        with self._context.socket(zmq.DEALER) as socket, self._context.socket(zmq.PAIR) as wakeup:
+            # Long enough for the final report to leave, short enough not to hold up the exit.
             socket.linger = 1000
-            bell.linger = 0
             secure_client(socket, self._keys, self._server_key)
             socket.connect(self._address)
-            bell.connect("inproc://bell")
+            self._wakeup.connect(wakeup)
             poller = zmq.Poller()
             poller.register(socket, zmq.POLLIN)
-            poller.register(bell, zmq.POLLIN)
+            poller.register(wakeup, zmq.POLLIN)
             beat = Deadline.after(0.0, "a heartbeat")
             while True:
                 ready = dict(poller.poll(beat.remaining_ms))
-                if bell in ready:
-                    bell.recv()
+                if wakeup in ready:
+                    wakeup.recv()
                 if socket in ready:
                     self._take(decoder.decode(socket.recv()))
+                # Read before the queue is emptied: what was sent before closing still leaves.
                 closing = self._closing.is_set()
                 while not self._outgoing.empty():
                     socket.send(msgspec.msgpack.encode(self._outgoing.get()))
@@ -292,9 +324,7 @@ class ControlClient:
 
     def _take(self, message: FromController) -> None:
         if isinstance(message, Value):
-            with self._board_changed:
-                self._board[message.key] = message.value
-                self._board_changed.notify_all()
+            self._published.put(message.key, message.value)
         elif isinstance(message, Pong):
             reading = self._probe.take(message.asked_s, message.clock_s, time.monotonic())
             if reading is not None and self._on_clock is not None:

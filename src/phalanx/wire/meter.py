@@ -6,18 +6,8 @@ from collections import Counter
 
 
 class ByteMeter:
-    """Counts payload and header bytes; one thread writes, any thread may read the totals."""
+    """Counts payload and header bytes; one thread writes, any thread may read."""
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-
-    @property
-    def total_sent(self) -> int:
-        """Over all peers."""
-        return sum(self.sent.values())
-
-    @property
-    def total_received(self) -> int:
-        """Over all peers."""
-        return sum(self.received.values())

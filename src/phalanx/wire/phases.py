@@ -15,7 +15,7 @@ CARRIED = (
     "sample position",
     "random state",
 )
-"""What goes from one phase into the next; how, says `worker.handover`."""
+"""What goes from one phase into the next; how, says `worker.parameter_server.handover`."""
 
 
 class Limit(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """From a started process to a worker that trains: the only module that reads the environment.
 
-Reads the WorkerSpec, ties the lifelines, binds cores and threads, joins the controller, runs the
+Reads the WorkerSpec, sets the lifelines, binds cores and threads, joins the controller, runs the
 role and reports how it ended. The framework is imported after the cores are bound, so that its
 thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
 """
@@ -32,15 +32,15 @@ from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 
 if TYPE_CHECKING:
-    from phalanx.worker.station import Station
+    from phalanx.worker.context import WorkerContext
 
 _log = logging.getLogger(__name__)
 
 # Characters; the control channel refuses messages above 1 MiB.
-_MAX_SAID = 100_000
+_MAX_REPORT = 100_000
 _OPENBLAS = "openblas"
 
 
@@ -68,12 +68,12 @@ def main(roles: str) -> None:
 
 
 def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> int:
-    tally = Tally()
+    metrics = WorkerMetrics()
     control = ControlClient(
         spec.control_address,
         server_key=spec.controller_key,
         keys=KeyPair(public=spec.public_key, secret=spec.secret_key),
-        progress=tally.progress,
+        progress=metrics.progress,
         on_stop=lambda reason: _log.info("asked to stop: %s", reason),
         on_clock=lambda reading: _note_clock(reading, spec, log),
     )
@@ -90,14 +90,14 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
             with log:
                 with sampler:
                     if spec.baseline_s > 0:
-                        tally.activity = "watching the idle machine"
+                        metrics.activity = "watching the idle machine"
                         sampler.watch_idle(spec.baseline_s)
                         started += spec.baseline_s
                     # numpy, the framework and all that needs them, only now.
-                    from phalanx.worker.station import Station
+                    from phalanx.worker.context import WorkerContext
 
-                    run_role: Callable[[Station], Done] = import_module(roles).run_role
-                    done = run_role(Station(spec, control, log, tally, started, sampler))
+                    run_role: Callable[[WorkerContext], Done] = import_module(roles).run_role
+                    done = run_role(WorkerContext(spec, control, log, metrics, started, sampler))
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)
@@ -115,8 +115,8 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
     """Tell the controller, the event log and the printed log why this process ends."""
     code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
     message = str(error) if isinstance(error, PhalanxError) else f"{type(error).__name__}: {error}"
-    message = message[:_MAX_SAID]
-    detail = _trace(error)[-_MAX_SAID:]
+    message = message[:_MAX_REPORT]
+    detail = _trace(error)[-_MAX_REPORT:]
     _log.error("%s", f"{message}\n{detail}" if detail else message)
     control.send(
         Failed(kind=type(error).__name__, message=message, traceback=detail, exit_code=int(code))

@@ -1,4 +1,4 @@
-"""Slowing a worker down on purpose: the steps of an injected rank take a multiple of their time.
+"""Slow a worker down on purpose: the steps of an injected rank take a multiple of their time.
 
 It sleeps before each step, so that its cores stay free for others, as they would be if the slow
 machine were another one. The sleep counts as computing: that is what a slow machine does longer.
@@ -18,7 +18,7 @@ _WEIGHT = 0.2
 
 
 class Slowdown:
-    """What the job injects into one worker.
+    """Apply what the job injects into one worker.
 
     Args:
         injected: All of the job's.
@@ -42,7 +42,7 @@ class Slowdown:
         return pause_s
 
     def count(self, facts: StepFacts, slept_s: float) -> StepFacts:
-        """The facts of the step, with the sleep before it."""
+        """Add the sleep before a step to its facts."""
         if not self._own:
             return facts
         own_s = facts.forward_s + facts.backward_s

@@ -1,8 +1,8 @@
-"""Dying in time: with the controller, on request, and without waiting for a stuck computation.
+"""Terminate a process when its controller is gone, or when it is asked to.
 
-Three ropes, because each fails alone: the system's parent-death signal (this machine only), the end
-of standard input (any launcher), and SIGTERM, which is awaited by a thread of its own so that a
-main thread stuck inside a collective cannot hold the process up.
+Three independent triggers, the lifelines: the system's parent-death signal (this machine only), the
+end of standard input (any launcher), and SIGTERM, which a thread waits for because the main thread
+may be blocked in a collective.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ def die_with_parent(parent_pid: int) -> None:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        # The parent went before the rope was tied.
+        # The parent went before the signal was asked for.
         os._exit(1)
 
 
-def watch_signals(last_words: Callable[[], None]) -> None:
-    """Leave on SIGTERM at once, whatever the main thread does; call before any thread starts."""
+def watch_signals(on_exit: Callable[[], None]) -> None:
+    """Exit on SIGTERM at once, whatever the main thread does; call before any thread starts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def wait() -> None:
         signal.sigwait({signal.SIGTERM})
-        # A full disk may refuse the last words; the process ends all the same.
+        # A full disk may make it fail; the process ends all the same.
         try:
-            last_words()
+            on_exit()
         finally:
             os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
 
 
-def watch_stdin(descriptor: int, last_words: Callable[[], None]) -> None:
-    """Leave when the launcher's end of standard input closes."""
+def watch_stdin(descriptor: int, on_exit: Callable[[], None]) -> None:
+    """Exit when the launcher's end of standard input closes."""
 
     def wait() -> None:
         # Not through sys.stdin: its lock would be held when the interpreter shuts down.
         while os.read(descriptor, 1024):
             pass
         try:
-            last_words()
+            on_exit()
         finally:
             os._exit(1)
 

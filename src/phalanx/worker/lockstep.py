@@ -1,6 +1,11 @@
-"""Train as one worker of a synchronous group: the same loop for every strategy with a step."""
+"""Synchronous training: form the group of workers and run the loop to the end of the job.
+
+`worker.split`, `worker.switch` and `peer.ddp` form their groups and run their loops with this.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -14,67 +19,79 @@ from phalanx.strategy.base import build_strategy
 from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share
 from phalanx.worker.infer import measure_inference
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.replica import build_replica, settle_precision
-from phalanx.worker.station import Station
 from phalanx.worker.torch_trainer import TorchTrainer, Trainee
 
 
-def run_lockstep_worker(station: Station) -> Done:
+def join_group(
+    context: WorkerContext, name: str = "workers", *, ranks: Sequence[int] | None = None
+) -> Collective:
+    """Form a group of workers; all of its members call this.
+
+    Args:
+        context: Of this worker.
+        name: Of the group, the same on all members and used once per attempt of a run: its
+            addresses are published under it.
+        ranks: Of its members, in the order of their ranks in the group; None: all workers.
+
+    Raises:
+        TimeoutExpired: A member did not come in time.
+    """
+    job = context.job
+    ranks = range(job.workers) if ranks is None else ranks
+    if len(ranks) == 1:
+        return SoloCollective()
+    return GlooCollective(
+        BoardStore(context.control, prefix=f"{name}/", limit_s=job.deadlines.start_s),
+        rank=ranks.index(context.spec.rank),
+        size=len(ranks),
+        host=context.spec.address,
+        deadline_s=job.deadlines.exchange_s,
+    )
+
+
+def run_lockstep_worker(context: WorkerContext) -> Done:
     """Train as one of a group of workers that step together."""
-    spec, job = station.spec, station.job
+    spec, job = context.spec, context.job
     torch.set_num_threads(spec.threads)
-    station.tally.activity = "reading data"
-    dataset = station.open_data()
-    station.tally.activity = "joining"
-    collective = join_workers(station)
+    context.metrics.activity = "reading data"
+    dataset = context.open_data()
+    context.metrics.activity = "joining"
+    collective = join_group(context)
     try:
         precision = settle_precision(job, dataset, collective)
         replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
         trainee = Trainee(dataset, replica, strategy, collective)
-        return train_in_lockstep(station, trainee, precision)
+        return train_in_lockstep(context, trainee, precision)
     finally:
         collective.close()
 
 
-def train_in_lockstep(station: Station, trainee: Trainee, precision: PrecisionChoice) -> Done:
+def train_in_lockstep(context: WorkerContext, trainee: Trainee, precision: PrecisionChoice) -> Done:
     """Run the loop from the beginning, or from a checkpoint, to the end of the job."""
-    station.profiler.prepare()
-    startup_s = station.record_start(precision.name, precision.reason)
-    checkpoints = Checkpoints(station.store, station.job.checkpoint)
-    checkpointer = AsyncCheckpointer(checkpoints, station.log)
-    loop = TrainLoop(station, TorchTrainer(station, trainee, checkpointer))
-    if station.spec.resume is not None:
+    context.profiler.prepare()
+    startup_s = context.record_start(precision.name, precision.reason)
+    checkpoints = Checkpoints(context.store, context.job.checkpoint)
+    checkpointer = AsyncCheckpointer(checkpoints, context.log)
+    loop = TrainLoop(context, TorchTrainer(context, trainee, checkpointer))
+    if context.spec.resume is not None:
         loop.restore()
     loop.advance()
     outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
-    if station.job.infer is not None:
-        station.tally.activity = "answering requests"
+    if context.job.infer is not None:
+        context.metrics.activity = "answering requests"
         inference = measure_inference(
             trainee.replica,
             trainee.dataset,
             trainee.collective,
-            spec=station.job.infer,
+            spec=context.job.infer,
             share=trainee.share or Share(trainee.collective.rank, trainee.collective.size),
         )
         outcome = msgspec.structs.replace(outcome, inference=inference)
     return Done(times=loop.times(), outcome=outcome)
-
-
-def join_workers(station: Station) -> Collective:
-    """Form the group of all workers."""
-    job = station.job
-    if job.workers == 1:
-        return SoloCollective()
-    store = BoardStore(station.control, prefix="workers/", limit_s=job.deadlines.start_s)
-    return GlooCollective(
-        store,
-        rank=station.spec.rank,
-        size=job.workers,
-        host=station.spec.address,
-        deadline_s=job.deadlines.exchange_s,
-    )

@@ -15,16 +15,16 @@ from phalanx.records.position import Position
 from phalanx.wire.messages import Outcome, WorkTimes
 from phalanx.wire.phases import Limit
 from phalanx.worker.checkpoint import NEWEST
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import Slowdown
+from phalanx.worker.metrics import record_standstill, record_step
 from phalanx.worker.rate import Rate
 from phalanx.worker.run_state import RunState
-from phalanx.worker.station import Station
 from phalanx.worker.step_hooks import StepHooks
-from phalanx.worker.steps import record_standstill, record_step
 from phalanx.worker.trainer import BatchT, Trainer
 
 if TYPE_CHECKING:
-    from phalanx.worker.council import Council
+    from phalanx.worker.switch.window_stats import WindowStats
 
 
 class TrainLoop(Generic[BatchT]):
@@ -34,17 +34,17 @@ class TrainLoop(Generic[BatchT]):
         station: This process's place in the run.
         trainer: Trains the model, ready to step.
         position: Where to begin; None: at the beginning of the job.
-        council: Where the workers agree now and then whether to end the phase; None: they do not.
+        window: Where the workers agree now and then whether to end the phase; None: they do not.
         slowdown: What the job injects into this worker, as it stands from earlier phases.
     """
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         trainer: Trainer[BatchT],
         *,
         position: Position | None = None,
-        council: Council | None = None,
+        window: WindowStats | None = None,
         slowdown: Slowdown | None = None,
     ) -> None:
         job, dataset = station.job, trainer.dataset
@@ -64,7 +64,7 @@ class TrainLoop(Generic[BatchT]):
             slowdown=slowdown or Slowdown(job.inject, rank=trainer.rank),
             profiler=trainer.profiler,
             sampler=station.sampler,
-            council=council,
+            window=window,
         )
 
     @property
@@ -86,7 +86,7 @@ class TrainLoop(Generic[BatchT]):
         point = self._trainer.restore(name)
         self._state.resume(point)
         if point is not None:
-            self._station.tally.step = self.position.updates
+            self._station.metrics.step = self.position.updates
 
     def advance(self, limit: Limit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
@@ -125,14 +125,14 @@ class TrainLoop(Generic[BatchT]):
 
     def times(self) -> WorkTimes:
         """Where this worker's time went, once the job is over."""
-        return self._station.tally.times(sent_bytes=self._trainer.sent_bytes)
+        return self._station.metrics.times(sent_bytes=self._trainer.sent_bytes)
 
     def _train_epoch(self, limit: Limit | None) -> None:
         """Train to the end of the epoch, to the limit, or until the workers agree to stop."""
-        position, tally, hooks = self.position, self._station.tally, self._hooks
+        position, metrics, hooks = self.position, self._station.metrics, self._hooks
         total = self._trainer.dataset.epoch_samples
-        tally.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
-        tally.activity = "training"
+        metrics.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
+        metrics.activity = "training"
         hooks.training_begins()
         begin = time.perf_counter()
         opened = self._trainer.batches(position.epoch, start_sample=position.epoch_samples)
@@ -162,7 +162,7 @@ class TrainLoop(Generic[BatchT]):
         self._state.count_step(batch.global_count)
         record_step(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             facts,
             epoch=position.epoch,
             step=position.updates,
@@ -174,16 +174,16 @@ class TrainLoop(Generic[BatchT]):
 
     def _end_epoch(self) -> None:
         """Measure, record and save what the epoch came to."""
-        tally, trainer = self._station.tally, self._trainer
+        metrics, trainer = self._station.metrics, self._trainer
         # Measured and saved is the state that all replicas share: first make it one.
         self._synchronize()
         self._hooks.training_ends()
         self._split_exchange_time()
-        sums = trainer.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
+        sums = trainer.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])
         train = Measures.from_sums(*sums, duration_s=self.position.train_s)
         validation = self._measure("validation") if self._state.is_validation_due else None
         end = self._state.end_epoch(
-            train, validation, regularisation=trainer.regularisation(), lr=tally.lr
+            train, validation, regularisation=trainer.regularisation(), lr=metrics.lr
         )
         if end.save:
             trainer.save(self.position, best=end.is_best)
@@ -198,7 +198,7 @@ class TrainLoop(Generic[BatchT]):
         self.position.train_s += duration_s
         record_standstill(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             epoch=self.position.epoch,
             what="settle",
             duration_s=duration_s,
@@ -210,11 +210,13 @@ class TrainLoop(Generic[BatchT]):
         The worker that arrives last at an exchange waits for nobody: its time is the communication,
         and what the others spent beyond it they waited.
         """
-        tally = self._station.tally
-        shared = self._trainer.minimum(tally.exchanges)
-        tally.wait_s += sum(own - least for own, least in zip(tally.exchanges, shared, strict=True))
-        tally.exchanges = []
+        metrics = self._station.metrics
+        shared = self._trainer.minimum(metrics.exchanges)
+        metrics.spent.wait_s += sum(
+            own - least for own, least in zip(metrics.exchanges, shared, strict=True)
+        )
+        metrics.exchanges = []
 
     def _measure(self, part: str) -> Measures:
-        self._station.tally.activity = f"measuring {part}"
+        self._station.metrics.activity = f"measuring {part}"
         return self._trainer.measure(part)

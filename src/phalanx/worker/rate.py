@@ -1,4 +1,4 @@
-"""The learning rate of a run by samples seen, with the climb after a switch; no framework."""
+"""Compute the learning rate by samples seen, with the ramp after a switch; no framework."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from phalanx.spec.switch import SwitchSpec
 
 @dataclass(frozen=True)
 class Ramp:
-    """The climb of the learning rate after a switch to an asynchronous phase."""
+    """Raise the learning rate gradually after a switch to an asynchronous phase."""
 
     begin: int
     length: int
     start: float
 
     def factor(self, samples_seen: int) -> float:
-        """What the rate is multiplied by."""
+        """Return what the rate is multiplied by."""
         if samples_seen >= self.begin + self.length:
             return 1.0
         done = max(0, samples_seen - self.begin) / self.length
@@ -27,7 +27,7 @@ class Ramp:
 
 
 def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
-    """The climb of the asynchronous phase that the run is in, if it follows another."""
+    """Return the ramp of the asynchronous phase that the run is in, if it follows another."""
     switch = job.strategy
     assert isinstance(switch, SwitchSpec)
     if switch.ramp_steps == 0 or position.phase_begin == 0:
@@ -37,7 +37,7 @@ def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
 
 
 class Rate:
-    """The learning rate by samples seen, ramp included; the same on servers and workers.
+    """Compute the learning rate by samples seen, ramp included; the same on servers and workers.
 
     Args:
         job: Says which schedule.
@@ -51,7 +51,7 @@ class Rate:
         self._ramp = ramp
 
     def __call__(self, samples_seen: int) -> float:
-        """The rate for what starts after so many samples."""
+        """Return the rate for what starts after so many samples."""
         rate = learning_rate(
             self._job.schedule,
             peak=self._job.optimizer.lr,

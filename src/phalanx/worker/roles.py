@@ -9,15 +9,15 @@ from phalanx.engine.memory import keep_freed_memory
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.registry import load
 from phalanx.wire.messages import Done
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
-def run_role(station: Station) -> Done:
+def run_role(context: WorkerContext) -> Done:
     """Do this process's part of the run, to its end.
 
     Raises:
         SpecError: The strategy has no such role, or its code cannot be imported.
     """
     keep_freed_memory()
-    path = kind_of(station.job.strategy).role(station.spec.role)
-    return cast(Callable[[Station], Done], load(path))(station)
+    path = kind_of(context.job.strategy).role(context.spec.role)
+    return cast(Callable[[WorkerContext], Done], load(path))(context)

@@ -6,15 +6,11 @@ of them are drawn; the parts of others are dropped before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import torch
 from torch import nn
 
 from phalanx.comm.base import Collective
-from phalanx.comm.board import BoardStore
-from phalanx.comm.gloo import GlooCollective
 from phalanx.data.columns import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
@@ -35,24 +31,24 @@ from phalanx.strategy.split.step import SplitStrategy
 from phalanx.wire.messages import Done
 from phalanx.wire.splitting import Placement, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share
-from phalanx.worker.lockstep import join_workers, train_in_lockstep
-from phalanx.worker.station import Station
+from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.survey import survey_costs, survey_memory
 from phalanx.worker.torch_trainer import Trainee
 
 
-def run_split_worker(station: Station) -> Done:
+def run_split_worker(station: WorkerContext) -> Done:
     """Train as one of the workers that a network is split over."""
     job = station.job
     torch.set_num_threads(station.spec.threads)
-    station.tally.activity = "reading data"
+    station.metrics.activity = "reading data"
     dataset = station.open_data()
-    station.tally.activity = "joining"
-    collective = join_workers(station)
+    station.metrics.activity = "joining"
+    collective = join_group(station)
     try:
         precision = _precision(job)
-        station.tally.activity = "looking at the parts"
+        station.metrics.activity = "looking at the parts"
         network = whole_network(job, dataset)
         warn_of_pieces(station, network)
         agreed, choice = agree(network, dataset, collective, job=job, precision=precision.name)
@@ -73,7 +69,9 @@ def run_split_worker(station: Station) -> Done:
         split = SplitStrategy(
             own,
             collective,
-            make_group=lambda ranks: _join_some(station, ranks),
+            make_group=lambda ranks: join_group(
+                station, f"holders-{'-'.join(map(str, ranks))}", ranks=ranks
+            ),
             clip=job.optimizer.clip_norm is not None,
         )
         try:
@@ -102,7 +100,7 @@ def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
     return parts_of(model)
 
 
-def warn_of_pieces(station: Station, network: PartedNetwork) -> None:
+def warn_of_pieces(station: WorkerContext, network: PartedNetwork) -> None:
     """Say what micro-batches change."""
     spec = station.job.strategy
     assert isinstance(spec, SplitSpec)
@@ -161,7 +159,7 @@ def _decide(spec: SplitSpec, question: Question) -> ChiefData:
 
 
 def announce(
-    station: Station, collective: Collective, agreed: Partitioning, choice: Choice
+    station: WorkerContext, collective: Collective, agreed: Partitioning, choice: Choice
 ) -> None:
     """Tell the controller where everything goes, and what is expected of it."""
     if collective.rank != 0:
@@ -222,17 +220,3 @@ def facts_of(network: SplitNetwork, collective: Collective, agreed: Partitioning
 def _precision(job: JobSpec) -> PrecisionChoice:
     requested: Precision = "bf16" if job.precision == "bf16" else "fp32"
     return choose_precision(requested, step_factory=lambda _: lambda: None)
-
-
-def _join_some(station: Station, ranks: Sequence[int]) -> Collective:
-    """Form a group of the workers that hold the same part."""
-    job = station.job
-    name = "-".join(map(str, ranks))
-    store = BoardStore(station.control, prefix=f"holders-{name}/", limit_s=job.deadlines.start_s)
-    return GlooCollective(
-        store,
-        rank=list(ranks).index(station.spec.rank),
-        size=len(ranks),
-        host=station.spec.address,
-        deadline_s=job.deadlines.exchange_s,
-    )

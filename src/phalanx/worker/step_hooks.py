@@ -15,7 +15,7 @@ from phalanx.worker.inject import Slowdown
 from phalanx.worker.profile_window import WindowProfiler
 
 if TYPE_CHECKING:
-    from phalanx.worker.council import Council
+    from phalanx.worker.switch.window_stats import WindowStats
 
 
 class StepHooks:
@@ -25,7 +25,7 @@ class StepHooks:
         slowdown: What the job injects into this worker, as it stands from earlier phases.
         profiler: Takes the times of operators.
         sampler: Is told when training begins and ends.
-        council: Where the workers agree now and then whether to end the phase; None: they do not.
+        window: Where the workers agree now and then whether to end the phase; None: they do not.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class StepHooks:
         slowdown: Slowdown,
         profiler: WindowProfiler,
         sampler: Sampler,
-        council: Council | None,
+        window: WindowStats | None,
     ) -> None:
         self._slowdown = slowdown
         self._profiler = profiler
         self._sampler = sampler
-        self._council = council
+        self._window = window
         self._slept_s = 0.0
 
     @property
     def has_phase_ended(self) -> bool:
         """Whether the workers have agreed to end the phase."""
-        return self._council is not None and self._council.has_turned
+        return self._window is not None and self._window.has_ended
 
     def training_begins(self) -> None:
         """Mark that training goes on."""
@@ -75,7 +75,7 @@ class StepHooks:
         self, facts: StepFacts, position: Position, *, lr: float, input_s: float
     ) -> bool:
         """Take part in window statistics; True: the workers agreed to end the phase here."""
-        ends = self._council is not None and self._council.meet(facts, position, lr=lr)
+        ends = self._window is not None and self._window.observe(facts, position, lr=lr)
         # After the meeting: its exchange belongs to the window that is being profiled.
         self._profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
         return ends

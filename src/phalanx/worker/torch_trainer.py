@@ -24,10 +24,10 @@ from phalanx.strategy.base import StepFacts, Strategy
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import Share, evaluate, judge_of
 from phalanx.worker.learner import Learner
 from phalanx.worker.run_state import ResumePoint
-from phalanx.worker.station import Station
 from phalanx.worker.trainer import Trainer
 
 
@@ -52,7 +52,9 @@ class TorchTrainer(Trainer[Batch]):
         checkpointer: Writes the chief's checkpoints.
     """
 
-    def __init__(self, station: Station, trainee: Trainee, checkpointer: AsyncCheckpointer) -> None:
+    def __init__(
+        self, station: WorkerContext, trainee: Trainee, checkpointer: AsyncCheckpointer
+    ) -> None:
         collective = trainee.collective
         super().__init__(
             trainee.dataset,
@@ -61,7 +63,7 @@ class TorchTrainer(Trainer[Batch]):
             num_workers=collective.size,
         )
         self._job = station.job
-        self._tally = station.tally
+        self._metrics = station.metrics
         self._replica = trainee.replica
         self._strategy = trainee.strategy
         self._collective = collective
@@ -127,7 +129,7 @@ class TorchTrainer(Trainer[Batch]):
 
     def state(self) -> dict[str, torch.Tensor]:
         """Collect what a checkpoint would hold now, live; all workers call it together."""
-        return collect_state(self._replica, self._strategy, self._collective, self._tally)
+        return collect_state(self._replica, self._strategy, self._collective, self._metrics)
 
     @override
     def save(self, position: Position, *, best: bool = False) -> None:
@@ -145,7 +147,7 @@ class TorchTrainer(Trainer[Batch]):
         found = broadcast_from_chief(self._collective, lambda: self._read(name))
         if found is None:
             return None
-        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._tally)
+        restore_state(found.tensors, self._replica, self._strategy, self._collective, self._metrics)
         position = msgspec.json.decode(found.metadata["position"], type=Position)
         return ResumePoint(position, found.metadata["path"])
 

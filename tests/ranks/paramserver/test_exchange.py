@@ -13,7 +13,8 @@ import torch
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.errors import PeerError
 from phalanx.paramserver.client import Client
-from phalanx.paramserver.door import Peer
+from phalanx.paramserver.client_state import Detached
+from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.server import Server
 from phalanx.protocol.shards import Layout
@@ -71,7 +72,7 @@ class Cluster:
                 self.admit(server, keys, rank)
 
     def admit(self, server: Server, keys: KeyPair, rank: int, incarnation: int = 1) -> None:
-        peer = Peer("worker", rank, incarnation)
+        peer = ClientIdentity("worker", rank, incarnation)
         server.call(lambda: server.admit(keys.public, peer)).result(LIMIT_S)
 
     def client(
@@ -272,7 +273,7 @@ def test_a_reader_sees_whole_versions_and_nobody_waits_for_it() -> None:
         keys = KeyPair.make()
         for server in cluster.servers:
             server.call(
-                lambda server=server: server.admit(keys.public, Peer("reader", 0, 1))  # type: ignore[misc]
+                lambda server=server: server.admit(keys.public, ClientIdentity("reader", 0, 1))  # type: ignore[misc]
             ).result(LIMIT_S)
         members = [cluster.client(worker) for worker in range(2)]
         addresses = [server.address for server in cluster.servers]
@@ -311,15 +312,16 @@ def test_a_worker_may_pause_and_come_back() -> None:
         def come_back() -> None:
             second.connect(soon("the return"))
             assert others.eq(-second.versions[0]).all()
-            other_gradients.fill_(1.0)
+            other_gradients.fill_(0.5)
             exchange(second, weight=0.5)
 
         def go_on() -> None:
             while cluster.shards[0].policy.num_workers < 2:
                 gradients.fill_(1.0)
                 exchange(first)
+            # Half the weight of a mean of 1: every update moves by 1, with the other or without.
             for _ in range(3):
-                gradients.fill_(1.0)
+                gradients.fill_(0.5)
                 exchange(first, weight=0.5)
 
         with ThreadPoolExecutor(2) as pool:
@@ -327,6 +329,21 @@ def test_a_worker_may_pause_and_come_back() -> None:
             futures[0].result(LIMIT_S)
             second.leave(soon("the farewell"))
             futures[1].result(LIMIT_S)
+
+
+def test_a_worker_that_left_reads_without_being_waited_for() -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(stack, workers=2, servers=2, optimizer=SgdSpec(lr=1.0), consistency="bsp")
+        (first, _, gradients), (second, others, _) = (cluster.client(w) for w in range(2))
+        second.leave(soon("the farewell"))
+        for _ in range(2):
+            gradients.fill_(1.0)
+            exchange(first)
+        second.pull(soon("the last state"))
+        assert others.eq(-2).all()
+        assert [shard.policy.num_workers for shard in cluster.shards] == [1, 1]
+        assert second.versions == {0: 2, 1: 2}
+        assert second.state == Detached()
 
 
 def test_a_dismissed_worker_is_told_and_changes_nothing() -> None:

@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from phalanx.paramserver.client import Client
-from phalanx.paramserver.door import Knock, Welcome, digest_of
+from phalanx.paramserver.handshake import ConnectAccepted, ConnectRequest, digest_of
 from phalanx.wire.bulk import Header, Kind, Op
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.tokens import present_token
@@ -133,6 +133,51 @@ def test_an_async_worker_keeps_its_place_across_a_restart(stack: ExitStack) -> N
     assert client.facts().reconnects == 1
 
 
+def test_copies_for_two_lost_servers_do_not_displace_each_other(stack: ExitStack) -> None:
+    layout, keys = small_layout(SIZE, servers=2), KeyPair.make()
+    setups = [
+        Setup(
+            size=SIZE,
+            workers=1,
+            servers=2,
+            index=index,
+            consistency={"consistency": "async"},
+            keys=KeyPair.make(),
+            peers=[(keys.public, 0, 1)],
+            optimizer=SGD,
+        )
+        for index in range(2)
+    ]
+
+    def start(setup: Setup) -> ServerProcess:
+        server = ServerProcess(setup)
+        stack.callback(server.stop)
+        return server
+
+    servers = [start(setup) for setup in setups]
+    client, parameters, gradients = client_for(
+        layout, [server.address for server in servers], keys, whole=True
+    )
+    stack.enter_context(client)
+    client.connect(soon("the servers"))
+    gradients.fill_(1.0)
+    exchange(client)
+    for server in servers:
+        server.kill()
+    successors = [
+        start(msgspec.structs.replace(s, keys=KeyPair.make(), restoring=True, incarnation=2))
+        for s in setups
+    ]
+    for index, successor in enumerate(successors):
+        client.relocate(successor.address)
+        # Neither connection is up yet: both copies have to wait.
+        client.donate(index)
+    begin(client, gradients, 1.0)
+    client.wait(soon("the successors"))
+    assert parameters.eq(-2).all()
+    assert client.versions == {0: 2, 1: 2}
+
+
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_a_push_that_a_break_swallowed_is_sent_again_and_counts_once(
     stack: ExitStack, encrypt: bool
@@ -143,7 +188,7 @@ def test_a_push_that_a_break_swallowed_is_sent_again_and_counts_once(
         begin(client, gradients, 1.0)
         if step % 2:
             # Cut the connection at a moment when anything between nothing and all has arrived.
-            client._links[0].renew()
+            client._connections[0].renew()
         client.wait(soon("the answers"))
         assert parameters.eq(-step).all()
     assert client.facts().reconnects == 10
@@ -156,7 +201,7 @@ def test_answers_lost_by_a_break_are_given_again(stack: ExitStack) -> None:
     (first, parameters, gradients), (second, _, others) = (site.client(w) for w in range(2))
     begin(first, gradients, 1.0, weight=0.5)
     site.server.facts()
-    first._links[0].renew()
+    first._connections[0].renew()
     begin(second, others, 1.0, weight=0.5)
     # The push itself may have been on its way when the connection broke.
     second.wait(soon("the round"), first.attend)
@@ -296,9 +341,9 @@ def bulk_address(stack: ExitStack, site: Site) -> str:
     door.linger = 0
     secure_client(door, site.keys[0], site.server.address.public_key)
     door.connect(site.server.address.door)
-    door.send(msgspec.msgpack.encode(Knock(generation=0, digest=digest_of(LAYOUT))))
+    door.send(msgspec.msgpack.encode(ConnectRequest(generation=0, digest=digest_of(LAYOUT))))
     assert door.poll(LIMIT_S * 1000)
-    return msgspec.msgpack.decode(door.recv(), type=Welcome).bulk
+    return msgspec.msgpack.decode(door.recv(), type=ConnectAccepted).bulk
 
 
 @pytest.mark.parametrize("encrypt", [False, True])
@@ -324,7 +369,7 @@ def test_a_worker_that_speaks_nonsense_hurts_only_itself(stack: ExitStack, encry
     site = Site(stack, workers=2, encrypt=encrypt, consistency="async")
     worker, parameters, gradients = site.client(0)
     mad, _, _ = site.client(1)
-    link = mad._links[0]
+    link = mad._connections[0]
     segment = LAYOUT.segments[0]
     right = {"incarnation": 1, "clock": 1, "kind": Kind.F32}
     nonsense = [

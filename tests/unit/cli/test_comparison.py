@@ -7,14 +7,16 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from phalanx.cli.comparison import interpret, render_comparison, render_times
+from phalanx.cli.comparison import comparison_table, interpret, render_times
 from phalanx.cli.demo import STRATEGIES, demo_job
-from phalanx.cli.result import render_result
-from phalanx.report.compare import Row, compare
+from phalanx.cli.output import print_blocks
+from phalanx.cli.result import result_blocks
+from phalanx.report.compare import RunComparison, compare
+from phalanx.report.document import Block
 from support.scripted import make_summary
 
 
-def rows(*speeds: float, accuracies: tuple[float, ...] = (0.98, 0.97, 0.98)) -> list[Row]:
+def rows(*speeds: float, accuracies: tuple[float, ...] = (0.98, 0.97, 0.98)) -> list[RunComparison]:
     changes: list[dict[str, Any]] = [
         {"strategy": "single", "workers": 1, "threads": 2},
         {"strategy": "allreduce", "workers": 4, "threads": 1, "bytes_sent": 80 << 20},
@@ -28,14 +30,17 @@ def rows(*speeds: float, accuracies: tuple[float, ...] = (0.98, 0.97, 0.98)) -> 
     )
 
 
-def rendered(part: RenderableType) -> list[str]:
+def rendered(part: RenderableType | list[Block]) -> list[str]:
     console = Console(file=io.StringIO(), width=80, record=True)
-    console.print(part)
+    if isinstance(part, list):
+        print_blocks(console, part)
+    else:
+        console.print(part)
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
 def test_the_table_fits_80_columns() -> None:
-    lines = rendered(render_comparison(rows(100_000.0, 50_000.0, 120_000.0)))
+    lines = rendered([comparison_table(rows(100_000.0, 50_000.0, 120_000.0))])
     assert len(lines) == 5
     assert max(cell_len(line) for line in lines) <= 80
     cells = "allreduce 4 97.00 % 50,000 0.50x 12 min 03 s 80.0 MiB"
@@ -49,7 +54,7 @@ def test_the_bars_fit_80_columns_and_show_the_shares() -> None:
 
 
 def test_the_result_names_what_matters() -> None:
-    text = "\n".join(rendered(render_result(make_summary(stopped_early=True, test_loss=None))))
+    text = "\n".join(rendered(result_blocks(make_summary(stopped_early=True, test_loss=None))))
     assert "finished after 3 epochs, stopped early" in text
     assert "test accuracy  not measured" in text
     assert "1,941 samples/s on 1 worker x 2 threads, fp32" in text

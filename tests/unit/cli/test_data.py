@@ -80,7 +80,7 @@ def test_distribute_shows_and_writes_a_deal(run, tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text("data: {name: digits, distribution: by_class}\nworkers: 3\n")
     text = run("distribute", str(job), "--show", "--out", str(tmp_path / "deal.json"))
-    assert "divided by_class from seed 1 over 3 workers" in text
+    assert "partitioned by_class from seed 1 over 3 workers" in text
     assert "one column is one class" in text
     dealt = json.loads((tmp_path / "deal.json").read_text())
     assert sum(one["num_samples"] for one in dealt["workers"]) == 1294

@@ -49,7 +49,7 @@ def test_a_failed_run_shows_last_words_logs_and_then_the_sentence(
     code = report_error(failed(tmp_path, ExitCode.WORKER_LOST, detail), console)
     lines = written(console)
     assert code is ExitCode.WORKER_LOST
-    assert lines[0] == "last words of worker-1:"
+    assert lines[0] == "last log lines of worker-1:"
     assert lines[1] == "  ... 25 lines before"
     assert lines[-3] == "  line 39"
     assert lines[-2] == f"what each process printed: {tmp_path / 'logs'}"

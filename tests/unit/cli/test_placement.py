@@ -7,7 +7,7 @@ import msgspec
 from phalanx.cli.placement import placement_lines
 from phalanx.protocol.splitting.choose import Forecast
 from phalanx.records.events import Placed
-from phalanx.report.places import describe_places
+from phalanx.report.format import format_places
 
 PLACES = {
     "left.conv": [0],
@@ -46,7 +46,7 @@ def placed(*, other_s: float = 0.5, other_sent: int = 100 << 20) -> Placed:
 
 
 def test_whole_branches_are_drawn_together() -> None:
-    text = describe_places(PLACES)
+    text = format_places(PLACES)
     assert text == ("worker 0: left.*, right.dense; worker 1: right.conv; worker 1+2: trunk")
 
 

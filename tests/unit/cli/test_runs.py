@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
-from phalanx.cli.history import RunFacts, read_details, render_details, render_list
+from phalanx.cli.history import RunFacts, details_blocks, list_table, read_details
 from phalanx.cli.main import app
+from phalanx.cli.output import print_blocks, render_table
 from phalanx.records.events import Epoch, Failure, Warned
 from phalanx.records.log import EventLog
 from phalanx.records.manifest import describe, write_manifest
@@ -42,8 +43,7 @@ def epoch(number: int, *, train_s: float, samples: int, loss: float = 0.5) -> Ep
 
 def show(run: RunDir, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, record=True, highlight=False)
-    for part in render_details(read_details(run)):
-        console.print(part)
+    print_blocks(console, details_blocks(read_details(run)))
     return console.export_text()
 
 
@@ -79,7 +79,7 @@ def test_a_narrow_terminal_loses_columns_and_never_wraps(width: int) -> None:
         started="2026-01-01 12:00",
     )  # fmt: skip
     console = Console(file=io.StringIO(), width=width, record=True)
-    console.print(render_list([facts], width=width))
+    console.print(render_table(list_table([facts]), width=width))
     lines = console.export_text().splitlines()
     assert len(lines) == 2
     assert max(cell_len(line.rstrip()) for line in lines) <= width
@@ -114,16 +114,16 @@ def test_epochs_show_their_own_speed_and_the_last_attempt(tmp_path: Path) -> Non
     assert "75.00 %, loss 1.1250" in text
 
 
-def test_a_failed_run_shows_cause_and_last_words(tmp_path: Path) -> None:
+def test_a_failed_run_shows_cause_and_last_log_lines(tmp_path: Path) -> None:
     run = make_run(tmp_path, "job")
     run.write_status(Status(state="failed", pid=1, attempt=2, cause="worker-1 failed: no", rank=1))
     (run.checkpoints / "samples-000000001000.safetensors").write_bytes(b"x" * 2048)
     with EventLog(run.events_path("controller")) as log:
-        log.record(Failure(rank=1, cause="worker-1 failed: no", detail="Traceback\nlast words"))
+        log.record(Failure(rank=1, cause="worker-1 failed: no", detail="Traceback\nlast lines"))
     text = show(run)
     assert "failed, attempt 2" in text
     assert "cause: worker-1 failed: no" in text
-    assert "last words" in text
+    assert "last lines" in text
     assert "samples-000000001000.safetensors  2.0 KiB" in text
 
 

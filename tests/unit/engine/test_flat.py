@@ -55,7 +55,7 @@ def test_gradients_equal_plain_autograd_bitwise(spec: ModelSpec, watched: bool) 
         F.cross_entropy(plain(inputs), targets, reduction="sum").backward(torch.tensor(1 / 8))  # type: ignore[no-untyped-call]
         loss = F.cross_entropy(model(inputs), targets, reduction="sum")
         flat.backward(loss, scale=1 / 8, on_bucket_ready=(lambda _: None) if watched else None)
-    views = flat.layout.views(flat.gradients)
+    views = {slot.name: slot.view(flat.gradients) for slot in flat.layout.slots}
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
         assert torch.equal(views[name], parameter.grad), name
@@ -104,7 +104,7 @@ def test_unused_parameters_get_zero_and_their_bucket_still_comes() -> None:
     flat.gradients.fill_(7.0)
     flat.backward(model(torch.ones(1, 3)).sum(), scale=1.0, on_bucket_ready=seen.append)
     assert seen == list(range(6))
-    views = flat.layout.views(flat.gradients)
+    views = {slot.name: slot.view(flat.gradients) for slot in flat.layout.slots}
     assert not views["unused.weight"].any()
     assert views["first.weight"].any()
 

@@ -56,7 +56,7 @@ def test_buckets_cover_everything_once(sizes: list[int], bucket_bytes: int, at: 
 def test_views_share_memory_in_channels_last_order() -> None:
     net = layout((2, 3, 2, 2), (5,))
     flat = torch.arange(29.0)
-    kernel = net.views(flat)["p0"]
+    kernel = {slot.name: slot.view(flat) for slot in net.slots}["p0"]
     assert kernel.shape == (2, 3, 2, 2)
     assert kernel.is_contiguous(memory_format=torch.channels_last)
     assert kernel[0, 1, 0, 0] == 1

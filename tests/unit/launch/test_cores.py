@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.launch.cores import CoreShare, share_cores
+from phalanx.launch.placement import CoreShare, share_cores
 
 
 @pytest.mark.parametrize(

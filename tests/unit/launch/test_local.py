@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from phalanx.errors import LaunchError
+from phalanx.launch.base import LaunchRequest
 from phalanx.launch.fork_server import OFF, OWN, ForkedProcess, WarmStart
 from phalanx.launch.local import LocalGroup, LocalLauncher
+from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from support.leaks import watch_children_of
@@ -44,6 +46,13 @@ def spec(folder: Path, rank: int = 0, *, role: str = "worker", **fields: object)
         "parent_pid": os.getpid(),
     }
     return WorkerSpec.model_validate(values | fields)
+
+
+def launcher(folder: Path) -> LocalLauncher:
+    """A launcher whose run directory is a folder."""
+    made = LocalLauncher(LaunchRequest(JobSpec(), folder, folder))
+    made.allocate(RunDir(folder))
+    return made
 
 
 def orphan(folder: Path, rank: int = 0) -> WorkerSpec:
@@ -142,18 +151,19 @@ def test_the_secret_is_neither_on_the_command_line_nor_in_the_environment(
 def test_a_program_that_is_not_there_is_a_launch_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "logs").mkdir()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(LaunchError, match=r"cannot start worker-0 with /nowhere/python: No such"):
-        LocalLauncher(tmp_path).start([spec(tmp_path)])
+        launcher(tmp_path).start([spec(tmp_path)])
 
 
 def test_a_failed_start_leaves_no_process_behind(tmp_path: Path) -> None:
     # The log of the second cannot be opened; the hygiene fixture sees whether the first is gone.
     with pytest.raises(OSError, match="No such file"):
-        LocalLauncher(tmp_path / "logs").start([spec(tmp_path), spec(tmp_path)])
+        launcher(tmp_path).start([spec(tmp_path), spec(tmp_path)])
     (tmp_path / "logs").mkdir()
     with pytest.raises(OSError, match="No such file"):
-        LocalLauncher(tmp_path / "logs").start([spec(tmp_path), spec(tmp_path, role="no/where")])
+        launcher(tmp_path).start([spec(tmp_path), spec(tmp_path, role="no/where")])
 
 
 def test_a_group_ends_the_fork_server_that_it_owns(tmp_path: Path) -> None:

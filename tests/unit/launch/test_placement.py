@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from phalanx.errors import PlanError
 from phalanx.launch.placement import (
-    Assignment,
-    Room,
-    Seat,
+    HostAssignment,
+    HostCapacity,
+    SlotInfo,
     place,
     place_as_planned,
-    seat_for_helper,
-    seat_for_worker,
+    slot_for_helper,
+    slot_for_worker,
     spread_workers,
 )
 
 ROOMS = [
-    Room("a", cores=4, slots=2, cpus=(0, 1, 2, 3)),
-    Room("b", cores=0.5, slots=1),
-    Room("c", cores=2, slots=3, cpus=(0, 1)),
+    HostCapacity("a", cores=4, slots=2, cpus=(0, 1, 2, 3)),
+    HostCapacity("b", cores=0.5, slots=1),
+    HostCapacity("c", cores=2, slots=3, cpus=(0, 1)),
 ]
 
 
@@ -53,8 +53,8 @@ def test_threads_and_binding_as_the_job_says() -> None:
 
 def test_a_plan_decides_who_sits_where() -> None:
     assignments = [
-        Assignment("c", workers=2, threads=1, servers=1),
-        Assignment("a", workers=1, threads=3, servers=1, evaluator=True),
+        HostAssignment("c", workers=2, threads=1, servers=1),
+        HostAssignment("a", workers=1, threads=3, servers=1, evaluator=True),
     ]
     found = place_as_planned(assignments, {room.machine: room for room in ROOMS})
     assert [(seat.machine, seat.threads) for seat in found.workers] == [
@@ -68,27 +68,30 @@ def test_a_plan_decides_who_sits_where() -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        (Assignment("x", workers=1), "gives work to 'x', which is not among the machines a, b, c"),
-        (Assignment("b", workers=2), "puts 2 workers on 'b', which has 1 slots"),
+        (
+            HostAssignment("x", workers=1),
+            "gives work to 'x', which is not among the machines a, b, c",
+        ),
+        (HostAssignment("b", workers=2), "puts 2 workers on 'b', which has 1 slots"),
     ],
 )
-def test_a_plan_that_does_not_fit_the_machines(assignment: Assignment, message: str) -> None:
+def test_a_plan_that_does_not_fit_the_machines(assignment: HostAssignment, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         place_as_planned([assignment], {room.machine: room for room in ROOMS})
 
 
 def test_helpers_go_where_they_disturb_least() -> None:
-    seated = [Seat("a", 2), Seat("a", 2), Seat("b", 1), Seat("c", 1)]
-    assert seat_for_helper(seated, ROOMS) == Seat("c")
-    assert seat_for_helper([Seat("c", 1)], ROOMS) == Seat("a")
-    assert seat_for_helper([], []) is None
+    seated = [SlotInfo("a", 2), SlotInfo("a", 2), SlotInfo("b", 1), SlotInfo("c", 1)]
+    assert slot_for_helper(seated, ROOMS) == SlotInfo("c")
+    assert slot_for_helper([SlotInfo("c", 1)], ROOMS) == SlotInfo("a")
+    assert slot_for_helper([], []) is None
 
 
 def test_a_newcomer_gets_a_free_slot_or_none() -> None:
-    workers = [Seat("a", 2), Seat("b", 1), Seat("c", 1), Seat("c", 1)]
-    assert seat_for_worker(workers, ROOMS) == Seat("a", threads=2)
-    workers += [Seat("a", 2), Seat("c", 1)]
-    assert seat_for_worker(workers, ROOMS) is None
+    workers = [SlotInfo("a", 2), SlotInfo("b", 1), SlotInfo("c", 1), SlotInfo("c", 1)]
+    assert slot_for_worker(workers, ROOMS) == SlotInfo("a", threads=2)
+    workers += [SlotInfo("a", 2), SlotInfo("c", 1)]
+    assert slot_for_worker(workers, ROOMS) is None
 
 
 @given(
@@ -98,7 +101,7 @@ def test_a_newcomer_gets_a_free_slot_or_none() -> None:
 def test_any_workers_fit_into_their_slots_as_evenly_as_these_allow(
     machines: list[tuple[int, float]], data: st.DataObject
 ) -> None:
-    rooms = [Room(f"m{i}", cores=c, slots=s) for i, (s, c) in enumerate(machines)]
+    rooms = [HostCapacity(f"m{i}", cores=c, slots=s) for i, (s, c) in enumerate(machines)]
     count = data.draw(st.integers(1, sum(room.slots for room in rooms)))
     seats = place(count, rooms).workers
     assert len(seats) == count

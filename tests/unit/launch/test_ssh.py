@@ -1,4 +1,7 @@
-"""Processes on two machines, both played by this one, and what is left when one of them is lost."""
+"""Two machines, both played by this one: what happens when one is lost, and who moves where.
+
+What all launchers promise is in `tests/contract/test_launcher.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import phalanx
+from phalanx.agent.session import Session
+from phalanx.launch.allocation import PoolAllocation
 from phalanx.launch.base import ProcessStatus
-from phalanx.launch.fleet import Fleet, ReadyMachine
-from phalanx.launch.placement import Room, place
-from phalanx.launch.session import Session
-from phalanx.launch.site import FleetSite
-from phalanx.launch.ssh import SshGroup, SshLauncher
+from phalanx.launch.hosts import Host, HostGroup
+from phalanx.launch.placement import HostCapacity, place
+from phalanx.launch.ssh import SshGroup
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
@@ -26,14 +29,14 @@ CODE = str(Path(str(phalanx.__file__)).parent.parent)
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def hosts(tmp_path: Path) -> Iterator[HostGroup]:
     for part in ("events", "logs"):
         (tmp_path / "run" / part).mkdir(parents=True)
     machines = {}
     for name in ("a", "b"):
         session = Session(here(name, workdir=tmp_path / name))
         hello = session.open()
-        machines[name] = ReadyMachine(
+        machines[name] = Host(
             spec=session.route.machine,
             session=session,
             address="127.0.0.1",
@@ -45,14 +48,14 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             cache_root="/cache",
             cpus=tuple(hello.cpus),
         )
-    with Fleet(machines, listen="127.0.0.1") as fleet:
-        fleet.begin("run", limit_s=20.0)
-        yield fleet
+    with HostGroup(machines, listen="127.0.0.1") as hosts:
+        hosts.begin("run", limit_s=20.0)
+        yield hosts
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "b").exists()
 
 
-def spec(fleet: Fleet, rank: int, host: str) -> WorkerSpec:
+def spec(hosts: HostGroup, rank: int, host: str) -> WorkerSpec:
     """A worker that waits for a controller that is not there."""
     values: dict[str, object] = {
         "job": JobSpec(),
@@ -60,7 +63,7 @@ def spec(fleet: Fleet, rank: int, host: str) -> WorkerSpec:
         "rank": rank,
         "incarnation": 1,
         "host": host,
-        "run_dir": fleet.machines[host].folder,
+        "run_dir": hosts.by_name[host].folder,
         "data_root": "/data",
         "cache_root": "/cache",
         "threads": 1,
@@ -76,10 +79,9 @@ def spec(fleet: Fleet, rank: int, host: str) -> WorkerSpec:
     return WorkerSpec.model_validate(values)
 
 
-def started(fleet: Fleet, tmp_path: Path) -> SshGroup:
-    launcher = SshLauncher(fleet, tmp_path / "run", silence_s=10.0)
-    group = launcher.start([spec(fleet, 0, "a"), spec(fleet, 1, "b")])
-    assert isinstance(group, SshGroup)
+def started(hosts: HostGroup, tmp_path: Path) -> SshGroup:
+    group = SshGroup(hosts, tmp_path / "run", silence_s=10.0)
+    group.start([spec(hosts, 0, "a"), spec(hosts, 1, "b")])
     return group
 
 
@@ -87,80 +89,54 @@ def by_name(group: SshGroup) -> dict[str, ProcessStatus]:
     return {status.process: status for status in group.poll()}
 
 
-def test_processes_run_until_they_are_stopped(fleet: Fleet, tmp_path: Path) -> None:
-    group = started(fleet, tmp_path)
-    assert [status.running for status in group.poll()] == [True, True]
-    group.stop(grace_s=10.0)
-    assert [status.running for status in group.poll()] == [False, False]
-    assert [status.lost for status in group.poll()] == [None, None]
-    group.stop(grace_s=0.0)
-
-
-def test_last_words_are_at_hand_with_the_exit_code(fleet: Fleet, tmp_path: Path) -> None:
-    group = SshGroup(fleet, tmp_path / "run", silence_s=10.0)
-    # A core that is not there ends a worker with a traceback.
-    group.add(spec(fleet, 1, "b").model_copy(update={"cpus": (9999,)}))
-    wait_until(lambda: by_name(group)["worker-1"].exit_code is not None, "worker-1 to fail")
-    assert by_name(group)["worker-1"].exit_code == 1
-    assert "[worker-1 b] Traceback" in group.log_tail("worker-1", 100)
-    assert group.log_tail("worker-7") == ""
-
-
-def test_a_killed_process_can_be_started_again(fleet: Fleet, tmp_path: Path) -> None:
-    group = started(fleet, tmp_path)
-    group.kill("worker-0")
-    group.add(spec(fleet, 0, "a"))
-    assert by_name(group)["worker-0"].running
-
-
 def test_a_machine_is_lost_with_its_processes_and_the_others_stay(
-    fleet: Fleet, tmp_path: Path
+    hosts: HostGroup, tmp_path: Path
 ) -> None:
-    group = started(fleet, tmp_path)
-    process = fleet.machines["b"].session._process
+    group = started(hosts, tmp_path)
+    process = hosts.by_name["b"].session._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: by_name(group)["worker-1"].lost, "b to be missed")
     assert "broke off" in str(by_name(group)["worker-1"].lost)
     assert by_name(group)["worker-0"].lost is None
     group.kill("worker-1")
-    wait_until(lambda: not Path(fleet.machines["b"].folder).exists(), "b to be swept")
+    wait_until(lambda: not Path(hosts.by_name["b"].folder).exists(), "b to be swept")
     group.stop(grace_s=10.0)
 
 
-def test_a_machine_that_falls_silent_is_lost(fleet: Fleet, tmp_path: Path) -> None:
-    group = SshGroup(fleet, tmp_path / "run", silence_s=2.5)
-    group.start([spec(fleet, 0, "a"), spec(fleet, 1, "b")])
-    process = fleet.machines["b"].session._process
+def test_a_machine_that_falls_silent_is_lost(hosts: HostGroup, tmp_path: Path) -> None:
+    group = SshGroup(hosts, tmp_path / "run", silence_s=2.5)
+    group.start([spec(hosts, 0, "a"), spec(hosts, 1, "b")])
+    process = hosts.by_name["b"].session._process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     wait_until(lambda: by_name(group)["worker-1"].lost, "b to be missed")
     assert "nothing was heard of it" in str(by_name(group)["worker-1"].lost)
-    wait_until(lambda: not is_alive(process.pid), "the frozen supervisor to be killed")
+    wait_until(lambda: not is_alive(process.pid), "the frozen agent to be killed")
 
 
-def test_processes_move_to_machines_that_are_there(fleet: Fleet) -> None:
-    rooms = [Room("a", cores=2, slots=2), Room("b", cores=4, slots=1)]
-    site = FleetSite(fleet, place(2, rooms), rooms)
-    assert [site.berth("worker", rank).machine for rank in (0, 1)] == ["a", "b"]
-    assert site.berth("server", 0).machine == "b", "it disturbs least there"
-    assert not site.berth("worker", 0).shares_run_dir
-    assert site.move("worker", 1, crowd=False)
-    assert site.berth("worker", 1).machine == "b", "it is still there"
-    fleet.lose("b", "gone")
-    assert site.move("worker", 1, crowd=False)
-    assert site.move("server", 0, crowd=False)
-    assert site.berth("worker", 1).machine == site.berth("server", 0).machine == "a"
-    assert not site.move("worker", 2, crowd=False), "both slots are taken"
-    assert site.move("worker", 2, crowd=True)
+def test_processes_move_to_machines_that_are_there(hosts: HostGroup) -> None:
+    capacities = [HostCapacity("a", cores=2, slots=2), HostCapacity("b", cores=4, slots=1)]
+    allocation = PoolAllocation(hosts, place(2, capacities), capacities)
+    assert [allocation.slot("worker", rank).machine for rank in (0, 1)] == ["a", "b"]
+    assert allocation.slot("server", 0).machine == "b", "it disturbs least there"
+    assert not allocation.slot("worker", 0).shares_run_dir
+    assert allocation.move("worker", 1, crowd=False)
+    assert allocation.slot("worker", 1).machine == "b", "it is still there"
+    hosts.lose("b", "gone")
+    assert allocation.move("worker", 1, crowd=False)
+    assert allocation.move("server", 0, crowd=False)
+    assert allocation.slot("worker", 1).machine == allocation.slot("server", 0).machine == "a"
+    assert not allocation.move("worker", 2, crowd=False), "both slots are taken"
+    assert allocation.move("worker", 2, crowd=True)
 
 
-def test_everybody_finds_the_others_in_the_environment(fleet: Fleet) -> None:
-    rooms = [Room("a", cores=1), Room("b", cores=1)]
-    site = FleetSite(fleet, place(2, rooms), rooms)
-    site.announce([("worker", 0), ("worker", 1), ("evaluator", 0)])
-    own = site.environment("worker", 1, run="run")
+def test_everybody_finds_the_others_in_the_environment(hosts: HostGroup) -> None:
+    capacities = [HostCapacity("a", cores=1), HostCapacity("b", cores=1)]
+    allocation = PoolAllocation(hosts, place(2, capacities), capacities)
+    allocation.announce([("worker", 0), ("worker", 1), ("evaluator", 0)])
+    own = allocation.environment("worker", 1, run="run")
     assert (own["RANK"], own["WORLD_SIZE"], own["LOCAL_RANK"]) == ("1", "2", "0")
-    first = site.environment("worker", 0, run="run")
+    first = allocation.environment("worker", 0, run="run")
     assert first["MASTER_PORT"] == own["MASTER_PORT"]
-    assert site.environment("worker", 0, run="run") == first
+    assert allocation.environment("worker", 0, run="run") == first

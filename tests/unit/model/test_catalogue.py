@@ -5,7 +5,6 @@ import torch
 
 from phalanx.errors import SpecError
 from phalanx.model.catalogue import build_model
-from phalanx.model.count import count_parameters
 from phalanx.spec.model import (
     MODELS,
     CnnSpec,
@@ -16,6 +15,7 @@ from phalanx.spec.model import (
     ResnetSpec,
 )
 from phalanx.spec.registry import load
+from support.parameter_count import count_parameters
 
 MNIST = (28, 28, 1)
 CIFAR = (32, 32, 3)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from phalanx.paramserver.ledger import Ledger
+from phalanx.paramserver.shard import Ledger
 
 
 def test_each_segment_of_a_batch_is_taken_once() -> None:

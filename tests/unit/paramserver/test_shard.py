@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.paramserver.shard import Answer, Arrival, Shard
+from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
 from phalanx.wire.bulk import Kind
 from support.paramserver import consistency_rule, make_shard, small_layout
@@ -33,15 +33,15 @@ def send(
     readver: int = 0,
     weight: float = 1.0,
     ticket: int = 0,
-) -> list[Answer]:
-    answers: list[Answer] = []
+) -> list[ShardReply]:
+    answers: list[ShardReply] = []
     for segment in SEGMENTS:
         if only is not None and segment.index not in only:
             continue
         values = None if gradient is None else gradient[segment.start : segment.stop].clone()
         received = None if values is None else Received(Kind.F32, values, segment.size)
         answers += shard.deliver(
-            Arrival(worker, clock, readver, segment.index, received, weight, 1, ticket)
+            PushedSegment(worker, clock, readver, segment.index, received, weight, 1, ticket)
         )
     return answers
 
@@ -66,7 +66,7 @@ def test_bsp_is_one_step_along_the_mean_in_whatever_order_segments_come(
     reference = torch.zeros(SIZE)
     optimizer = FlatOptimizer(AdamSpec(lr=0.1), reference)
     gradients = [gradient_of(seed + worker) for worker in range(3)]
-    answers: list[Answer] = []
+    answers: list[ShardReply] = []
     for worker, segment in order:
         answers += send(shard, worker, 1, gradients[worker] / 3, only=[segment], weight=1 / 3)
     optimizer.step(sum(gradients, torch.zeros(SIZE)) / 3, 0.1)
@@ -139,10 +139,10 @@ def test_being_held_begins_with_the_whole_push_and_ends_with_the_last_answer() -
             (1, 2, 15.0),
         ]
     ]
-    answers: list[Answer] = []
+    answers: list[ShardReply] = []
     for worker, index, now_s in arrivals:
         received = Received(Kind.F32, torch.ones(SEGMENTS[index].size), SEGMENTS[index].size)
-        answers += shard.deliver(Arrival(worker, 1, 0, index, received, 0.5, 1), now_s)
+        answers += shard.deliver(PushedSegment(worker, 1, 0, index, received, 0.5, 1), now_s)
     assert max(a.held_s for a in answers if a.worker == 0) == 12.0
     assert max(a.held_s for a in answers if a.worker == 1) == 0.0
     assert (shard.held_s(0), shard.held_s(1)) == (12.0, 0.0)

@@ -16,7 +16,7 @@ from phalanx.plan.gather import (
     pool_cluster,
 )
 from phalanx.plan.machines import Reference
-from phalanx.pool.facts import Clock, Link, Looks, Probe, Speed
+from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
 from phalanx.pool.inventory import Inventory, Member
 from phalanx.spec.machine import MachineSpec
 from support.worlds import fit, job
@@ -24,8 +24,8 @@ from support.worlds import fit, job
 SIZES = DataSizes(train=1000, validation=100, test=50)
 
 
-def speed(gflops: float, *, bf16: float = 1.0) -> Speed:
-    return Speed(
+def speed(gflops: float, *, bf16: float = 1.0) -> HostSpeed:
+    return HostSpeed(
         threads=4,
         gemm_1_gflops=gflops / 4,
         conv_1_gflops=gflops / 4,
@@ -37,9 +37,9 @@ def speed(gflops: float, *, bf16: float = 1.0) -> Speed:
 
 
 def member(
-    name: str, gflops: float | None, links: dict[str, Link] | None = None, **spec: object
+    name: str, gflops: float | None, links: dict[str, HostLink] | None = None, **spec: object
 ) -> Member:
-    looks = Looks(
+    looks = HostFacts(
         host=f"{name}.local",
         system="Linux",
         kernel="6",
@@ -63,15 +63,15 @@ def member(
     probe = Probe(
         measured_at="2026-01-01T00:00:00Z",
         looks=looks,
-        clock=Clock(offset_s=0.0, error_s=0.001),
+        clock=ClockOffset(offset_s=0.0, error_s=0.001),
         speed=speed(gflops, bf16=2.0) if gflops is not None else None,
         links=links or {},
     )
     return Member(MachineSpec(host=name, **spec), name, probe)  # type: ignore[arg-type]
 
 
-def link(bytes_per_s: float) -> Link:
-    return Link(
+def link(bytes_per_s: float) -> HostLink:
+    return HostLink(
         address="",
         bytes_per_s=bytes_per_s,
         round_trip_s=4e-4,

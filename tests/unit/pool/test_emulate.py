@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import LaunchError, SpecError
-from phalanx.pool.emulate.doors import write_signposts
 from phalanx.pool.emulate.groups import find_groups, make_group, read_mounts
-from phalanx.pool.emulate.layout import lay_out, prefix_of
+from phalanx.pool.emulate.layout import plan_layout, prefix_of
 from phalanx.pool.emulate.network import shaping
+from phalanx.pool.emulate.sshd import write_ssh_config
 from phalanx.spec.cluster import ClusterSpec, HostSpec
 from phalanx.spec.pool_file import load_pool
 
@@ -26,7 +26,7 @@ def network(text: str) -> ipaddress.IPv4Network:
 
 def test_the_first_free_network_is_taken() -> None:
     spec = ClusterSpec(hosts=HOSTS)
-    layout = lay_out(spec, Path("/x"), [network("10.77.0.0/24"), network("10.77.1.128/25")])
+    layout = plan_layout(spec, Path("/x"), [network("10.77.0.0/24"), network("10.77.1.128/25")])
     assert layout.gateway == "10.77.2.1/24"
     assert [host.address for host in layout.hosts] == ["10.77.2.11", "10.77.2.12"]
 
@@ -34,15 +34,15 @@ def test_the_first_free_network_is_taken() -> None:
 def test_a_network_in_use_is_refused() -> None:
     spec = ClusterSpec(hosts=HOSTS, subnet="10.5.0.0/24")
     with pytest.raises(SpecError, match=r"network 10\.5\.0\.0/24 is in use"):
-        lay_out(spec, Path("/x"), [network("10.0.0.0/8")])
+        plan_layout(spec, Path("/x"), [network("10.0.0.0/8")])
     with pytest.raises(SpecError, match="all networks"):
-        lay_out(ClusterSpec(hosts=HOSTS), Path("/x"), [network("10.0.0.0/8")])
+        plan_layout(ClusterSpec(hosts=HOSTS), Path("/x"), [network("10.0.0.0/8")])
 
 
 @given(st.integers(1, 200), st.text("abc/", min_size=1))
 def test_names_fit_and_are_distinct(num_hosts: int, state: str) -> None:
     spec = ClusterSpec(hosts=tuple(HostSpec(name=f"h{i}") for i in range(num_hosts)))
-    layout = lay_out(spec, Path("/") / state, ())
+    layout = plan_layout(spec, Path("/") / state, ())
     interfaces = [layout.bridge, *(host.interface for host in layout.hosts)]
     assert len(set(interfaces)) == num_hosts + 1
     assert all(len(name) <= 15 for name in interfaces), "the kernel allows no more"
@@ -64,11 +64,15 @@ def test_a_token_bucket_has_room_for_a_packet(bits_per_s: int) -> None:
 
 def test_the_pool_file_can_be_read(tmp_path: Path) -> None:
     spec = ClusterSpec(cluster="lab", hosts=HOSTS, python="/opt/python")
-    pool = load_pool(write_signposts(spec, lay_out(spec, tmp_path, ()), tmp_path)).spec
+    pool = load_pool(write_ssh_config(spec, plan_layout(spec, tmp_path, ()), tmp_path)).spec
     assert (pool.pool, pool.ssh_config) == ("lab", str(tmp_path / "ssh_config"))
     a, b = pool.machines
     assert (a.host, a.address, a.python, a.labels) == ("a", "10.77.0.11", "/opt/python", ("x",))
     assert b.price_per_hour == 0.5
+    config = [line.strip() for line in (tmp_path / "ssh_config").read_text().splitlines()]
+    blocks = [line for line in config if line.startswith("Host ")]
+    assert blocks == ["Host a", "Host b", "Host *"], "ssh takes the first value that it finds"
+    assert config[config.index("Host b") + 1] == "HostName 10.77.0.12"
 
 
 def fake_root(tmp_path: Path, mounts: list[str], groups: str) -> Path:

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from phalanx.pool.cache import ProbeCache
-from phalanx.pool.facts import Clock, Link, Looks, Probe, Speed
-from phalanx.pool.identity import identity
-from phalanx.pool.inventory import Inventory, differences, merge
+from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
+from phalanx.pool.inventory import Inventory, differences, identity, merge
 from phalanx.pool.selection import select
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
-from phalanx.spec.pool_file import pool_from_mapping
 from phalanx.spec.selection import parse_policy
+from support.pools import pool_from_mapping
 
 GB = 10**9
 
@@ -43,7 +42,7 @@ def probe_of(*, gflops: float = 100.0, offset_s: float = 0.0, **facts: Any) -> P
         "load_1min": 0.1,
         "addresses": ["192.0.2.1"],
     }
-    speed = Speed(
+    speed = HostSpeed(
         threads=8,
         gemm_1_gflops=gflops / 8,
         conv_1_gflops=gflops / 10,
@@ -54,8 +53,8 @@ def probe_of(*, gflops: float = 100.0, offset_s: float = 0.0, **facts: Any) -> P
     )
     return Probe(
         measured_at="2026-01-01T00:00:00+00:00",
-        looks=msgspec.convert(looks | facts, Looks),
-        clock=Clock(offset_s=offset_s, error_s=0.001),
+        looks=msgspec.convert(looks | facts, HostFacts),
+        clock=ClockOffset(offset_s=offset_s, error_s=0.001),
         speed=speed,
     )
 
@@ -126,7 +125,7 @@ def test_a_probe_is_found_again_by_the_machine_and_not_by_its_name(tmp_path: Pat
 
 def test_a_later_probe_keeps_links_that_it_did_not_measure(tmp_path: Path) -> None:
     cache = ProbeCache(tmp_path)
-    link = Link(
+    link = HostLink(
         address="192.0.2.2",
         bytes_per_s=1e7,
         round_trip_s=1e-4,
@@ -152,7 +151,7 @@ def test_what_an_older_version_kept_counts_as_nothing(tmp_path: Path) -> None:
 def test_links_are_looked_up_by_machine() -> None:
     pool = PoolSpec(machines=(MachineSpec(host="a"), MachineSpec(host="b")))
     keys = [identity(one, None) for one in pool.machines]
-    link = Link(
+    link = HostLink(
         address="b", bytes_per_s=1.0, round_trip_s=1.0, round_trip_min_s=1.0, measured_at=""
     )
     probes = {keys[0]: msgspec.structs.replace(probe_of(), links={keys[1]: link})}

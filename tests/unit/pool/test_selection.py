@@ -11,8 +11,8 @@ from phalanx.pool.inventory import Inventory, merge
 from phalanx.pool.selection import select
 from phalanx.spec.machine import GpuSpec, MachineSpec
 from phalanx.spec.pool import PoolSpec
-from phalanx.spec.pool_file import pool_from_mapping
 from phalanx.spec.selection import POLICIES, Filter, Policy, parse_filters, parse_policy
+from support.pools import pool_from_mapping
 
 LAB = "147.102.19."
 PUBLISHED = [

@@ -4,7 +4,8 @@ import pytest
 
 from phalanx.records.attempts import RunClock, split_attempts
 from phalanx.records.events import AnyEvent, Clock, Standstill, Started, Step
-from phalanx.records.phases import Comparison, Phases, worker_phases
+from phalanx.records.phases import Comparison, Phases
+from support.phases import worker_phases
 
 
 def step(number: int, exchange_s: float, wait_s: float | None = None) -> Step:

@@ -9,6 +9,7 @@ import pytest
 from phalanx.report.cells import Cell, group_runs
 from phalanx.report.curves import curve_of, spread, time_to
 from phalanx.report.facts import read_material
+from phalanx.report.parts.learning import _first_measured
 from support.records import Outcome, write_run
 
 JOB = {"name": "tiny", "model": "mlp", "data": "digits", "workers": 2, "strategy": "allreduce"}
@@ -51,3 +52,18 @@ def test_a_target_is_reached_at_an_epoch_end(tmp_path: Path) -> None:
     # The test set is measured once, at the end.
     assert time_to(run, "test_accuracy", 0.5) == pytest.approx(10.0)
     assert time_to(run, "test_accuracy", 0.95) is None
+
+
+def test_curves_are_drawn_of_what_every_cell_has_by_epoch(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, Outcome(epochs=3))
+    keys = ("val_accuracy", "train_accuracy", "val_loss")
+    measure = _first_measured([cell], keys)
+    assert measure is not None
+    assert measure.key == "val_accuracy"
+    run = cell.finished[0]
+    # As `evaluate: end` leaves it, or servers that measured an empty part once.
+    for epoch in run.epochs[:-1]:
+        epoch.val_accuracy = epoch.val_loss = None
+    measure = _first_measured([cell], keys)
+    assert measure is not None
+    assert measure.key == "train_accuracy"

@@ -10,7 +10,7 @@ import pytest
 from phalanx.records.distribution import Distribution, WorkerShare
 from phalanx.records.rundir import RunDir
 from phalanx.records.verdicts import PartVerdicts
-from phalanx.report.document import NOTHING, Document
+from phalanx.report.document import NOTHING, Report
 from phalanx.report.make import make_document
 from support.records import Outcome, write_run
 
@@ -24,7 +24,7 @@ def judged(run: RunDir, metrics: dict[str, float], verdicts: PartVerdicts) -> No
     run.write_verdicts(verdicts)
 
 
-def table(document: Document, id: str) -> dict[str, list[str]]:
+def table(document: Report, id: str) -> dict[str, list[str]]:
     found = next(one for one in document.tables() if one.id == id)
     return {row[0].text: [value.text for value in row[1:]] for row in found.rows}
 
@@ -41,7 +41,7 @@ def land(predicted: list[int]) -> PartVerdicts:
 
 
 @pytest.fixture
-def document(tmp_path: Path) -> Document:
+def document(tmp_path: Path) -> Report:
     for name, strategy, predicted, kappa in (
         ("a", "allreduce", [0, 0, 1, 1, 1, 0], 0.6),
         ("b", "local_sgd", [0, 1, 1, 1, 9, 9], 0.2),
@@ -51,7 +51,7 @@ def document(tmp_path: Path) -> Document:
     return make_document([tmp_path])
 
 
-def test_measures_and_classes_stand_in_tables(document: Document) -> None:
+def test_measures_and_classes_stand_in_tables(document: Report) -> None:
     measures = table(document, "judged-1")
     assert {label: values[0] for label, values in measures.items()} == {
         "allreduce · 128": "0.600",
@@ -65,7 +65,7 @@ def test_measures_and_classes_stand_in_tables(document: Document) -> None:
     }
 
 
-def test_the_best_run_is_drawn_as_confusion_and_maps(document: Document) -> None:
+def test_the_best_run_is_drawn_as_confusion_and_maps(document: Report) -> None:
     figure = next(one for one in document.figures() if one.id == "judged-figure-1")
     assert [panel.title for panel in figure.panels] == [
         "Confusion",

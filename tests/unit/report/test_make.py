@@ -15,12 +15,12 @@ from pathlib import Path
 import altair
 import pytest
 
-from phalanx.report.document import Document, Figure
+from phalanx.report.document import Figure, Report
 from phalanx.report.make import make_document
 from phalanx.report.markdown import to_markdown
 from phalanx.report.page import to_page
 from phalanx.report.scope import Options
-from phalanx.report.sheets import to_sheets
+from phalanx.report.table_formats import table_csv
 from support.made_up_study import write_made_up_study
 from support.records import Outcome, write_run
 
@@ -50,17 +50,21 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def document(study: Path) -> Document:
+def document(study: Path) -> Report:
     return make_document([study])
 
 
-def test_every_chapter_is_there(document: Document) -> None:
+def csv_files(document: Report) -> dict[str, str]:
+    return {f"{table.id}.csv": table_csv(table) for table in document.tables()}
+
+
+def test_every_chapter_is_there(document: Report) -> None:
     assert [section.id for section in document.sections] == CHAPTERS
     ids = [block.id for block in [*document.tables(), *document.figures()]]
     assert len(ids) == len(set(ids))
 
 
-def test_every_chart_keeps_to_the_grammar(document: Document) -> None:
+def test_every_chart_keeps_to_the_grammar(document: Report) -> None:
     kinds = {}
     for figure in document.figures():
         for place, panel in enumerate(figure.panels):
@@ -114,8 +118,8 @@ def test_made_again_elsewhere_it_has_the_same_bytes(study: Path, tmp_path: Path)
         assert b"/nowhere" not in content, name
 
 
-def test_page_markdown_and_sheets_have_the_same_tables(document: Document) -> None:
-    page, text, sheets = to_page(document), to_markdown(document), to_sheets(document)
+def test_page_markdown_and_sheets_have_the_same_tables(document: Report) -> None:
+    page, text, sheets = to_page(document), to_markdown(document), csv_files(document)
     shown = _Tables()
     shown.feed(page)
     for table in document.tables():
@@ -159,8 +163,8 @@ class _Tables(HTMLParser):
             self.rows[self._table][-1][-1] += data
 
 
-def test_sheets_hold_full_precision_and_intervals(document: Document) -> None:
-    sheets = to_sheets(document)
+def test_sheets_hold_full_precision_and_intervals(document: Report) -> None:
+    sheets = csv_files(document)
     rows = list(csv.DictReader(io.StringIO(sheets["results-1.csv"])))
     (row,) = [row for row in rows if row["method"] == "AR" and row["batch"] == "32"]
     # Cell 2 of the study: 0.93 + 0.008 + 0.001 * seed, and 18 + 0.1 * seed.
@@ -177,7 +181,7 @@ def test_sheets_hold_full_precision_and_intervals(document: Document) -> None:
     assert float(pair["interval_low"]) < float(pair["difference_s"]) < float(pair["interval_high"])
 
 
-def test_what_users_write_cannot_become_markup(document: Document) -> None:
+def test_what_users_write_cannot_become_markup(document: Report) -> None:
     page = to_page(document)
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
@@ -187,12 +191,12 @@ def test_what_users_write_cannot_become_markup(document: Document) -> None:
     assert "<script>alert" not in to_markdown(document)
 
 
-def test_doubts_are_pointed_at_and_counted(document: Document) -> None:
+def test_doubts_are_pointed_at_and_counted(document: Report) -> None:
     text = to_markdown(document)
     assert "training time of 47.2 s lies far from the other runs of its cell" in text
     assert "worker-1 was killed" in text
     assert "no such data" in text
-    sheets = to_sheets(document)
+    sheets = csv_files(document)
     rows = list(csv.DictReader(io.StringIO(sheets["results-1.csv"])))
     (odd,) = [row for row in rows if (row["method"], row["batch"]) == ("AR", "64")]
     assert float(odd["train_s_mean"]) == pytest.approx((17.1 + 47.2 + 17.3) / 3)
@@ -200,8 +204,8 @@ def test_doubts_are_pointed_at_and_counted(document: Document) -> None:
     assert [row["cause"] for row in unfinished] == ["worker-1 was killed", "no such data"]
 
 
-def test_slips_of_the_published_figures_are_marked(document: Document) -> None:
-    sheets = to_sheets(document)
+def test_slips_of_the_published_figures_are_marked(document: Report) -> None:
+    sheets = csv_files(document)
     slips = list(csv.DictReader(io.StringIO(sheets["slips.csv"])))
     assert [(slip["printed"], slip["corrected"]) for slip in slips] == [
         ("0.9838", "0.978"),
@@ -216,7 +220,7 @@ def test_slips_of_the_published_figures_are_marked(document: Document) -> None:
 def test_the_strategy_is_written_out_with_what_was_set(tmp_path: Path) -> None:
     servers = {"name": "parameter_server", "servers": 2, "lr_scaling": "none"}
     write_run(tmp_path, "served", {**JOB, "workers": 2, "strategy": servers})
-    (row,) = csv.DictReader(io.StringIO(to_sheets(make_document([tmp_path]))["cells.csv"]))
+    (row,) = csv.DictReader(io.StringIO(csv_files(make_document([tmp_path]))["cells.csv"]))
     assert row["strategy"] == "parameter_server async, servers 2, lr_scaling none"
 
 

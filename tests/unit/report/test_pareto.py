@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.report.pareto import dominators, front
+from phalanx.report.parts.tradeoff import dominators, front
 
 points = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=2),

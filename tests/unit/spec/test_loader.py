@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from job_reference import EXAMPLE, EXAMPLE_LONG
 
 from phalanx.errors import SpecError
 from phalanx.spec import (
@@ -17,7 +18,6 @@ from phalanx.spec import (
     job_from_mapping,
     load_job,
 )
-from phalanx.spec.reference import EXAMPLE, EXAMPLE_LONG
 
 
 def written(directory: Path, text: str | bytes) -> Path:

@@ -11,8 +11,8 @@ from phalanx.spec.pool_file import (
     cluster_from_mapping,
     load_cluster,
     load_pool,
-    pool_from_mapping,
 )
+from support.pools import pool_from_mapping
 
 POOL = """\
 pool: lab

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pool_reference import CLUSTER_EXAMPLE, POOL_EXAMPLE, pool_page
+
 from phalanx.spec.pool_file import load_cluster, load_pool
-from phalanx.spec.pool_reference import CLUSTER_EXAMPLE, POOL_EXAMPLE, pool_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "ref-pool.md"
 

@@ -4,8 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from job_reference import reference_page
+
 from phalanx.spec import JobSpec, shape
-from phalanx.spec.reference import reference_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "ref-job.md"
 

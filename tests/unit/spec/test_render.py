@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_reference import EXAMPLE
 from ruamel.yaml import YAML
 
 from phalanx.errors import SpecError
@@ -16,8 +17,7 @@ from phalanx.spec.base import Words
 from phalanx.spec.data import SOURCES
 from phalanx.spec.document import parse
 from phalanx.spec.flow import flow
-from phalanx.spec.reference import EXAMPLE
-from phalanx.spec.render import json_schema, to_mapping, to_yaml
+from phalanx.spec.render import to_mapping, to_yaml
 
 json_values = st.recursive(
     st.none()
@@ -301,13 +301,3 @@ def test_manifest_is_plain_json_data() -> None:
     mapping = to_mapping(JobSpec())
     assert json.loads(json.dumps(mapping)) == mapping
     assert mapping["batch"] == {"global": 128, "per_worker": None, "shares": None}
-
-
-def test_json_schema_allows_short_and_long_forms() -> None:
-    properties = json_schema()["properties"]
-    short, long = properties["optimizer"]["anyOf"]
-    assert short["enum"] == ["sgd", "adagrad", "adadelta", "adam", "adamw"]
-    assert len(long["oneOf"]) == 5
-    assert {"type": "string"} in properties["model"]["anyOf"][0]["anyOf"]
-    assert properties["epochs"]["exclusiveMinimum"] == 0
-    assert json_schema()["additionalProperties"] is False

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from study_reference import EXAMPLE, study_page
+
 from phalanx.spec.study_file import load_study
-from phalanx.spec.study_reference import EXAMPLE, study_page
 from phalanx.study.matrix import expand
 
 PAGE = Path(__file__).parents[3] / "docs" / "ref-study.md"

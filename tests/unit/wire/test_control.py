@@ -143,20 +143,6 @@ def test_a_value_that_nobody_puts_ends_in_the_deadline(server: ControlServer) ->
         worker.get("nothing", Deadline.after(0.2, "a miracle"))
 
 
-def test_the_board_can_be_cleared(server: ControlServer) -> None:
-    with client(server, server.admit("worker-0")) as worker:
-        with serving(server):
-            worker.put("old", b"1")
-            worker.get("old", Deadline.after(LIMIT_S, "the old value"))
-        server.clear_board()
-    with (
-        client(server, server.admit("worker-0")) as worker,
-        serving(server),
-        pytest.raises(TimeoutExpired),
-    ):
-        worker.get("old", Deadline.after(0.2, "the old value"))
-
-
 def test_the_controller_can_ask_a_process_to_stop(server: ControlServer) -> None:
     heard = threading.Event()
     reasons = []

@@ -19,7 +19,7 @@ STUCK = """
 import ctypes, os, sys
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 
-def last_words():
+def on_exit():
     os.write(1, b"last words\\n")
 
 {ropes}
@@ -62,14 +62,14 @@ def is_running(pid: int) -> bool:
 
 
 def test_sigterm_is_heard_while_the_main_thread_is_stuck() -> None:
-    with stuck("watch_signals(last_words)") as child:
+    with stuck("watch_signals(on_exit)") as child:
         child.send_signal(signal.SIGTERM)
         assert child.wait(LIMIT_S) == 128 + signal.SIGTERM
         assert said(child) == b"last words\n"
 
 
 def test_the_end_of_standard_input_ends_the_process() -> None:
-    with stuck("watch_stdin(0, last_words)") as child:
+    with stuck("watch_stdin(0, on_exit)") as child:
         assert child.stdin is not None
         child.stdin.write(b"more input is read and forgotten")
         child.stdin.close()
@@ -81,7 +81,7 @@ def test_the_end_of_standard_input_ends_the_process() -> None:
     ("ropes", "code"),
     [("watch_signals(lambda: 1 / 0)", 143), ("watch_stdin(0, lambda: 1 / 0)", 1)],
 )
-def test_last_words_that_fail_hold_nothing_up(ropes: str, code: int) -> None:
+def test_on_exit_that_fail_hold_nothing_up(ropes: str, code: int) -> None:
     with stuck(ropes) as child:
         assert child.stdin is not None
         child.stdin.close()
@@ -91,7 +91,7 @@ def test_last_words_that_fail_hold_nothing_up(ropes: str, code: int) -> None:
 
 
 def test_ctrl_c_in_the_terminal_is_the_controllers_business() -> None:
-    with stuck("watch_signals(last_words)") as child:
+    with stuck("watch_signals(on_exit)") as child:
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
         assert child.wait(LIMIT_S) == 143

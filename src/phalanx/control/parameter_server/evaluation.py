@@ -301,7 +301,8 @@ class EvaluationScheduler:
         """Report and judge a position of which all is known; returns what is to be written."""
         of = request.position
         improved = False
-        if measured is not None:
+        # A share of few samples may round to none: their mean is no loss and accuracy of 0.
+        if measured is not None and measured.num_samples > 0:
             of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
             self.val_metrics = measured.metrics
             of.evaluate_s = position.evaluate_s

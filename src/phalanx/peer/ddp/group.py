@@ -15,13 +15,13 @@ from torch.distributed import ProcessGroupGloo
 
 from phalanx.comm.board import BoardStore
 from phalanx.errors import PeerError
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 _BACKEND = "gloo_at_address"
 
 
 @contextmanager
-def default_group(station: Station) -> Iterator[None]:
+def default_group(station: WorkerContext) -> Iterator[None]:
     """Be one of torch's default group inside the block."""
     job = station.job
 

@@ -15,22 +15,22 @@ from phalanx.peer.ddp.group import default_group
 from phalanx.peer.ddp.learner import PlainLearner
 from phalanx.peer.ddp.step import DdpSteps
 from phalanx.wire.messages import Done
-from phalanx.worker.lockstep import join_workers, train_in_lockstep
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.replica import agree_on_precision, first_batch
-from phalanx.worker.station import Station
 from phalanx.worker.torch_trainer import Trainee
 
 
-def run_ddp_role(station: Station) -> Done:
+def run_ddp_role(station: WorkerContext) -> Done:
     """Do this process's part of the run, to its end."""
     spec, job = station.spec, station.job
     if spec.role != "worker":
         raise SpecError(f"backend ddp has no role '{spec.role}'")
     torch.set_num_threads(spec.threads)
-    station.tally.activity = "reading data"
+    station.metrics.activity = "reading data"
     dataset = station.open_data()
-    station.tally.activity = "joining"
-    collective = join_workers(station)
+    station.metrics.activity = "joining"
+    collective = join_group(station)
     try:
         with default_group(station) if job.workers > 1 else nullcontext():
             precision = agree_on_precision(
@@ -44,7 +44,7 @@ def run_ddp_role(station: Station) -> Done:
         collective.close()
 
 
-def _build_learner(station: Station, dataset: Dataset, precision: Precision) -> PlainLearner:
+def _build_learner(station: WorkerContext, dataset: Dataset, precision: Precision) -> PlainLearner:
     job = station.job
     module = build_model(
         job.model,
@@ -56,7 +56,9 @@ def _build_learner(station: Station, dataset: Dataset, precision: Precision) -> 
     return PlainLearner(module, job=job, precision=precision)
 
 
-def _trial_step(station: Station, dataset: Dataset, precision: Precision) -> Callable[[], object]:
+def _trial_step(
+    station: WorkerContext, dataset: Dataset, precision: Precision
+) -> Callable[[], object]:
     learner = _build_learner(station, dataset, precision)
     learner.module.train()
     batch = first_batch(station.job, dataset, num_workers=station.job.workers)

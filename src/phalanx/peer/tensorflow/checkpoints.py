@@ -14,8 +14,8 @@ from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.run_state import RecordEvent, ResumePoint
-from phalanx.worker.station import Station
 
 
 class NetworkCheckpoints:
@@ -27,7 +27,7 @@ class NetworkCheckpoints:
         record: Where it is noted that one was written.
     """
 
-    def __init__(self, station: Station, network: Network, *, record: RecordEvent) -> None:
+    def __init__(self, station: WorkerContext, network: Network, *, record: RecordEvent) -> None:
         self._network = network
         self._record = record
         self._files = Checkpoints(station.open_store(NumpyAdapter()), station.job.checkpoint)

@@ -30,9 +30,9 @@ from phalanx.records.measures import Measures
 from phalanx.wire.facts import ServerFacts, StalenessFacts
 from phalanx.wire.phases import Limit
 from phalanx.wire.tickets import TicketPlan
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.rate import Ramp, Rate
 from phalanx.worker.run_state import RunState
-from phalanx.worker.station import Station
 
 # Tickets on their way per worker: one at work, the next one waiting for it, and one to spare.
 _AHEAD = 3
@@ -55,7 +55,7 @@ class StepReports:
         station: Of the chief.
     """
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, station: WorkerContext) -> None:
         self._station = station
         self._rows: dict[int, list[StepRow]] = {}
         self._staleness: dict[int, Counter[int]] = {}
@@ -119,7 +119,7 @@ class TicketLoop:
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         dataset: Dataset,
         *,
         network: Network,
@@ -266,7 +266,7 @@ class TicketLoop:
             total=self._dataset.train.num_samples,
             resumed=position.epoch_samples > 0,
         )
-        self._station.tally.activity = "training" if what == "begin" else "between epochs"
+        self._station.metrics.activity = "training" if what == "begin" else "between epochs"
         for rank in range(self._job.workers):
             send_message(self._station, f"worker-{rank}", mark)
 

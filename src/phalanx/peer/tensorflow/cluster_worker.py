@@ -31,14 +31,14 @@ from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.phases import Begin
 from phalanx.wire.serving import Finish
-from phalanx.worker.station import Station
-from phalanx.worker.steps import record_step
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.metrics import record_step
 
 RANK_FILE = "rank"
 DATA_LINK = "data"
 
 
-def cluster_names(station: Station) -> list[str]:
+def cluster_names(station: WorkerContext) -> list[str]:
     """The processes of a parameter server's cluster."""
     strategy = station.job.strategy
     assert isinstance(strategy, ParameterServerSpec)
@@ -47,9 +47,9 @@ def cluster_names(station: Station) -> list[str]:
     return ["chief-0", *servers, *(f"worker-{rank}" for rank in range(station.job.workers))]
 
 
-def run_cluster_worker(station: Station, dataset: Dataset, begin: Begin) -> Done:
+def run_cluster_worker(station: WorkerContext, dataset: Dataset, begin: Begin) -> Done:
     """Serve TensorFlow's chief until the phase is over."""
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     tf_config, port = exchange_addresses(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     with TemporaryDirectory(prefix="phalanx-") as folder:
@@ -59,7 +59,7 @@ def run_cluster_worker(station: Station, dataset: Dataset, begin: Begin) -> Done
         server = _serve(station.spec.threads)
         port.close()
         station.record_start(station.job.precision, "as the job says")
-        station.tally.activity = "serving"
+        station.metrics.activity = "serving"
         recorder = _StepRecorder(station, dataset)
         # Waits until Finish or the end of this process: the lifelines see to that.
         while not isinstance(message := station.control.inbox.get(), Finish):
@@ -69,7 +69,7 @@ def run_cluster_worker(station: Station, dataset: Dataset, begin: Begin) -> Done
         del server
     if station.spec.role != "worker":
         return Done()
-    return Done(times=station.tally.times(sent_bytes=recorder.sent_bytes))
+    return Done(times=station.metrics.times(sent_bytes=recorder.sent_bytes))
 
 
 def _serve(threads: int) -> tf.distribute.Server:
@@ -89,7 +89,7 @@ def _serve(threads: int) -> tf.distribute.Server:
 class _StepRecorder:
     """Record what the chief reports about this worker."""
 
-    def __init__(self, station: Station, dataset: Dataset) -> None:
+    def __init__(self, station: WorkerContext, dataset: Dataset) -> None:
         self._station = station
         self._dataset = dataset
         self.sent_bytes = 0
@@ -102,8 +102,8 @@ class _StepRecorder:
             case TrainingMark():
                 self._station.sampler.mark(message.what)
                 if message.what == "begin":
-                    self._station.tally.activity = "training"
-                    self._station.tally.begin_epoch(
+                    self._station.metrics.activity = "training"
+                    self._station.metrics.begin_epoch(
                         message.epoch, total=message.total, resumed=message.resumed
                     )
 
@@ -122,7 +122,7 @@ class _StepRecorder:
         self.sent_bytes += row.sent_bytes
         record_step(
             self._station.log,
-            self._station.tally,
+            self._station.metrics,
             facts,
             epoch=row.epoch,
             step=row.ticket,

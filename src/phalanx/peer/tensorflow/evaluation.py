@@ -27,8 +27,8 @@ from phalanx.records.measures import Measures
 from phalanx.records.position import Position
 from phalanx.store.numpy_tensors import Arrays, NumpyAdapter
 from phalanx.wire.peers import Relayed
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.run_state import RunState
-from phalanx.worker.station import Station
 
 EVALUATOR = "evaluator-0"
 
@@ -58,7 +58,7 @@ class EpochEvaluations:
 
     def __init__(
         self,
-        station: Station,
+        station: WorkerContext,
         network: Network,
         *,
         run_state: RunState,

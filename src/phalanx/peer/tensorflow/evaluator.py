@@ -22,13 +22,13 @@ from phalanx.store.numpy_tensors import NumpyAdapter
 from phalanx.wire.messages import Done
 from phalanx.wire.peers import Relayed
 from phalanx.wire.serving import Finish
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 CHIEF = "chief-0"
 STATE_FILE = "servers/evaluated.safetensors"
 
 
-def run_evaluator(station: Station, dataset: Dataset) -> Done:
+def run_evaluator(station: WorkerContext, dataset: Dataset) -> Done:
     """Measure when asked, until the phase is over."""
     store = station.open_store(NumpyAdapter())
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -40,7 +40,7 @@ def run_evaluator(station: Station, dataset: Dataset) -> Done:
     # Waits until Finish or the end of this process: the lifelines see to that.
     while not isinstance(order := station.control.inbox.get(), Finish):
         if isinstance(order, Relayed) and isinstance(ask := decode_message(order), EvaluatePart):
-            station.tally.activity = f"measuring {ask.part}"
+            station.metrics.activity = f"measuring {ask.part}"
             network.load_state(store.load(STATE_FILE).tensors, optimizer=False)
             begin = time.perf_counter()
             sums = parts.sums(ask.part)

@@ -35,8 +35,8 @@ from phalanx.peer.tensorflow.step import Numbers, StepMaker, StepNumbers, read_n
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.run_state import ResumePoint
-from phalanx.worker.station import Station
 from phalanx.worker.trainer import Trainer
 
 
@@ -58,13 +58,15 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         network: What is trained.
     """
 
-    def __init__(self, station: Station, dataset: Dataset, group: Group, network: Network) -> None:
+    def __init__(
+        self, station: WorkerContext, dataset: Dataset, group: Group, network: Network
+    ) -> None:
         job = station.job
         profiler = GraphProfiler(job.profile, run=station.run, process=station.spec.process)
         super().__init__(dataset, profiler=profiler, rank=group.ranks[0], num_workers=job.workers)
         self.checkpoints = NetworkCheckpoints(station, network, record=station.log.record)
         self._job = job
-        self._tally = station.tally
+        self._metrics = station.metrics
         self._group = group
         self._network = network
         maker = StepMaker(
@@ -164,8 +166,8 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         """Put the sums of the epoch in progress, over all workers, into the position."""
         if position.epoch_samples == 0:
             return
-        tally = self._tally
-        sums = self.total([tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples])
+        metrics = self._metrics
+        sums = self.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])
         position.epoch_loss_sum, position.epoch_correct = sums[0], int(sums[1])
 
     @override
@@ -173,9 +175,9 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         point = self.checkpoints.restore(name)
         if point is not None and self._group.is_chief:
             # The sums of an epoch in progress were added up: they go on with the chief's.
-            self._tally.epoch_loss_sum = point.position.epoch_loss_sum
-            self._tally.epoch_correct = point.position.epoch_correct
-            self._tally.epoch_samples = point.position.epoch_samples
+            self._metrics.epoch_loss_sum = point.position.epoch_loss_sum
+            self._metrics.epoch_correct = point.position.epoch_correct
+            self._metrics.epoch_samples = point.position.epoch_samples
         return point
 
     @override

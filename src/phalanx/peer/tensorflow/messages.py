@@ -13,7 +13,7 @@ import msgspec
 
 from phalanx.records.measures import Measures
 from phalanx.wire.peers import Relay, Relayed
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
 class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
@@ -81,7 +81,7 @@ class EvaluatorPresent(_PeerMessage, frozen=True):
 PeerMessage = StepsDone | TrainingMark | EvaluatePart | PartEvaluated | EvaluatorPresent
 
 
-def send_message(station: Station, process: str, message: PeerMessage) -> None:
+def send_message(station: WorkerContext, process: str, message: PeerMessage) -> None:
     """Send a message to another process, by the controller."""
     station.control.send(Relay(process, msgspec.msgpack.encode(message)))
 

@@ -31,10 +31,10 @@ from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.peers import Note
 from phalanx.wire.phases import Begin, Begun, Idle
 from phalanx.worker.checkpoint import NEWEST
+from phalanx.worker.context import WorkerContext
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.rate import Ramp, ramp_into
 from phalanx.worker.run_state import RunState
-from phalanx.worker.station import Station
 
 # How lines of its errors begin that say where, not what.
 _UNTELLING = ("Graph execution error", "Detected at", "File ", "<stack traces", "[[", "at ")
@@ -47,13 +47,13 @@ _LOST_PEER = (
 )
 
 
-def run_phase(station: Station) -> Done:
+def run_phase(station: WorkerContext) -> Done:
     """Do this process's part of the phase that the controller names."""
     # Its reports on every settings object would bury what a reader of the log looks for.
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
     _limit_threads(station)
-    station.tally.activity = "reading data"
+    station.metrics.activity = "reading data"
     dataset = station.open_data()
     station.control.send(Idle(dataset.train.num_samples))
     begin = _await_begin(station)
@@ -70,7 +70,7 @@ def run_phase(station: Station) -> Done:
         raise EngineError(f"TensorFlow failed: {_first_line(error)}") from error
 
 
-def _await_begin(station: Station) -> Begin:
+def _await_begin(station: WorkerContext) -> Begin:
     # Waits until Begin or the end of this process: the lifelines see to that.
     early = []
     while not isinstance(word := station.control.inbox.get(), Begin):
@@ -80,7 +80,7 @@ def _await_begin(station: Station) -> Begin:
     return word
 
 
-def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
+def _run_role(station: WorkerContext, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
     if not station.job.strategy.updates_on_servers:
         return _run_lockstep(station, dataset, begin)
     match station.spec.role:
@@ -92,10 +92,10 @@ def _run_role(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | Non
             return run_cluster_worker(station, dataset, begin)
 
 
-def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
+def _run_lockstep(station: WorkerContext, dataset: Dataset, begin: Begin) -> Done:
     """Train as one of the workers that step together."""
     job, spec = station.job, station.spec
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     if job.worker_processes > 1:
         names = [f"worker-{rank}" for rank in range(job.worker_processes)]
         tf_config, port = exchange_addresses(station, names, group=begin.group)
@@ -120,11 +120,11 @@ def _run_lockstep(station: Station, dataset: Dataset, begin: Begin) -> Done:
     return Done(times=loop.times(), outcome=outcome)
 
 
-def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
+def _run_chief(station: WorkerContext, dataset: Dataset, begin: Begin, ramp: Ramp | None) -> Done:
     """Train by giving orders to the workers of a parameter server."""
     job, spec = station.job, station.spec
     serving = station.serving
-    station.tally.activity = "joining"
+    station.metrics.activity = "joining"
     tf_config, port = exchange_addresses(station, cluster_names(station), group=begin.group)
     publish_cluster(tf_config)
     assert isinstance(serving.servers, int), "refused by the job's validator"
@@ -173,7 +173,10 @@ def _run_chief(station: Station, dataset: Dataset, begin: Begin, ramp: Ramp | No
 
 
 def _hand_over(
-    station: Station, loop: TrainLoop[ReplicaBatch], trainer: LockstepTrainer, network: Network
+    station: WorkerContext,
+    loop: TrainLoop[ReplicaBatch],
+    trainer: LockstepTrainer,
+    network: Network,
 ) -> Done:
     """End the phase: the next one has processes of its own, and begins with a checkpoint."""
     position = loop.position
@@ -187,7 +190,7 @@ def _hand_over(
     return Done()
 
 
-def _limit_threads(station: Station) -> None:
+def _limit_threads(station: WorkerContext) -> None:
     threads, job = station.spec.threads, station.job
     in_process = job.strategy.in_process
     tf.config.threading.set_intra_op_parallelism_threads(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from phalanx.errors import LaunchError
 from phalanx.spec.environment import Endpoint, tf_config
 from phalanx.wire.deadline import Deadline
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
 class HeldPort:
@@ -46,7 +46,7 @@ class HeldPort:
 
 
 def exchange_addresses(
-    station: Station, processes: Sequence[str], *, group: int
+    station: WorkerContext, processes: Sequence[str], *, group: int
 ) -> tuple[str, HeldPort]:
     """Publish where this process is, and learn where the others are.
 
@@ -70,7 +70,7 @@ def exchange_addresses(
     return tf_config(everybody[own], list(everybody.values())), port
 
 
-def _endpoint(process: str, station: Station, prefix: str, deadline: Deadline) -> Endpoint:
+def _endpoint(process: str, station: WorkerContext, prefix: str, deadline: Deadline) -> Endpoint:
     role, _, rank = process.partition("-")
     address, _, port = station.control.get(prefix + process, deadline).decode().rpartition(":")
     return Endpoint(role=role, rank=int(rank), machine=address, address=address, port=int(port))

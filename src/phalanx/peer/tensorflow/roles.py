@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from phalanx.peer.tensorflow.environment import prepare_environment
 from phalanx.wire.messages import Done
-from phalanx.worker.station import Station
+from phalanx.worker.context import WorkerContext
 
 
-def run_tensorflow_role(station: Station) -> Done:
+def run_tensorflow_role(station: WorkerContext) -> Done:
     """Do this process's part of the run, to its end."""
     prepare_environment()
     from phalanx.peer.tensorflow.phase import run_phase

@@ -8,7 +8,7 @@ where they live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -180,6 +180,3 @@ def _stamp(after: Sequence[tf.Tensor]) -> tf.Tensor:
 def _after(stamp: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([stamp]):
         return tf.identity(value)
-
-
-Compiled = Callable[..., Numbers]

@@ -1,4 +1,4 @@
-"""A cluster on one machine: hosts as network namespaces with real limits and a real ssh server.
+"""Emulate a cluster on one machine: hosts are network namespaces with limits and ssh servers.
 
 Needs root. Tests and studies use it as an honest uneven cluster; nothing else depends on it.
 """

@@ -1,4 +1,4 @@
-"""An emulated cluster as a whole: up, down, status.
+"""Bring an emulated cluster up or down, and tell its status.
 
 State is written before anything is made, and everything made carries the cluster's prefix, so
 `down` finds all of it however the command before ended, and may be repeated. Called by
@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import LaunchError, SpecError
-from phalanx.pool.emulate import doors, groups, network
-from phalanx.pool.emulate.layout import Host, Layout, lay_out, prefix_of
+from phalanx.pool.emulate import groups, network, sshd
+from phalanx.pool.emulate.layout import ClusterLayout, EmulatedHost, plan_layout, prefix_of
 from phalanx.pool.emulate.system import require_tools
 from phalanx.spec.cluster import ClusterSpec
 from phalanx.spec.pool_file import cluster_from_mapping
@@ -31,7 +31,7 @@ _STATE = "state.json"
 _LOCK_S = 60.0
 
 
-class State(msgspec.Struct, kw_only=True):
+class ClusterState(msgspec.Struct, kw_only=True):
     """What is kept of a cluster while it is there."""
 
     phase: str
@@ -101,17 +101,17 @@ class EmulatedCluster:
         notes = self._make_room()
         try:
             with _choosing_network():
-                layout = lay_out(self._spec, self._path, network.networks_in_use())
+                layout = plan_layout(self._spec, self._path, network.networks_in_use())
                 self._write_state("making", layout)
-                network.lay_cables(layout)
-            doors.cut_keys(layout, self._path)
+                network.create_links(layout)
+            sshd.make_keys(layout, self._path)
             for host in layout.hosts:
                 folders = groups.make_group(
                     host.group, cores=host.spec.cores, memory_bytes=host.spec.memory
                 )
-                doors.open_door(host, folders)
-            doors.await_doors(layout)
-            doors.write_signposts(self._spec, layout, self._path)
+                sshd.start_sshd(host, folders)
+            sshd.await_sshd(layout)
+            sshd.write_ssh_config(self._spec, layout, self._path)
             self._write_state("up", layout)
         except BaseException:
             self.down()
@@ -130,17 +130,17 @@ class EmulatedCluster:
         """
         require_tools()
         found = self.leftovers()
-        namespaces, _ = network.leftover_cables(self._prefix)
+        namespaces, _ = network.leftover_links(self._prefix)
         inside = [pid for name in namespaces for pid in network.processes_in(name)]
         groups.end_all(groups.find_groups(self._prefix), inside)
-        network.tear_out(self._prefix)
+        network.remove_links(self._prefix)
         if (self._path / _STATE).exists():
             _remove(self._path)
         return found
 
     def leftovers(self) -> list[str]:
-        """Everything of this cluster that is there now, by name."""
-        namespaces, interfaces = network.leftover_cables(self._prefix)
+        """List everything of this cluster that is there now, by name."""
+        namespaces, interfaces = network.leftover_links(self._prefix)
         folders = groups.find_groups(self._prefix)
         found = [f"namespace {name}" for name in namespaces]
         found += [f"interface {name}" for name in interfaces]
@@ -152,7 +152,7 @@ class EmulatedCluster:
         return found
 
     def status(self) -> ClusterStatus:
-        """How the cluster stands."""
+        """Return how the cluster stands."""
         require_tools()
         state = self._read_state()
         found = self.leftovers()
@@ -171,23 +171,23 @@ class EmulatedCluster:
         )
 
     def switch_link(self, name: str, *, on: bool) -> None:
-        """Pull the cable of a host, or plug it in again.
+        """Take the link of a host down, or up again.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
         """
         network.switch_link(self._host(name), on=on)
 
-    def slam_door(self, name: str) -> None:
+    def kill_sshd(self, name: str) -> None:
         """Kill the ssh server of a host with all of its sessions; only `down` and `up` mend that.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
         """
-        doors.slam_door(self.processes(name))
+        sshd.kill_sshd(self.processes(name))
 
     def processes(self, name: str) -> list[int]:
-        """The processes of a host.
+        """List the processes of a host.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
@@ -196,7 +196,7 @@ class EmulatedCluster:
         folders = [one for one in groups.find_groups(self._prefix) if one.name == host.group]
         return sorted({pid for folder in folders for pid in groups.members(folder)})
 
-    def _host(self, name: str) -> Host:
+    def _host(self, name: str) -> EmulatedHost:
         state = self._read_state()
         found = () if state is None else self._layout(state).hosts
         host = next((one for one in found if one.spec.name == name), None)
@@ -235,36 +235,36 @@ class EmulatedCluster:
             )
         return notes
 
-    def _write_state(self, phase: str, layout: Layout) -> None:
-        state = State(
+    def _write_state(self, phase: str, layout: ClusterLayout) -> None:
+        state = ClusterState(
             phase=phase,
             subnet=str(layout.network),
             spec=self._spec.model_dump(mode="json"),
         )
         write_atomically(self._path / _STATE, msgspec.json.encode(state))
 
-    def _read_state(self) -> State | None:
+    def _read_state(self) -> ClusterState | None:
         try:
-            return msgspec.json.decode((self._path / _STATE).read_bytes(), type=State)
+            return msgspec.json.decode((self._path / _STATE).read_bytes(), type=ClusterState)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
             raise LaunchError(f"{self._path / _STATE} cannot be read: {error}") from error
 
-    def _layout(self, state: State) -> Layout:
+    def _layout(self, state: ClusterState) -> ClusterLayout:
         """As it was made: the file may have changed since."""
         spec = cluster_from_mapping({**state.spec, "subnet": state.subnet})
-        return lay_out(spec, self._path, ())
+        return plan_layout(spec, self._path, ())
 
 
-def _host_status(host: Host) -> HostStatus:
+def _host_status(host: EmulatedHost) -> HostStatus:
     folders = groups.find_groups(host.group.partition("-")[0])
     own = [folder for folder in folders if folder.name == host.group]
     used = [size for folder in own if (size := groups.memory_used(folder)) is not None]
     return HostStatus(
         name=host.spec.name,
         address=host.address,
-        answers=doors.answers(host),
+        answers=sshd.answers(host),
         link_up=network.link_is_up(host),
         num_processes=len({pid for folder in own for pid in groups.members(folder)}),
         cores=host.spec.cores,

@@ -1,4 +1,4 @@
-"""Shares of processor and memory by control groups, version 1 and version 2.
+"""Limit processor and memory of a host by control groups, version 1 or 2.
 
 Groups are made inside the group of the caller where the system allows it, so that limits on the
 caller hold for the hosts as well; version 2 forbids that for a group with processes in it, and the

@@ -1,7 +1,7 @@
-"""What an emulated cluster is made of, by name and address; pure.
+"""Give every part of an emulated cluster its name and address; pure.
 
-Every name begins with a prefix that follows from the place of the cluster's state, so whatever a
-killed command left behind can be found again without that state. Interfaces may have 15 letters.
+Every name begins with a prefix that follows from the path of the cluster's state, so what a killed
+command left behind can be found again without that state. Interfaces may have 15 letters.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _SUBNETS = "10.77.0.0/16"
 
 
 @dataclass(frozen=True)
-class Host:
+class EmulatedHost:
     """One emulated host."""
 
     spec: HostSpec
     address: str
     namespace: str
     interface: str
-    """Its end of the cable in the namespace of this machine."""
+    """The end of its link in the namespace of this machine."""
     group: str
     """Name of its control group."""
     folder: Path
@@ -35,13 +35,13 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterLayout:
     """All names and addresses of a cluster."""
 
     prefix: str
     bridge: str
     network: ipaddress.IPv4Network
-    hosts: tuple[Host, ...]
+    hosts: tuple[EmulatedHost, ...]
 
     @property
     def gateway(self) -> str:
@@ -50,11 +50,13 @@ class Layout:
 
 
 def prefix_of(state: Path) -> str:
-    """What all names of the cluster with this state begin with."""
+    """Return what all names of the cluster with this state begin with."""
     return "phx" + hashlib.sha256(str(state.absolute()).encode()).hexdigest()[:6]
 
 
-def lay_out(spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Network]) -> Layout:
+def plan_layout(
+    spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Network]
+) -> ClusterLayout:
     """Give every part of a cluster its name and address.
 
     Args:
@@ -68,7 +70,7 @@ def lay_out(spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Networ
     prefix = prefix_of(state)
     network = _network(spec, tuple(taken))
     hosts = tuple(
-        Host(
+        EmulatedHost(
             spec=host,
             address=str(network[_FIRST_HOST + index]),
             namespace=f"{prefix}-{host.name}",
@@ -78,7 +80,7 @@ def lay_out(spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Networ
         )
         for index, host in enumerate(spec.hosts)
     )
-    return Layout(prefix=prefix, bridge=f"{prefix}-br", network=network, hosts=hosts)
+    return ClusterLayout(prefix=prefix, bridge=f"{prefix}-br", network=network, hosts=hosts)
 
 
 def _network(spec: ClusterSpec, taken: tuple[ipaddress.IPv4Network, ...]) -> ipaddress.IPv4Network:

@@ -1,4 +1,4 @@
-"""The cables of an emulated cluster: one namespace per host, all on a bridge, each end shaped.
+"""Create the links of an emulated cluster: a namespace per host, all on a bridge, both ends shaped.
 
 The bridge is a switch in this machine's own namespace with an address for the controller. Hosts
 have no route beyond it, and nothing is forwarded, so their traffic never leaves this machine.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 
-from phalanx.pool.emulate.layout import Host, Layout
+from phalanx.pool.emulate.layout import ClusterLayout, EmulatedHost
 from phalanx.pool.emulate.system import run, run_each
 
 # The bucket holds what passes at once: small, so that short transfers are slow as well, but with
@@ -23,7 +23,7 @@ _HOST_QUEUE_MS = 1000
 
 
 def networks_in_use() -> list[ipaddress.IPv4Network]:
-    """Networks that this machine has addresses in or routes to."""
+    """List the networks that this machine has addresses in or routes to."""
     found = []
     for interface in json.loads(run("ip", "-j", "-4", "addr") or "[]"):
         for entry in interface.get("addr_info", ()):
@@ -34,11 +34,11 @@ def networks_in_use() -> list[ipaddress.IPv4Network]:
     return found
 
 
-def lay_cables(layout: Layout) -> None:
-    """Make bridge, namespaces and cables.
+def create_links(layout: ClusterLayout) -> None:
+    """Make the bridge, the namespaces and the veth pairs between them.
 
     Raises:
-        LaunchError: The system refused; what was made so far stays for `tear_out`.
+        LaunchError: The system refused; what was made so far stays for `remove_links`.
     """
     run_each(
         [
@@ -71,28 +71,28 @@ def lay_cables(layout: Layout) -> None:
 
 
 def shaping(bits_per_s: int, *, queue_ms: int) -> str:
-    """The settings of a token bucket for this speed, before which so much may queue."""
+    """Return the settings of a token bucket for this speed, before which so much may queue."""
     burst = max(_MIN_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
     return f"rate {bits_per_s}bit burst {burst}b latency {queue_ms}ms"
 
 
-def switch_link(host: Host, *, on: bool) -> None:
-    """Pull the cable of a host, or plug it in again.
+def switch_link(host: EmulatedHost, *, on: bool) -> None:
+    """Take the link of a host down, or up again.
 
     Raises:
-        LaunchError: There is no such cable.
+        LaunchError: There is no such link.
     """
     run("ip", "link", "set", host.interface, "up" if on else "down")
 
 
-def link_is_up(host: Host) -> bool:
-    """Whether the cable of a host is there and plugged in."""
+def link_is_up(host: EmulatedHost) -> bool:
+    """Whether the link of a host is there and up."""
     shown = run("ip", "-j", "link", "show", "dev", host.interface, may_fail=True)
     return bool(shown) and "UP" in json.loads(shown)[0].get("flags", ())
 
 
-def leftover_cables(prefix: str) -> tuple[list[str], list[str]]:
-    """Namespaces and interfaces whose names begin with the prefix."""
+def leftover_links(prefix: str) -> tuple[list[str], list[str]]:
+    """List the namespaces and interfaces whose names begin with the prefix."""
     namespaces = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
     interfaces = [one["ifname"] for one in json.loads(run("ip", "-j", "link") or "[]")]
     mine = f"{prefix}-"
@@ -103,14 +103,14 @@ def leftover_cables(prefix: str) -> tuple[list[str], list[str]]:
 
 
 def processes_in(namespace: str) -> list[int]:
-    """Processes that use a namespace."""
+    """List the processes that use a namespace."""
     return [int(word) for word in run("ip", "netns", "pids", namespace, may_fail=True).split()]
 
 
-def tear_out(prefix: str) -> None:
+def remove_links(prefix: str) -> None:
     """Remove every namespace and interface with the prefix; what is gone already is no fault."""
-    namespaces, interfaces = leftover_cables(prefix)
-    # Deleting one end of a cable deletes the other, so a later one may be gone already.
+    namespaces, interfaces = leftover_links(prefix)
+    # Deleting one end of a veth pair deletes the other, so a later one may be gone already.
     for name in interfaces:
         run("ip", "link", "del", name, may_fail=True)
     for name in namespaces:

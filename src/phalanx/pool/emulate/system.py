@@ -1,4 +1,4 @@
-"""Running the system's own tools, each with a deadline, and saying what is missing for them."""
+"""Run the system's own tools, each with a deadline, and say what is missing for them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,16 @@ def learning(scope: Scope) -> Section | None:
 
 
 def _first_measured(cells: Sequence[Cell], keys: Sequence[str]) -> Measure | None:
-    return next((MEASURES[k] for k in keys if any(curve_of(cell, k) for cell in cells)), None)
+    """Choose the first measure that makes a curve in every cell, else the first with any value.
+
+    Without validation samples, or with `evaluate: end`, validation has no value or a single one:
+    such a chart would be empty while training accuracy has a point for every epoch.
+    """
+    finished = [cell for cell in cells if cell.finished]
+    points = {key: [len(curve_of(cell, key)) for cell in finished] for key in keys}
+    curves = [key for key in keys if points[key] and min(points[key]) > 1]
+    known = curves or [key for key in keys if any(points[key])]
+    return MEASURES[known[0]] if known else None
 
 
 def _figure(id: str, task: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> Figure:

@@ -31,7 +31,6 @@ MAX_LINES = 8
 _MIB = 1 / 2**20
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 _DASHES = ((), (7, 3), (2, 2), (9, 3, 2, 3))
-_MACHINE = Style("#000000", (), "circle")
 
 
 def machines(scope: Scope) -> Section | None:

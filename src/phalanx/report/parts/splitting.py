@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from phalanx.records.summary import SplitSummary
 from phalanx.report.cells import Cell
 from phalanx.report.document import Column, Section, Table, Text, Value, number, text
-from phalanx.report.places import drawn_together
+from phalanx.report.format import group_parts
 from phalanx.report.scope import Scope
 
 _MB = 1e-6
@@ -111,7 +111,7 @@ def _workers(runs: Shown) -> Table:
         [
             *_lead(cell, seed),
             number(worker.rank, 0),
-            text(", ".join(drawn_together(worker.parts, one.places)) or "none"),
+            text(", ".join(group_parts(worker.parts, one.places)) or "none"),
             number(worker.compute_s, 2),
             number(worker.communication_s, 2),
             number(worker.wait_s, 2),

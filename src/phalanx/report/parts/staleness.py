@@ -67,7 +67,7 @@ def _figure(
     for batch in dict.fromkeys(cell.batch for cell in cells):
         own = [cell for cell in cells if cell.batch == batch]
         styles = {cell.method: scope.styles[cell.id] for cell in own}
-        rows = [row for cell in own for row in _rows(cell.method, counts[cell.id], bins)]
+        rows = [row for cell in own for row in histogram_rows(cell.method, counts[cell.id], bins)]
         spec = histogram(rows, styles, "staleness, updates", "share of gradients, %")
         panels.append(Panel(title=f"batch {batch}", spec=spec))
     colours = {cell.method: scope.styles[cell.id].colour for cell in cells}
@@ -79,7 +79,8 @@ def _figure(
     return Figure(id=id, caption=caption, panels=panels, legend=legend)
 
 
-def _rows(series: str, counts: Counts, bins: Sequence[tuple[int, int | None]]) -> Rows:
+def histogram_rows(series: str, counts: Counts, bins: Sequence[tuple[int, int | None]]) -> Rows:
+    """Make the rows of one series for `charts.histogram`, in per cent."""
     total = counts.total()
     return [
         {

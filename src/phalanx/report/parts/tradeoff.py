@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import axis, scatter, shorten
@@ -29,9 +29,11 @@ from phalanx.report.measures import (
     shared_digits,
     value_of,
 )
-from phalanx.report.pareto import Point, dominators, front
 from phalanx.report.scope import Scope
 from phalanx.report.stats import estimate
+
+Point = tuple[float, float]
+"""Time, of which less is better, and quality, of which more is better."""
 
 
 def tradeoff(scope: Scope) -> Section | None:
@@ -190,3 +192,28 @@ def _reach_table(scope: Scope, key: str, target: float) -> Table:
         "did and flatters the cell."
     )
     return Table(id="time-to-target", caption=caption, columns=columns, rows=rows)
+
+
+def dominators(points: Mapping[str, Point]) -> dict[str, str | None]:
+    """Name for each point the best one that dominates it, or None: it is on the Pareto front.
+
+    Of several the one with the highest quality is named, then the fastest.
+    """
+    found: dict[str, str | None] = {}
+    for name, point in points.items():
+        better = [other for other in points if _dominates(points[other], point)]
+        best = min(
+            better, key=lambda other: (-points[other][1], points[other][0], other), default=None
+        )
+        found[name] = best
+    return found
+
+
+def front(points: Mapping[str, Point]) -> list[str]:
+    """Return the names on the Pareto front, fastest first."""
+    on = [name for name, other in dominators(points).items() if other is None]
+    return sorted(on, key=lambda name: (points[name], name))
+
+
+def _dominates(one: Point, other: Point) -> bool:
+    return one[0] <= other[0] and one[1] >= other[1] and one != other

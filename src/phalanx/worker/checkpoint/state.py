@@ -15,7 +15,7 @@ from phalanx.records.position import Position
 from phalanx.strategy.base import Strategy
 from phalanx.worker.checkpoint.checkpoints import Checkpoints
 from phalanx.worker.learner import Learner
-from phalanx.worker.tally import Tally
+from phalanx.worker.metrics import WorkerMetrics
 
 REPLICA, OPTIMIZER = "replica.", "replica.optimizer/"
 """What the names of the replica's tensors begin with, and those of its optimiser's."""
@@ -23,7 +23,7 @@ _STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
 
 
 def collect_state(
-    replica: Learner, strategy: Strategy, collective: Collective, tally: Tally
+    replica: Learner, strategy: Strategy, collective: Collective, tally: WorkerMetrics
 ) -> dict[str, torch.Tensor]:
     """Collect all tensors of the state, live; all workers call it, after `synchronize`."""
     sums = torch.tensor(
@@ -57,7 +57,7 @@ def restore_state(
     replica: Learner,
     strategy: Strategy,
     collective: Collective,
-    tally: Tally,
+    tally: WorkerMetrics,
 ) -> None:
     """Load a collected state into a worker, even of a group of another size."""
     replica.load_state(_named(REPLICA, state))

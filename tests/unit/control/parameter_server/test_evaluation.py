@@ -220,6 +220,21 @@ def test_nothing_is_measured_where_nothing_was_put_aside() -> None:
     assert epochs_of(company) == [(0, None), (1, None)]
 
 
+def test_a_part_that_rounds_to_no_samples_has_no_loss_and_accuracy() -> None:
+    api = ScriptedApi()
+    evaluation = EvaluationScheduler(serving_job(), api)
+    evaluation.evaluator_ready()
+    position = position_after(1)
+    evaluation.start(position, end_of_epoch=True, statistics=b"")
+    [look] = api.sent_to(EVALUATOR, Look)
+    evaluation.take(Looked(look=look.look), position)
+    empty = msgspec.structs.replace(measured(look, loss=0.0, accuracy=0.0), num_samples=0)
+    evaluation.take(empty, position)
+    assert (position.val_loss, position.val_accuracy) == (None, None)
+    [epoch] = api.recorded(Epoch)
+    assert (epoch.val_loss, epoch.val_accuracy) == (None, None)
+
+
 def act(evaluation: EvaluationScheduler, what: str, position: Position) -> None:
     """One thing that may happen to an evaluation: orders as gates give them, answers, losses."""
     state = evaluation.state

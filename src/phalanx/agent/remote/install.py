@@ -1,0 +1,110 @@
+"""Install code, data and environments on this machine, and run commands with them.
+
+Part of the program that is sent to machines. Several machines may share a home directory, so
+everything that is written appears in one stroke or under a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+_VERSIONS_S = 120.0
+_MAX_OUTPUT = 4000
+_COMPLETE = ".complete"
+# Asked of another interpreter than this one where an environment was built.
+_VERSIONS = """
+import json, sys
+from importlib import metadata
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+def run_command(order: dict[str, Any]) -> dict[str, Any]:
+    """Run a command to its end; return its exit code and the end of what it printed."""
+    variables = {**os.environ, **order["environment"]}  # noqa: TID251 (what it inherits)
+    done = subprocess.run(
+        [os.path.expanduser(word) for word in order["command"]],
+        input=order.get("input", "").encode(),
+        capture_output=True,
+        timeout=order["limit_s"],
+        env={name: os.path.expanduser(value) for name, value in variables.items()},
+        check=False,
+    )
+    return {
+        "code": done.returncode,
+        "stdout": done.stdout.decode(errors="replace")[-_MAX_OUTPUT:],
+        "stderr": done.stderr.decode(errors="replace")[-_MAX_OUTPUT:],
+    }
+
+
+def versions(python: str, names: list[str]) -> dict[str, str | None]:
+    """Return the versions of packages that an interpreter finds; None for a missing one."""
+    done = subprocess.run(
+        [python, "-c", _VERSIONS, *names], capture_output=True, timeout=_VERSIONS_S, check=True
+    )
+    found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def build(root: Path, wanted: dict[str, str]) -> str:
+    """Build an environment with these versions, unless it exists; return its interpreter."""
+    lines = sorted(f"{name}=={version.partition('+')[0]}" for name, version in wanted.items())
+    key = hashlib.sha256("\n".join([sys.version, *lines]).encode()).hexdigest()[:24]
+    folder = root / key
+    python = str(folder / "bin" / "python")
+    root.mkdir(parents=True, exist_ok=True)
+    # Homes may be shared between machines: one builds, the others wait.
+    with (root / f"{key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / _COMPLETE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run_or_raise([sys.executable, "-m", "venv", str(folder)])
+            _run_or_raise([python, "-m", "pip", "install", "--quiet", *lines])
+            # Written last: a build that was killed half-way is started over.
+            (folder / _COMPLETE).touch()
+    return python
+
+
+def _run_or_raise(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        output = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        last = output[-1] if output else f"code {done.returncode}"
+        raise RuntimeError(f"`{' '.join(command[:5])} ...` failed: {last}")
+
+
+def unpack(content: bytes, folder: Path) -> bool:
+    """Unpack an archive into a folder in one stroke; False: it is there already."""
+    if folder.exists():
+        return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Homes may be shared between machines, and several may unpack at once.
+    temporary = folder.parent / f".{folder.name}-{socket.gethostname()}-{os.getpid()}"
+    archive = temporary.with_suffix(".zip")
+    try:
+        archive.write_bytes(content)
+        with zipfile.ZipFile(archive) as opened:
+            opened.extractall(temporary)
+        with contextlib.suppress(OSError):  # another machine was quicker
+            temporary.rename(folder)
+    finally:
+        archive.unlink(missing_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+    return True

@@ -1,0 +1,183 @@
+"""Obey orders from the other end of an ssh connection until it closes; the program's main module.
+
+Orders come as one JSON object per line, some followed by bytes; news go out likewise behind a
+marker, because login scripts may print. When the input ends, or nothing was heard for too long, or
+this process is asked to end, it kills every process of the run on this machine and removes their
+directory: no way out leaves anything behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.remote import host, install, measure, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import BufferedReader
+    from types import FrameType
+
+    Order = dict[str, Any]
+    Verb = Callable[[Order], object]
+
+MARKER = "@phalanx@"
+_TICK_S = 0.2
+_ALIVE_S = 1.0
+_END_S = 12.0
+# Orders before a run begins may take a while; afterwards `begin` says what is too long.
+_PATIENCE_S = 120.0
+
+
+class Agent:
+    """This machine's side of one connection."""
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._heard = time.monotonic()
+        self._limit_s = _PATIENCE_S
+        self._said_alive = 0.0
+        self._sending = threading.Lock()
+        self._ending = threading.Lock()
+        self._run = processes.RunProcesses(self._send)
+        self._verbs = self._quick_verbs()
+        self._slow_verbs = _slow_verbs(measure.Listener())
+
+    def _quick_verbs(self) -> dict[str, Verb]:
+        """Return what is done at once, in the order in which it was asked."""
+        run = self._run
+        return {
+            "clock": lambda order: time.time(),
+            "resolve": lambda order: host.numeric_address(order["address"]),
+            "ports": lambda order: host.free_ports(order["address"], order["count"]),
+            "exists": lambda order: _path(order["path"]).exists(),
+            "begin": self._begin,
+            "start": run.start,
+            "kill": lambda order: run.kill(order["name"]),
+            "stop": lambda order: run.stop(order["grace_s"]),
+            "sweep": lambda order: processes.sweep(_path(order["folder"]), order["token"]),
+            "end": lambda order: run.finish(),
+        }
+
+    def serve(self) -> None:
+        """Obey until the input ends."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        # Ctrl-C at a terminal reaches whatever shares it; only the other side decides.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._send({"news": "hello", **host.introduce()})
+        threading.Thread(target=self._read, args=(sys.stdin.buffer,), daemon=True).start()
+        threading.Thread(target=self._guard, daemon=True).start()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                order = self._orders.get(timeout=_TICK_S)
+                if order is None:
+                    self._end_all()
+                else:
+                    self._obey(order)
+            self._run.tick()
+            if time.monotonic() - self._said_alive >= _ALIVE_S:
+                self._said_alive = time.monotonic()
+                self._send({"news": "alive"})
+
+    def _read(self, stream: BufferedReader) -> None:
+        while line := stream.readline():
+            self._heard = time.monotonic()
+            order = json.loads(line)
+            content = bytearray()
+            while len(content) < order.get("bytes", 0):
+                part = stream.read1(min(1 << 16, order["bytes"] - len(content)))
+                if not part:
+                    break
+                content += part
+                # A large file over a slow link is not silence.
+                self._heard = time.monotonic()
+            if order["do"] != "ping":
+                order["content"] = bytes(content)
+                self._orders.put(order)
+        self._orders.put(None)
+        # The main thread may be stuck sending to a peer that is gone.
+        time.sleep(_TICK_S * 2)
+        self._end_all()
+
+    def _guard(self) -> None:
+        """End everything after too long a silence; a network may die without an end of input."""
+        while True:
+            time.sleep(_TICK_S)
+            if time.monotonic() - self._heard > self._limit_s:
+                self._end_all()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """Kill everything, remove everything, and leave."""
+        if not self._ending.acquire(blocking=False):
+            # Another thread is at it and ends this process; this one must not return meanwhile.
+            time.sleep(_END_S)
+        self._run.clean()
+        os._exit(0)
+
+    def _obey(self, order: Order) -> None:
+        if order["do"] in self._slow_verbs:
+            # In a thread, so that processes are still watched and life is still shown meanwhile.
+            action = self._slow_verbs[order["do"]]
+            threading.Thread(target=self._answer, args=(order, action), daemon=True).start()
+            return
+        self._answer(order, lambda order: self._verbs[order["do"]](order))
+        if order["do"] == "end":
+            os._exit(0)
+
+    def _answer(self, order: Order, action: Verb) -> None:
+        try:
+            answer = {"ok": action(order)}
+        except Exception as error:  # the process boundary: the asker is told, and may go on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self._send({"news": "answer", "id": order["id"], **answer})
+
+    def _begin(self, order: Order) -> str:
+        folder = self._run.begin(order)
+        # Only now: processes will run that must not outlive the connection.
+        self._limit_s = order["limit_s"]
+        return folder
+
+    def _send(self, news: dict[str, Any]) -> None:
+        data = (MARKER + json.dumps(news) + "\n").encode()
+        # The reader may be gone; the end of the input will say so.
+        with self._sending, contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def _slow_verbs(listener: measure.Listener) -> dict[str, Verb]:
+    """Return what takes seconds; each order of these runs in a thread."""
+    return {
+        "describe": lambda order: host.describe(order["workdir"], order["quick"]),
+        "speed": lambda order: measure.measure_speed(order["seconds"]),
+        "listen": lambda order: listener.open(order["token"]),
+        "contact": lambda order: measure.contact(
+            order["hosts"], order["port"], order["token"], order["seconds"]
+        ),
+        "reach": lambda order: host.reach(order["targets"]),
+        "unpack": lambda order: install.unpack(order["content"], _path(order["path"])),
+        "versions": lambda order: install.versions(order["python"], order["names"]),
+        "build": lambda order: install.build(_path(order["root"]), order["versions"]),
+        "run": install.run_command,
+    }
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def main() -> None:
+    """Serve this connection; called once all modules are loaded."""
+    Agent().serve()

@@ -1,0 +1,255 @@
+"""Start, watch and end the processes of one run on this machine, and send home what they write.
+
+Part of the program that is sent to machines. Every process carries the run's token in its
+environment, so that it is found and killed even if whatever started it is gone. However a run ends,
+nothing of it is left behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUN_VARIABLE = "PHALANX_RUN"
+"""In the environment of every process of a run; by it they are found, and their children."""
+LOCK = ".supervisor"
+AGENT_NAME = "phalanx-agent"
+"""In the command line of this program, wherever it runs."""
+_KILL_S = 3.0
+_MAX_CHUNK_BYTES = 1 << 17
+# Appended to while a process runs, and written at once by a process that ends.
+_GROWING = ("events", "logs")
+_WHOLE = ("profile",)
+
+
+class Child:
+    """A process of the run."""
+
+    def __init__(self, name: str, serial: int, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self.serial = serial
+        self.process = process
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and to what it has started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class RunProcesses:
+    """The processes of one run on this machine.
+
+    Args:
+        send: Sends one item of news home.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._children: dict[str, Child] = {}
+        self._sent: dict[Path, int] = {}
+        self._folder: Path | None = None
+        self._lock: int | None = None
+        self._made_parent = False
+        self._token = ""
+        self._kill_at: float | None = None
+
+    def begin(self, order: dict[str, Any]) -> str:
+        """Make the directory of the run here; the one of a run that was abandoned is removed."""
+        folder = Path(order["folder"]).expanduser()
+        self._made_parent = not folder.parent.exists()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for other in folder.parent.glob(f"*@{order['machine']}"):
+            _sweep_abandoned(other)
+        for part in ("events", "logs", "checkpoints"):
+            (folder / part).mkdir(parents=True)
+        # Held as long as this program lives: a directory whose lock is free was abandoned.
+        self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        note = {"pid": os.getpid(), "token": order["token"], "made_parent": self._made_parent}
+        os.write(self._lock, json.dumps(note).encode())
+        self._folder, self._token = folder, order["token"]
+        return str(folder)
+
+    def start(self, order: dict[str, Any]) -> int:
+        """Start a process with its spec on standard input, which stays open as its lifeline."""
+        assert self._folder is not None, "start comes after begin"
+        name = order["name"]
+        variables = {**os.environ, **order["environment"]}  # noqa: TID251 (what children inherit)
+        variables[RUN_VARIABLE] = self._token
+        with (self._folder / "logs" / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                order["command"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=Path(order["directory"]).expanduser(),
+                env=variables,
+                start_new_session=True,
+            )
+        self._children[name] = Child(name, order["serial"], process)
+        spec = {**order["spec"], "parent_pid": os.getpid()}
+        assert process.stdin is not None
+        # A process that died at once breaks the pipe; its exit code is the news.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(spec).encode() + b"\n")
+            process.stdin.flush()
+        return process.pid
+
+    def kill(self, name: str) -> None:
+        """Kill a process, and wait until it is gone."""
+        child = self._children.get(name)
+        if child is not None:
+            child.signal(signal.SIGKILL)
+            child.process.wait(_KILL_S)
+
+    def stop(self, grace_s: float) -> None:
+        """Ask every process to end; `tick` kills those that have not after that long."""
+        for child in self._children.values():
+            child.signal(signal.SIGTERM)
+            # A frozen process sees no signal but SIGKILL until it goes on.
+            child.signal(signal.SIGCONT)
+        self._kill_at = time.monotonic() + grace_s
+
+    def finish(self) -> None:
+        """Kill everything, send the last news, and leave nothing here."""
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+        kill_marked(self._token)
+        for child in self._children.values():
+            child.process.wait(_KILL_S)
+        self.tick()
+        self.clean()
+
+    def clean(self) -> None:
+        """Kill every process of the run and remove its directory."""
+        kill_marked(self._token)
+        if self._folder is not None:
+            remove(self._folder, with_parent=self._made_parent)
+
+    def tick(self) -> None:
+        """Send what was written since the last call, and who has ended."""
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            for child in self._children.values():
+                child.signal(signal.SIGKILL)
+        # First who has ended, then what was written: the last lines are home before the exit code.
+        ended = [child for child in self._children.values() if child.process.poll() is not None]
+        self._send_files()
+        for child in ended:
+            self._send_whole(child.name)
+            del self._children[child.name]
+            with contextlib.suppress(BrokenPipeError):
+                assert child.process.stdin is not None
+                child.process.stdin.close()
+            code = child.process.returncode
+            self._send({"news": "exit", "name": child.name, "serial": child.serial, "code": code})
+
+    def _send_files(self) -> None:
+        """Send what has been appended to the growing files."""
+        if self._folder is None:
+            return
+        for part in _GROWING:
+            for path in sorted((self._folder / part).glob("*")):
+                while self._send_more(path):
+                    pass
+
+    def _send_more(self, path: Path) -> bool:
+        """Send the next chunk of a file; whether there may be more."""
+        assert self._folder is not None
+        start = self._sent.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(start)
+            chunk = file.read(_MAX_CHUNK_BYTES)
+        if chunk:
+            self._sent[path] = start + len(chunk)
+            content = base64.b64encode(chunk).decode()
+            where = str(path.relative_to(self._folder))
+            self._send({"news": "more", "path": where, "content": content})
+        return len(chunk) == _MAX_CHUNK_BYTES
+
+    def _send_whole(self, name: str) -> None:
+        """Send the files of an ended process that are written in one stroke."""
+        assert self._folder is not None
+        for part in _WHOLE:
+            for path in (self._folder / part).glob(f"{name}.*"):
+                content = base64.b64encode(path.read_bytes()).decode()
+                where = str(path.relative_to(self._folder))
+                self._send({"news": "whole", "path": where, "content": content})
+
+
+def sweep(folder: Path, token: str) -> None:
+    """Clean up for an agent that is dead or frozen: kill it and its processes, remove its files."""
+    note: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        note = json.loads((folder / LOCK).read_text())
+        if AGENT_NAME.encode() in Path(f"/proc/{note['pid']}/cmdline").read_bytes():
+            os.kill(note["pid"], signal.SIGKILL)
+    kill_marked(token)
+    remove(folder, with_parent=note.get("made_parent", False))
+
+
+def _sweep_abandoned(folder: Path) -> None:
+    """Remove the directory of an earlier run if its agent was killed."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        note = json.loads(os.read(descriptor, 4096))
+    except (OSError, ValueError):
+        return
+    finally:
+        os.close(descriptor)
+    kill_marked(note["token"])
+    remove(folder)
+
+
+def kill_marked(token: str) -> None:
+    """Kill every process that has this run in its environment, until none is left."""
+    if not token:
+        return  # no run has begun
+    giving_up = time.monotonic() + _KILL_S
+    while (found := _marked(token)) and time.monotonic() < giving_up:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _marked(token: str) -> list[int]:
+    mark = f"{RUN_VARIABLE}={token}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                # A zombie has no environment any more.
+                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
+def remove(folder: Path, *, with_parent: bool = False) -> None:
+    """Remove a directory, and the one around it if that was made for it and is empty."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        # A process that is dying has written something meanwhile.
+        time.sleep(0.05)
+    if with_parent:
+        with contextlib.suppress(OSError):  # others are using it
+            folder.parent.rmdir()

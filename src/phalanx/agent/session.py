@@ -1,0 +1,271 @@
+"""Send the agent to one machine over ssh, give it orders and take its news; one login in all.
+
+One ssh process per machine lives as long as the session. It has its own process session, so that
+Ctrl-C ends the controller and not the connection. If this process dies, however it dies, ssh's
+input closes, and with it everything on the other side ends; if the network dies, pings stop, with
+the same end. What the news of a run mean is decided by `launch.ssh`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import cache
+from importlib import resources
+from typing import IO, Any
+
+import msgspec
+
+from phalanx.agent.remote import MODULES
+from phalanx.agent.remote.main import MARKER
+from phalanx.agent.remote.processes import AGENT_NAME
+from phalanx.agent.ssh import Fault, FaultKind, MachineFault, SshRoute, explain
+from phalanx.errors import LaunchError
+
+_log = logging.getLogger(__name__)
+
+News = dict[str, Any]
+
+PING_S = 1.0
+_HELLO_S = 60.0
+_CLOSE_S = 3.0
+_PACKAGE = "phalanx.agent.remote"
+# Reads as many bytes as the first line says and runs them; the rest of the input is orders. On one
+# line, because some login shells do not take a line break inside of quotes.
+_LOADER = (
+    "import sys; n = int(sys.stdin.buffer.readline()); "
+    f'exec(compile(sys.stdin.buffer.read(n), "{AGENT_NAME}", "exec"))'
+)
+# Makes the package in memory, so that a Phalanx that is installed there is never mixed in.
+_BOOT = """\
+import sys, types
+package = sys.modules["{package}"] = types.ModuleType("{package}")
+for name, source in {modules!r}:
+    module = sys.modules["{package}." + name] = types.ModuleType("{package}." + name)
+    setattr(package, name, module)
+    exec(compile(source, "{agent}/" + name, "exec"), vars(module))
+module.main()
+"""
+
+
+@cache
+def agent_program() -> bytes:
+    """Return the source of the agent as one program."""
+    folder = resources.files(_PACKAGE)
+    modules = [(name, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return _BOOT.format(package=_PACKAGE, modules=modules, agent=AGENT_NAME).encode()
+
+
+class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says first."""
+
+    pid: int
+    host: str
+    home: str
+    python: tuple[int, int, int]
+    executable: str
+    cpus: list[int]
+    came_from: str
+    """The address from which ssh came, as that machine saw it; empty: not said."""
+
+
+class Session:
+    """A connection to the agent of one machine; `open` first, `close` on every way out.
+
+    Args:
+        route: How to get there.
+        on_news: Called by the session's thread for what processes there write and how they end.
+    """
+
+    def __init__(
+        self, route: SshRoute, on_news: Callable[[News], None] = lambda news: None
+    ) -> None:
+        self.machine = route.machine.title
+        self.route = route
+        self.on_news = on_news
+        self.fault: Fault | None = None
+        """Why the connection is gone; None: it is there."""
+        self._hello: Future[AgentInfo] = Future()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Future[Any]] = {}
+        self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._heard = time.monotonic()
+        self._closing = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def silent_s(self) -> float:
+        """Time since something was heard."""
+        return time.monotonic() - self._heard
+
+    def open(self) -> AgentInfo:
+        """Log in and start the agent.
+
+        Raises:
+            MachineFault: The machine cannot be reached, or did not answer in time.
+        """
+        source = agent_program()
+        command = self.route.command(self.route.python("-u", "-c", _LOADER))
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+        self._to_send.put(b"%d\n" % len(source) + source)
+        for name, target in (("from", self._receive), ("to", self._send)):
+            thread = threading.Thread(target=target, name=f"{name}-{self.machine}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        try:
+            return self._hello.result(_HELLO_S)
+        except FutureTimeout:
+            raise self._error(explain(self.route.machine, self._stderr_text(), None)) from None
+
+    def tell(self, order: dict[str, Any], content: bytes = b"") -> Future[Any]:
+        """Give an order; the future gets its answer, or a `LaunchError`."""
+        number = next(self._numbers)
+        future: Future[Any] = Future()
+        self._asked[number] = future
+        if self.fault is not None:
+            future.set_exception(self._error(self.fault))
+            return future
+        line = msgspec.json.encode({**order, "id": number, "bytes": len(content)})
+        self._to_send.put(line + b"\n" + content)
+        return future
+
+    def ask(self, order: dict[str, Any], limit_s: float, content: bytes = b"") -> Any:
+        """Give an order and wait for its answer.
+
+        Raises:
+            MachineFault: The connection is gone, or the machine did not answer in time.
+            LaunchError: The machine answered that it could not do it.
+        """
+        return self.wait(self.tell(order, content), limit_s)
+
+    def give_up(self, reason: str, kind: FaultKind = "broken") -> None:
+        """Count the machine as lost; everything that was asked of it fails."""
+        if self.fault is None:
+            self.fault = Fault(machine=self.machine, kind=kind, reason=reason)
+        self._end_ssh()
+        for future in (self._hello, *self._asked.values()):
+            if not future.done():
+                future.set_exception(self._error(self.fault))
+
+    def close(self) -> None:
+        """End the connection; the other side ends with it."""
+        self._closing = True
+        self._to_send.put(None)
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CLOSE_S)
+        self._end_ssh()
+        for thread in self._threads:
+            thread.join()
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        if self._stderr is not None:
+            self._stderr.close()
+
+    def _end_ssh(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def wait(self, answer: Future[Any], limit_s: float) -> Any:
+        """Wait for the answer to an order that was told.
+
+        Raises:
+            LaunchError: As by `ask`.
+        """
+        try:
+            return answer.result(limit_s)
+        except FutureTimeout:
+            reason = f"no answer within {limit_s:g} s; it may be overloaded"
+            raise self._error(Fault(machine=self.machine, kind="slow", reason=reason)) from None
+
+    def _send(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        stream = self._process.stdin
+        # The reader of the pipe is gone: the receiving thread says why.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            while True:
+                try:
+                    data = self._to_send.get(timeout=PING_S)
+                except queue.Empty:
+                    data = b'{"do":"ping"}\n'
+                if data is None:
+                    break
+                stream.write(data)
+                stream.flush()
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+
+    def _receive(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._heard = time.monotonic()
+            text = line.decode(errors="replace")
+            if text.startswith(MARKER):
+                self._take(msgspec.json.decode(text.removeprefix(MARKER)))
+        if self._closing or self.fault is not None:
+            return
+        fault = self._explain()
+        self.give_up(fault.reason, fault.kind)
+
+    def _take(self, news: News) -> None:
+        kind = news["news"]
+        if kind == "hello" and not self._hello.done():
+            self._hello.set_result(msgspec.convert(news, AgentInfo))
+        elif kind == "answer":
+            future = self._asked.pop(news["id"], None)
+            if future is None or future.done():
+                return
+            if "error" in news:
+                future.set_exception(
+                    LaunchError(f"{self.machine}: {news['error']}", machine=self.machine)
+                )
+            else:
+                future.set_result(news["ok"])
+        elif kind not in ("hello", "alive"):
+            try:
+                self.on_news(news)
+            except Exception:  # a thread's boundary: a full disk here must not cut the connection
+                _log.exception("news of %s could not be taken in", self.machine)
+
+    def _explain(self) -> Fault:
+        """Say why ssh has ended, in its own words or in the remote shell's."""
+        assert self._process is not None
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_CLOSE_S)
+        stderr = self._stderr_text()
+        if not self._hello.done():
+            return explain(self.route.machine, stderr, code)
+        # After the hello, ssh's own words are of little help: the machine was there, and is gone.
+        last = stderr.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
+        reason = f"the connection to it broke off ({last[0].strip().rstrip('.')})"
+        return Fault(machine=self.machine, kind="broken", reason=reason)
+
+    def _stderr_text(self) -> str:
+        assert self._stderr is not None
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def _error(self, fault: Fault) -> MachineFault:
+        return MachineFault(f"{self.machine}: {fault.reason}", machine=self.machine, fault=fault)

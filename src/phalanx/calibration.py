@@ -1,0 +1,119 @@
+"""Gather what predictions are made from: earlier runs, short trial runs, this machine, a pool.
+
+`plan` is pure; this is the part of planning that looks at the disk and has runs carried out. Called
+by the façade, which says how a trial is run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from msgspec.structs import replace
+
+from phalanx.data.dataset import open_dataset
+from phalanx.errors import PlanError
+from phalanx.launch.fork_server import warm_workers
+from phalanx.observe.cgroup import memory_limit
+from phalanx.plan.calibrate import calibrate as fit_runs
+from phalanx.plan.calibrate import read_runs
+from phalanx.plan.facts import ClusterModel
+from phalanx.plan.gather import DataSizes, ThisMachine, is_enough, local_cluster, pool_cluster
+from phalanx.plan.machines import Reference, pool_cores, pool_links
+from phalanx.plan.measured import RunMeasures, measure_run
+from phalanx.plan.split import read_parts
+from phalanx.plan.trials import look_job, trial_jobs, trial_steps
+from phalanx.pool.inventory import Inventory
+from phalanx.pool.probe import measure_this_machine
+from phalanx.records.rundir import RunDir
+from phalanx.records.summary import Summary
+from phalanx.spec.job import JobSpec
+
+TRIALS = "calibration"
+"""Directory of the short runs, below that of all runs."""
+RunTrial = Callable[[JobSpec], Summary]
+
+
+def survey(
+    job: JobSpec,
+    sizes: DataSizes,
+    *,
+    pool: Inventory | None,
+    calibrate: Literal["auto", "never", "fresh"],
+    runs: Path,
+    run_trial: RunTrial,
+) -> ClusterModel:
+    """Put together what is known about a job and the machines.
+
+    Args:
+        job: What is to be planned.
+        sizes: Of its data.
+        pool: The machines; None: this one.
+        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
+            runs; fresh: short runs in any case, and nothing else.
+        runs: Where earlier runs are found.
+        run_trial: Carries a short run out, in `TRIALS` below `runs`.
+
+    Raises:
+        PlanError: Nothing is known.
+    """
+    if job.backend != "native":
+        raise PlanError(
+            f"plans are made for the native backend, not for {job.backend}; leave 'backend' out"
+        )
+    here = _this_machine()
+    known = read_runs([runs, runs / TRIALS], job) if calibrate != "fresh" else []
+    if calibrate == "fresh" or (
+        calibrate == "auto" and not (known and is_enough(fit_runs(known), here))
+    ):
+        known += _run_trials(job, sizes, here, run_trial)
+    if not known:
+        raise PlanError(
+            f"no earlier run in {runs} tells how fast this job is; train it once, or let "
+            "`phalanx plan` make short runs"
+        )
+    links = pool_links(pool) if pool is not None else None
+    calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
+    parts = read_parts([runs, runs / TRIALS], job)
+    if pool is None:
+        return replace(local_cluster(job, sizes, calibration, here), parts=parts)
+    speed = measure_this_machine() if here.host in calibration.fits else None
+    own = Reference(host=here.host, speed=speed) if speed is not None else None
+    return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
+
+
+def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
+    """Count the samples of a job's data."""
+    data = open_dataset(job.data, data_root=data_root, cache_root=cache_root)
+    return DataSizes(
+        train=data.train.num_samples,
+        validation=data.validation.num_samples,
+        test=data.test.num_samples,
+    )
+
+
+def _run_trials(
+    job: JobSpec, sizes: DataSizes, here: ThisMachine, run_trial: RunTrial
+) -> list[RunMeasures]:
+    """Measure a job by short runs on this machine; the first says how long the others must be."""
+    with warm_workers():
+        look = run_trial(look_job(job, sizes.train))
+        steps = trial_steps(look.train_s / max(1, look.updates))
+        workers = min(here.cores, 4)
+        trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
+        found = [run_trial(trial) for trial in trials]
+    measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
+    return [one for one in measured if one is not None]
+
+
+def _this_machine() -> ThisMachine:
+    total = psutil.virtual_memory().total
+    return ThisMachine(
+        host=socket.gethostname(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=min(total, memory_limit() or total),
+    )

@@ -1,0 +1,254 @@
+"""Keep which machine, cores, directories and address every process of a run has.
+
+An allocation also moves a process whose machine was lost; it starts nothing. Called by the
+controller, which makes the specs of processes from it; launchers make it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from phalanx.agent.remote.host import free_ports
+from phalanx.launch.placement import (
+    HostCapacity,
+    ProcessPlacement,
+    SlotInfo,
+    share_cores,
+    slot_for_helper,
+    slot_for_worker,
+)
+from phalanx.spec.data import DataSpec
+from phalanx.spec.environment import Endpoint, environment_of
+from phalanx.spec.job import JobSpec
+from phalanx.spec.worker import LOOPBACK
+
+if TYPE_CHECKING:
+    from phalanx.launch.hosts import HostGroup
+
+_PORTS_S = 15.0
+
+
+@dataclass(frozen=True)
+class ProcessSlot:
+    """What one process is given by the machine that it runs on.
+
+    Attributes:
+        machine: Name of the machine.
+        address: Where its sockets listen, and where others reach them.
+        controller: Where it reaches the controller.
+        threads: Compute threads.
+        cpus: Cores that it is bound to; empty: any.
+        run_dir: Where its records go there.
+        shares_run_dir: Whether that is the controller's run directory.
+        data: The job's data as it is called there.
+        data_root: Where data sets lie there.
+        cache_root: Where decoded data is kept there.
+        watts: What the machine draws idle and full, if that was declared.
+    """
+
+    machine: str
+    address: str
+    controller: str
+    threads: int
+    cpus: tuple[int, ...]
+    run_dir: str
+    shares_run_dir: bool
+    data: DataSpec
+    data_root: str
+    cache_root: str
+    watts: tuple[float, float] | None = None
+
+
+class Allocation(ABC):
+    """Where the processes of one run are.
+
+    Attributes:
+        listen: Address at which the controller listens.
+        worker_threads: Compute threads of a worker, where all have the same; else the fewest.
+    """
+
+    listen: str
+    worker_threads: int
+
+    def __init__(self) -> None:
+        self._endpoints: dict[tuple[str, int], Endpoint] = {}
+
+    @abstractmethod
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        """Return what a process is given where it runs; a new process gets a slot first."""
+
+    @abstractmethod
+    def move(self, role: str, rank: int, *, crowd: bool) -> bool:
+        """Find a slot for the successor of a lost process, or for a new one.
+
+        Args:
+            role: Its role.
+            rank: Its rank.
+            crowd: Take a machine whose slots are full if there is no other.
+
+        Returns:
+            Whether there is one; its own if that is still there.
+        """
+
+    @abstractmethod
+    def free_ports(self, machine: str, count: int) -> list[int]:
+        """Return ports of a machine that are free at the moment."""
+
+    def announce(self, processes: Sequence[tuple[str, int]]) -> None:
+        """Fix the endpoints of the first processes, which each finds in its environment."""
+        slots = {process: self.slot(*process) for process in processes}
+        for machine in dict.fromkeys(slot.machine for slot in slots.values()):
+            here = [process for process, slot in slots.items() if slot.machine == machine]
+            ports = self.free_ports(machine, len(here))
+            for (role, rank), port in zip(here, ports, strict=True):
+                address = slots[role, rank].address
+                self._endpoints[role, rank] = Endpoint(role, rank, machine, address, port)
+
+    def environment(self, role: str, rank: int, *, run: str) -> dict[str, str]:
+        """Return the variables that a process finds in its environment."""
+        slot = self.slot(role, rank)
+        known = self._endpoints.get((role, rank))
+        port = known.port if known is not None else self.free_ports(slot.machine, 1)[0]
+        one = Endpoint(role, rank, slot.machine, slot.address, port)
+        self._endpoints[role, rank] = one
+        return environment_of(one, list(self._endpoints.values()), run=run)
+
+
+class LocalAllocation(Allocation):
+    """This machine alone.
+
+    Args:
+        job: What is to be done.
+        run_dir: The run directory.
+        data_root: Where data sets lie.
+        cache_root: Where decoded data is kept.
+    """
+
+    listen = LOOPBACK
+
+    def __init__(self, job: JobSpec, *, run_dir: Path, data_root: Path, cache_root: Path) -> None:
+        super().__init__()
+        self._job = job
+        self._places = (str(run_dir.resolve()), str(data_root.resolve()), str(cache_root.resolve()))
+        cores = sorted(os.sched_getaffinity(0))
+        self._shares = share_cores(cores, job.worker_processes, threads=job.threads, pin=job.pin)
+        self.worker_threads = self._shares[0].threads
+
+    @override
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        # Servers, the evaluator and workers that join later are not bound to cores.
+        own = role == "worker" and rank < len(self._shares)
+        run_dir, data_root, cache_root = self._places
+        return ProcessSlot(
+            machine=socket.gethostname(),
+            address=LOOPBACK,
+            controller=LOOPBACK,
+            threads=self._shares[rank].threads if own else 1,
+            cpus=self._shares[rank].cpus if own else (),
+            run_dir=run_dir,
+            shares_run_dir=True,
+            data=self._job.data,
+            data_root=data_root,
+            cache_root=cache_root,
+        )
+
+    @override
+    def move(self, role: str, rank: int, *, crowd: bool) -> bool:
+        return True
+
+    @override
+    def free_ports(self, machine: str, count: int) -> list[int]:
+        return free_ports(LOOPBACK, count)
+
+
+class PoolAllocation(Allocation):
+    """Slots on the machines of a pool.
+
+    Args:
+        group: The machines, ready and with the directory of the run.
+        placement: Where the run begins.
+        capacities: What the machines offer, in their order.
+    """
+
+    def __init__(
+        self, group: HostGroup, placement: ProcessPlacement, capacities: Sequence[HostCapacity]
+    ) -> None:
+        super().__init__()
+        self._group = group
+        self._capacities = tuple(capacities)
+        self._planned = placement.helpers
+        self._slots: dict[tuple[str, int], SlotInfo] = {
+            ("worker", rank): place for rank, place in enumerate(placement.workers)
+        }
+        self.listen = group.listen
+        self.worker_threads = min(place.threads for place in placement.workers)
+
+    @override
+    def slot(self, role: str, rank: int) -> ProcessSlot:
+        if (role, rank) not in self._slots:
+            self.move(role, rank, crowd=True)
+        place = self._slots[role, rank]
+        host = self._group.by_name[place.machine]
+        spec = host.spec
+        both = spec.watts_idle is not None and spec.watts_full is not None
+        return ProcessSlot(
+            machine=place.machine,
+            address=host.address,
+            controller=host.controller,
+            threads=place.threads,
+            # A slot counts the cores that a login may run on; they have other numbers there.
+            cpus=tuple(host.cpus[number] for number in place.cpus),
+            run_dir=host.folder,
+            shares_run_dir=False,
+            data=host.data,
+            data_root=host.data_root,
+            cache_root=host.cache_root,
+            watts=(spec.watts_idle or 0.0, spec.watts_full or 0.0) if both else None,
+        )
+
+    @override
+    def move(self, role: str, rank: int, *, crowd: bool) -> bool:
+        capacities = self._usable()
+        there = {one.machine for one in capacities}
+        place = self._slots.get((role, rank))
+        if place is not None and place.machine in there:
+            return True
+        planned = self._planned.get(f"{role}-{rank}")
+        if planned in there:
+            self._slots[role, rank] = SlotInfo(planned)
+            return True
+        self._slots.pop((role, rank), None)
+        found = self._find(role, capacities, crowd=crowd)
+        if found is not None:
+            self._slots[role, rank] = found
+        return found is not None
+
+    def _find(
+        self, role: str, capacities: Sequence[HostCapacity], *, crowd: bool
+    ) -> SlotInfo | None:
+        taken: Collection[SlotInfo] = self._slots.values()
+        if role != "worker":
+            return slot_for_helper(taken, capacities)
+        workers = [place for (kind, _), place in self._slots.items() if kind == "worker"]
+        found = slot_for_worker(workers, capacities)
+        return slot_for_helper(taken, capacities) if found is None and crowd else found
+
+    def _usable(self) -> list[HostCapacity]:
+        """List the machines that are not lost."""
+        hosts = self._group.by_name
+        return [one for one in self._capacities if hosts[one.machine].session.fault is None]
+
+    @override
+    def free_ports(self, machine: str, count: int) -> list[int]:
+        host = self._group.by_name[machine]
+        order = {"do": "ports", "address": host.address, "count": count}
+        ports: list[int] = host.session.ask(order, _PORTS_S)
+        return ports

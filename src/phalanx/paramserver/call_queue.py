@@ -1,0 +1,51 @@
+"""Calls from other threads into the thread that serves a shard.
+
+A shard is not safe for several threads: everything that the control plane wants of it runs in the
+serving thread, between two messages.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+class CallQueue:
+    """Run functions of other threads in the serving thread; use as a context manager."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def __enter__(self) -> CallQueue:
+        # A socket pair, because the serving thread sleeps in a poll over sockets.
+        self.wakeup, self._waker = socket.socketpair()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.wakeup.close()
+        self._waker.close()
+
+    def put(self, function: Callable[[], Value]) -> Future[Value]:
+        """Have a function run between two messages; safe from any thread."""
+        future: Future[Value] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except Exception as error:  # the boundary of a thread: the caller's result raises it
+                future.set_exception(error)
+
+        self._calls.put(run)
+        self._waker.send(b"\0")
+        return future
+
+    def run(self) -> None:
+        """Run what has been put; called by the serving thread when `wakeup` is readable."""
+        self.wakeup.recv(4096)
+        while not self._calls.empty():
+            self._calls.get()()

@@ -1,0 +1,89 @@
+"""Assembly of the parameters that servers send: which segments are awaited, which version is held.
+
+Where copies must be whole, the segments of a server are written only when all of them have come:
+the buffer then holds one version of each server, and can restore a server that was lost.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from phalanx.paramserver.compression import Received
+from phalanx.protocol.shards import Layout, Segment
+from phalanx.wire.bulk import Flag, Header
+
+
+class PulledParameters:
+    """Write answers into the flat parameters.
+
+    Args:
+        layout: How the model is cut.
+        parameters: The flat buffer.
+        whole: Whether parameters of a server are taken over only all at once.
+        version: Of what the buffer holds already.
+        samples_seen: Behind it.
+    """
+
+    def __init__(
+        self, layout: Layout, parameters: Tensor, *, whole: bool, version: int, samples_seen: int
+    ) -> None:
+        self.awaited: set[int] = set()
+        """Segments that have not been answered."""
+        self.versions = dict.fromkeys(range(layout.num_servers), version)
+        """The version of each server's parameters that is held."""
+        self.samples_seen = samples_seen
+        self.num_dropped = 0
+        self._layout = layout
+        self._parameters = parameters
+        self._sizes = {
+            server: len(layout.of_server(server)) if whole else 1
+            for server in range(layout.num_servers)
+        }
+        self._received: dict[int, dict[int, Received]] = {}
+
+    def expect_all(self) -> None:
+        """Await every segment of every server."""
+        self.awaited = set(range(len(self._layout.segments)))
+
+    def expect_again(self, server: int) -> None:
+        """Await all segments of a server, also those that had come: they are of another version."""
+        self.awaited.update(segment.index for segment in self._layout.of_server(server))
+        self._received.pop(server, None)
+
+    def awaits(self, server: int) -> bool:
+        """Whether a server owes answers."""
+        return any(segment.index in self.awaited for segment in self._layout.of_server(server))
+
+    @property
+    def awaited_servers(self) -> set[int]:
+        """Servers that owe answers."""
+        return {self._layout.segments[index].server for index in self.awaited}
+
+    def take(self, header: Header, payload: memoryview) -> None:
+        """Take a segment's parameters."""
+        segment = self._layout.segments[header.segment]
+        self.num_dropped += header.flags & Flag.DROPPED
+        self.samples_seen = max(self.samples_seen, header.num_samples)
+        received = self._received.setdefault(segment.server, {})
+        received[segment.index] = Received(header.kind, payload, segment.size)
+        if len(received) >= self._sizes[segment.server]:
+            for index, values in received.items():
+                values.write_to(self._slice(self._layout.segments[index]))
+            received.clear()
+        self.settle(header)
+
+    def settle(self, header: Header) -> None:
+        """Await a segment no more: it has come, or the buffer holds it already."""
+        server = self._layout.segments[header.segment].server
+        self.awaited.discard(header.segment)
+        if not self.awaits(server):
+            self.versions[server] = header.readver
+
+    def copy_of(self, server: int) -> list[tuple[Segment, Tensor]]:
+        """Return copies of a server's segments, as the buffer holds them."""
+        return [
+            (segment, self._slice(segment).clone()) for segment in self._layout.of_server(server)
+        ]
+
+    def _slice(self, segment: Segment) -> Tensor:
+        return self._parameters[segment.start : segment.stop]

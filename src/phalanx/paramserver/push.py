@@ -1,0 +1,163 @@
+"""The outstanding push of a client: which segments are final, encoded, sent.
+
+Sending hands memory to ZeroMQ's own thread and returns at once, so that segments leave during
+backward without a copy: the gradient must not change before the push is answered. With overlap it
+does change, and pushes are sent from a copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from phalanx.paramserver.compression import Compression, Encoder
+from phalanx.paramserver.connection import ServerConnections
+from phalanx.protocol.shards import Layout, Segment
+from phalanx.wire.bulk import Header, Kind, Op
+
+
+class OutgoingPush:
+    """Encode and send the segments of one gradient at a time.
+
+    Args:
+        layout: How the model is cut.
+        gradients: The flat buffer.
+        compression: Of what is sent.
+        overlap: Whether the buffer may change before the push is answered.
+    """
+
+    def __init__(
+        self, layout: Layout, gradients: Tensor, *, compression: Compression, overlap: bool
+    ) -> None:
+        self.first_sent_s: float | None = None
+        """When the first segment left, by `time.perf_counter`."""
+        self.held_until_s = 0.0
+        """Until when the servers' rule held an answer back, by `time.perf_counter`."""
+        self.num_begun = 0
+        self.num_resent = 0
+        self._layout = layout
+        self._gradients = gradients
+        self._staged = torch.empty_like(gradients) if overlap else None
+        self._encoder = Encoder(compression, layout)
+        self._missing: list[int] = []
+        self._payloads: dict[int, memoryview | None] = {}
+        self._unsent: dict[int, None] = {}
+        self._sent_s: dict[int, float] = {}
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether segments wait for room in a pipe or for a connection."""
+        return bool(self._unsent)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether every segment of the gradient is final."""
+        return not any(self._missing)
+
+    def begin(self) -> None:
+        """Start with a gradient of which nothing is final."""
+        self.num_begun += 1
+        self.first_sent_s = None
+        self.held_until_s = 0.0
+        self._missing = [segment.size for segment in self._layout.segments]
+        self._payloads.clear()
+        self._sent_s.clear()
+
+    def ready(self, start: int, stop: int) -> None:
+        """Take a slice of the gradient as final; encode the segments that are complete."""
+        # From the back: backward finishes the last layers first.
+        for index in reversed(self._layout.covering(start, stop)):
+            segment = self._layout.segments[index]
+            self._missing[index] -= min(stop, segment.stop) - max(start, segment.start)
+            if self._missing[index] == 0:
+                self._encode(segment)
+
+    def finish(self) -> None:
+        """Take everything that was not reported as final, too."""
+        for segment in reversed(self._layout.segments):
+            if self._missing[segment.index] > 0:
+                self._missing[segment.index] = 0
+                self._encode(segment)
+
+    def skip(self) -> None:
+        """Send segments without a gradient."""
+        for segment in self._layout.segments:
+            self._missing[segment.index] = 0
+            self._payloads[segment.index] = None
+            self._unsent[segment.index] = None
+
+    def is_sent(self, index: int) -> bool:
+        """Whether a segment has been handed to ZeroMQ."""
+        return self._missing[index] == 0 and index not in self._unsent
+
+    def send(
+        self, push: Header, connections: ServerConnections, versions: Mapping[int, int]
+    ) -> None:
+        """Send what is final and has not left; stops at each server whose pipe is full."""
+        blocked: set[int] = set()
+        for index in list(self._unsent):
+            server = self._layout.segments[index].server
+            if server in blocked:
+                continue
+            header, payload = self._message(push, index, versions[server])
+            if connections[server].send(header, payload):
+                del self._unsent[index]
+                self._note_sent(server)
+            else:
+                blocked.add(server)
+
+    def resend(self, segments: Iterable[int]) -> None:
+        """Send segments again that a server does not have, as far as they are final."""
+        for index in segments:
+            if index in self._payloads:
+                self.num_resent += 1
+                self._unsent[index] = None
+
+    def drop(self, index: int) -> None:
+        """Send a segment no more: it has been answered."""
+        self._unsent.pop(index, None)
+
+    def note_held(self, server: int, held_s: float) -> None:
+        """Note how long a server held an answer back since it had the whole push."""
+        # That time began when the last segment left here: clocks of machines are not compared.
+        until_s = self._sent_s.get(server, 0.0) + held_s
+        self.held_until_s = max(self.held_until_s, until_s)
+
+    def _encode(self, segment: Segment) -> None:
+        gradient = self._gradients[segment.start : segment.stop]
+        if self._staged is not None:
+            gradient = self._staged[segment.start : segment.stop].copy_(gradient)
+        self._payloads[segment.index] = memory_of(self._encoder.encode(segment, gradient))
+        self._unsent[segment.index] = None
+
+    def _message(self, push: Header, index: int, version: int) -> tuple[Header, memoryview | None]:
+        payload = self._payloads[index]
+        header = Header(
+            op=Op.PUSH,
+            worker=push.worker,
+            generation=push.generation,
+            incarnation=push.incarnation,
+            clock=push.clock,
+            readver=version,
+            ticket=push.ticket,
+            segment=index,
+            kind=Kind.NOTHING if payload is None else self._encoder.kind,
+            num_samples=push.num_samples,
+            weight=push.weight,
+            num_bytes=0 if payload is None else payload.nbytes,
+        )
+        return header, payload
+
+    def _note_sent(self, server: int) -> None:
+        now_s = time.perf_counter()
+        self._sent_s[server] = now_s
+        if self.first_sent_s is None:
+            self.first_sent_s = now_s
+
+
+def memory_of(values: Tensor) -> memoryview:
+    """Return the bytes of a tensor without copying them."""
+    return values.view(torch.uint8).numpy().data

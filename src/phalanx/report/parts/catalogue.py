@@ -1,0 +1,89 @@
+"""List the parts of a report: name, import path and place of each; open to other packages.
+
+A part is a function of the `Scope`, and of what it `needs` besides, that makes one section, or
+None where the runs give no material for it. Installed packages add parts through the entry-point
+group `phalanx.report_parts`; a study file (`report_parts`) or `--part` names one by import path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from phalanx.report.document import Section
+from phalanx.spec.registry import IMPORT_PATH, Registry, load
+
+Need = Literal["pairs", "advice", "blamed"]
+
+
+@dataclass(frozen=True)
+class ReportPart:
+    """One chapter of a report.
+
+    Attributes:
+        name: What `--part` calls it.
+        make: Import path of the function that makes its section.
+        order: Where it stands among the others; the built-in ones are ten apart.
+        needs: Further arguments of the function: `pairs` (cells compared two by two), `advice`
+            (the recommendation), `blamed` (waiting by cause).
+    """
+
+    name: str
+    make: str
+    order: int = 155
+    needs: tuple[Need, ...] = ()
+
+    def function(self) -> Callable[..., Section | None]:
+        """Import the function that makes the section."""
+        return cast("Callable[..., Section | None]", load(self.make))
+
+
+def _built_in(*parts: tuple[str, str] | tuple[str, str, tuple[Need, ...]]) -> dict[str, ReportPart]:
+    found = {}
+    for number, (name, path, *needs) in enumerate(parts, start=1):
+        make = f"phalanx.report.parts.{path}"
+        found[name] = ReportPart(
+            name=name, make=make, order=10 * number, needs=needs[0] if needs else ()
+        )
+    return found
+
+
+REPORT_PARTS = Registry(
+    "report part",
+    ReportPart,
+    group="phalanx.report_parts",
+    built_in=_built_in(
+        ("summary", "overview:in_short", ("advice",)),
+        ("setup", "overview:what_was_run"),
+        ("data", "spread:how_data_lay"),
+        ("results", "results:results"),
+        ("judgement", "judgement:judged_by_field"),
+        ("equivalence", "contrasts:same_result", ("pairs",)),
+        ("contrasts", "contrasts:head_to_head", ("pairs",)),
+        ("learning", "learning:learning"),
+        ("tradeoff", "tradeoff:tradeoff"),
+        ("time_to_accuracy", "tradeoff:time_to_accuracy"),
+        ("scaling", "scaling:scaling"),
+        ("times", "times:where_time_went", ("blamed",)),
+        ("splitting", "splitting:how_it_was_split"),
+        ("inference", "inference:how_fast_it_answers"),
+        ("machines", "machines:machines"),
+        ("published", "published:published"),
+        ("doubts", "ledger:doubts"),
+        ("runs", "ledger:every_run"),
+        ("notes", "notes:notes"),
+    ),
+)
+
+
+def report_parts(more: Iterable[str] = ()) -> list[ReportPart]:
+    """Return all parts in order: built in, installed, and those named here.
+
+    Raises:
+        SpecError: A named part is unknown or cannot be imported.
+    """
+    # Import paths that an earlier report of this process named are not everybody's.
+    general = [name for name in REPORT_PARTS.names() if not IMPORT_PATH.match(name)]
+    found = {name: REPORT_PARTS.find(name) for name in (*general, *more)}
+    return sorted(found.values(), key=lambda part: part.order)

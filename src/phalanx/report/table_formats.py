@@ -1,0 +1,85 @@
+"""Write one table as CSV, Markdown or records; the terminal's form is in `cli.output`.
+
+CSV and records hold the raw values with all digits, an interval as two columns; Markdown holds what
+people read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from phalanx.report.document import Column, Raw, Table, Value
+
+_SPECIAL = str.maketrans({"|": "\\|", "*": "\\*", "_": "\\_", "<": "&lt;", ">": "&gt;"})
+
+
+def table_csv(table: Table) -> str:
+    """Write a table as CSV with one header line."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_keys(table))
+    for row in table.rows:
+        writer.writerow(_plain(raw) for raw in _raws(table, row))
+    return out.getvalue()
+
+
+def table_records(table: Table) -> list[dict[str, Raw]]:
+    """Return the rows of a table as mappings from column keys to raw values."""
+    keys = _keys(table)
+    return [dict(zip(keys, _raws(table, row), strict=True)) for row in table.rows]
+
+
+def table_markdown(table: Table) -> str:
+    """Write a table as Markdown, below its caption if it has one."""
+    head = " | ".join(_head(column) for column in table.columns)
+    rule = " | ".join(
+        ":---" if column.is_text or column.joins else "---:" for column in table.columns
+    )
+    rows = [" | ".join(_entry(value) for value in row) for row in table.rows]
+    lines = [f"| {line} |" for line in (head, rule, *rows)]
+    return "\n".join([*([escape_markdown(table.caption), ""] if table.caption else []), *lines])
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return text.translate(_SPECIAL).replace("\n", " ").strip()
+
+
+def _keys(table: Table) -> list[str]:
+    keys: list[str] = []
+    for column, is_pair in zip(table.columns, _pairs(table), strict=True):
+        keys += [f"{column.key}_low", f"{column.key}_high"] if is_pair else [column.key]
+    return keys
+
+
+def _raws(table: Table, row: list[Value]) -> Iterator[Raw]:
+    for value, is_pair in zip(row, _pairs(table), strict=True):
+        if not is_pair:
+            yield value.raw
+        elif isinstance(value.raw, tuple):
+            yield from value.raw
+        else:
+            yield from (None, None)
+
+
+def _pairs(table: Table) -> list[bool]:
+    """Tell which columns hold intervals: one interval makes the whole column two."""
+    return [
+        any(isinstance(row[index].raw, tuple) for row in table.rows)
+        for index in range(len(table.columns))
+    ]
+
+
+def _plain(raw: Raw) -> str:
+    return "" if raw is None else repr(raw) if isinstance(raw, float) else str(raw)
+
+
+def _head(column: Column) -> str:
+    return escape_markdown(f"{column.title}, {column.unit}" if column.unit else column.title)
+
+
+def _entry(value: Value) -> str:
+    shown = escape_markdown(value.text)
+    return f"**{shown}**" if value.mark == "best" and shown else shown

@@ -1,0 +1,138 @@
+"""Context of a process: what every role is given, and how all processes cut the model alike.
+
+Imports no framework: processes of every backend have a context.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.data.distribution import describe_distribution, distribute
+from phalanx.data.pipeline import Dataset, open_dataset
+from phalanx.observe.sampler import Sampler
+from phalanx.protocol.shards import Layout, plan_shards
+from phalanx.records import events
+from phalanx.records.log import EventLog
+from phalanx.records.rundir import RunDir
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.worker import WorkerSpec
+from phalanx.store.base import CheckpointStore
+from phalanx.store.local import LocalStore
+from phalanx.store.remote import RemoteStore
+from phalanx.store.tensors import TensorAdapter, TensorT
+from phalanx.wire.control import ControlClient
+from phalanx.wire.keys import KeyPair
+from phalanx.worker.metrics import WorkerMetrics
+
+if TYPE_CHECKING:
+    from phalanx.worker.checkpoint.torch_tensors import TorchStore
+    from phalanx.worker.profile import EpochProfiler
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """Give a role its spec, its channels to the run and its data."""
+
+    spec: WorkerSpec
+    control: ControlClient
+    log: EventLog
+    metrics: WorkerMetrics
+    started: float
+    sampler: Sampler
+
+    @property
+    def job(self) -> JobSpec:
+        """What the run is to do."""
+        return self.spec.job
+
+    @property
+    def run(self) -> RunDir:
+        """Where records go."""
+        return RunDir(Path(self.spec.run_dir))
+
+    @property
+    def store(self) -> TorchStore:
+        """Where checkpoints and the state of servers are, for processes that hold torch."""
+        from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
+
+        return self.open_store(TorchAdapter())
+
+    def open_store(self, adapter: TensorAdapter[TensorT]) -> CheckpointStore[TensorT]:
+        """Open the store of this run for the tensors of a framework."""
+        if self.spec.shared_run_dir:
+            return LocalStore(self.run.path, adapter)
+        return RemoteStore.for_process(self.spec, adapter)
+
+    @cached_property
+    def profiler(self) -> EpochProfiler:
+        """Takes the times of torch's operators where the job asks for it."""
+        from phalanx.worker.profile import EpochProfiler
+
+        return EpochProfiler(self.job.profile, run=self.run, process=self.spec.process)
+
+    @property
+    def keys(self) -> KeyPair:
+        """This process's own keys."""
+        return KeyPair(public=self.spec.public_key, secret=self.spec.secret_key)
+
+    @property
+    def serving(self) -> ParameterServerSpec:
+        """The strategy's settings; only asked where it is this strategy."""
+        assert isinstance(self.job.strategy, ParameterServerSpec)
+        return self.job.strategy
+
+    def open_data(self) -> Dataset:
+        """Open the job's data set, partitioned as the job says; the chief records the partition."""
+        dataset = open_dataset(
+            self.job.data,
+            data_root=Path(self.spec.data_root),
+            cache_root=Path(self.spec.cache_root),
+        )
+        dataset = distribute(dataset, self.job)
+        if self.spec.role == "worker" and self.spec.rank == 0:
+            dealt = describe_distribution(dataset, self.job)
+            if dealt is not None:
+                self.run.write_distribution(dealt)
+        return dataset
+
+    def record_start(self, precision: str, reason: str) -> float:
+        """Note that this worker has joined; returns the seconds since the process started.
+
+        Args:
+            precision: The number format that it computes in.
+            reason: Why this one.
+        """
+        startup_s = time.monotonic() - self.started
+        self.log.record(
+            events.Started(
+                rank=self.spec.rank,
+                role=self.spec.role,
+                pid=os.getpid(),
+                host=self.spec.host or socket.gethostname(),
+                attempt=self.spec.attempt,
+                threads=self.spec.threads,
+                cpus=sorted(os.sched_getaffinity(0)),
+                precision=precision,
+                precision_reason=reason,
+                startup_s=startup_s,
+            )
+        )
+        self.log.flush()
+        return startup_s
+
+    def layout(self, num_parameters: int) -> Layout:
+        """Cut the model over servers; the same on every process of the run."""
+        serving = self.serving
+        return plan_shards(
+            num_parameters,
+            num_servers=serving.num_servers(self.job.workers),
+            min_shard_bytes=serving.min_shard_bytes,
+            max_shards=serving.max_shards,
+        )

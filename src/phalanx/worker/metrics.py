@@ -1,0 +1,199 @@
+"""Sum up one worker's steps, for heartbeats and the epoch's figures, and record them.
+
+Imports no framework: the bootstrap needs it before torch is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from phalanx.records.events import Standstill, Step
+from phalanx.records.log import EventLog
+from phalanx.wire.messages import Progress, WorkTimes
+
+if TYPE_CHECKING:
+    from phalanx.strategy.base import StepFacts
+
+
+@dataclass
+class TimeSpent:
+    """Where a worker's time went, in seconds; waiting is a part of exchanging."""
+
+    input_s: float = 0.0
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    wait_s: float = 0.0
+    overlapped_s: float = 0.0
+    apply_s: float = 0.0
+
+
+@dataclass
+class WorkerMetrics:
+    """Sum up this worker's steps; written by the training thread, read by the heartbeat's.
+
+    A heartbeat may see one field a step ahead of another, which does no harm to a progress bar.
+    """
+
+    activity: str = "starting"
+    epoch: int = 0
+    step: int = 0
+    lr: float = 0.0
+    epoch_total: int = 0
+    samples: int = 0
+    spent: TimeSpent = field(default_factory=TimeSpent)
+    sent_bytes: int = 0
+    sent_before: int = 0
+    """By the transports of earlier phases."""
+    version: int = 0
+    epoch_samples: int = 0
+    epoch_loss_sum: float = 0.0
+    epoch_correct: int = 0
+    exchanges: list[float] = field(default_factory=list)
+    """Those of the epoch whose waiting only a comparison with the other workers can tell."""
+
+    def begin_epoch(self, epoch: int, *, total: int, resumed: bool) -> None:
+        """Start the epoch's own sums at zero, unless it goes on where a checkpoint left it."""
+        self.epoch = epoch
+        self.epoch_total = total
+        if resumed:
+            return
+        self.epoch_samples = 0
+        self.epoch_loss_sum = 0.0
+        self.epoch_correct = 0
+        self.exchanges = []
+
+    def add(self, facts: StepFacts, *, input_s: float, lr: float, sent_bytes: int) -> None:
+        """Count one step."""
+        self.step += 1
+        self.lr = lr
+        self.samples += facts.num_samples
+        self.spent.input_s += input_s
+        self.spent.compute_s += facts.forward_s + facts.backward_s
+        self.spent.exchange_s += facts.exchange_s
+        self.spent.wait_s += facts.wait_s or 0.0
+        self.spent.overlapped_s += facts.overlapped_s
+        self.spent.apply_s += facts.apply_s
+        self.sent_bytes = sent_bytes
+        self.epoch_samples += facts.num_samples
+        self.epoch_loss_sum += facts.loss_sum
+        self.epoch_correct += facts.num_correct
+        if facts.wait_s is None:
+            self.exchanges.append(facts.exchange_s)
+
+    def stand_still(self, duration_s: float, *, wait_s: float | None) -> None:
+        """Count an exchange, or waiting, between two steps."""
+        self.spent.exchange_s += duration_s
+        self.spent.wait_s += wait_s or 0.0
+        if wait_s is None:
+            self.exchanges.append(duration_s)
+
+    def times(self, *, sent_bytes: int) -> WorkTimes:
+        """Return where this worker's time went, in all phases.
+
+        Args:
+            sent_bytes: By the transport of the present phase.
+        """
+        return WorkTimes(
+            sent_bytes=self.sent_before + sent_bytes,
+            input_s=self.spent.input_s,
+            compute_s=self.spent.compute_s,
+            communication_s=self.spent.exchange_s - self.spent.wait_s,
+            wait_s=self.spent.wait_s,
+            apply_s=self.spent.apply_s,
+            overlapped_s=self.spent.overlapped_s,
+        )
+
+    def progress(self) -> Progress:
+        """Return what the next heartbeat says."""
+        return Progress(
+            epoch=self.epoch,
+            step=self.step,
+            samples=self.samples,
+            epoch_samples=self.epoch_samples,
+            epoch_total=self.epoch_total,
+            loss_sum=self.epoch_loss_sum,
+            num_correct=self.epoch_correct,
+            activity=self.activity,
+            lr=self.lr,
+            input_s=self.spent.input_s,
+            compute_s=self.spent.compute_s,
+            exchange_s=self.spent.exchange_s,
+            apply_s=self.spent.apply_s,
+            wait_s=self.spent.wait_s,
+            sent_bytes=self.sent_bytes,
+            open_exchange_s=sum(self.exchanges),
+            version=self.version,
+        )
+
+
+def record_step(
+    log: EventLog,
+    metrics: WorkerMetrics,
+    facts: StepFacts,
+    *,
+    epoch: int,
+    step: int,
+    lr: float,
+    input_s: float,
+    sent_bytes: int,
+    age_s: float = 0.0,
+) -> None:
+    """Add a step to the running totals and to the event log.
+
+    Args:
+        log: Of this process.
+        metrics: Of this worker.
+        facts: What the step came to.
+        epoch: Of its samples.
+        step: Its number in the run; the ticket, where batches are handed out.
+        lr: The learning rate at its point of the schedule.
+        input_s: How long the worker waited for the batch.
+        sent_bytes: Everything that this worker has sent so far in this phase.
+        age_s: How long ago the step ended, if the worker learns of it only now.
+    """
+    sent_bytes += metrics.sent_before
+    sent_before = metrics.sent_bytes
+    metrics.add(facts, input_s=input_s, lr=lr, sent_bytes=sent_bytes)
+    log.record(
+        Step(
+            epoch=epoch,
+            step=step,
+            num_samples=facts.num_samples,
+            loss_sum=facts.loss_sum,
+            num_correct=facts.num_correct,
+            lr=lr,
+            input_s=input_s,
+            forward_s=facts.forward_s,
+            backward_s=facts.backward_s,
+            exchange_s=facts.exchange_s,
+            apply_s=facts.apply_s,
+            sent_bytes=sent_bytes - sent_before,
+            overlapped_s=facts.overlapped_s,
+            wait_s=facts.wait_s,
+        ),
+        age_s=age_s,
+    )
+
+
+def record_standstill(
+    log: EventLog,
+    metrics: WorkerMetrics,
+    *,
+    epoch: int,
+    what: str,
+    duration_s: float,
+    wait_s: float | None = None,
+) -> None:
+    """Add a time without computing, between two steps, to the running totals and to the log.
+
+    Args:
+        log: Of this process.
+        metrics: Of this worker.
+        epoch: Of the step before it.
+        what: As in the event.
+        duration_s: How long.
+        wait_s: The part of it that was waiting for others; None: this worker alone cannot know.
+    """
+    metrics.stand_still(duration_s, wait_s=wait_s)
+    log.record(Standstill(epoch=epoch, what=what, duration_s=duration_s, wait_s=wait_s))

@@ -1,0 +1,176 @@
+"""Run the evaluator: read the servers' parameters, evaluate, write checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+
+import msgspec
+import numpy as np
+import torch
+
+from phalanx.comm.solo import SoloCollective
+from phalanx.data.pipeline import Dataset
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.paramserver.reader import Reader
+from phalanx.protocol.shards import Layout
+from phalanx.records.position import Position
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.serving import (
+    Connect,
+    Finish,
+    Look,
+    Looked,
+    Measured,
+    Ready,
+    Save,
+    Saved,
+    ServerAddress,
+)
+from phalanx.worker.checkpoint import Checkpoints, pinned
+from phalanx.worker.checkpoint.state import served_state
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.evaluate import evaluate, judge_of
+from phalanx.worker.parameter_server.server_file import read_optimizer
+from phalanx.worker.replica import build_replica
+
+
+def run_evaluator(context: WorkerContext) -> Done:
+    """Carry out orders until the job is done."""
+    torch.set_num_threads(context.spec.threads)
+    dataset = context.open_data()
+    evaluator = _Evaluator(context, dataset)
+    context.control.send(Ready(num_samples=dataset.epoch_samples, precision="fp32"))
+    try:
+        while True:
+            order = evaluator.next_order()
+            if isinstance(order, Finish):
+                return Done()
+            evaluator.obey(order)
+    finally:
+        evaluator.close()
+
+
+class _Evaluator:
+    def __init__(self, context: WorkerContext, dataset: Dataset) -> None:
+        self._context = context
+        self._dataset = dataset
+        self._replica = build_replica(
+            context.job, dataset, rank=0, precision="fp32", optimizer=False
+        )
+        self._layout: Layout = context.layout(self._replica.parameters.numel())
+        self._regulariser = FlatOptimizer(
+            context.job.optimizer,
+            self._replica.parameters,
+            kernels=self._replica.layout.kernels(),
+        )
+        self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
+        self._reader: Reader | None = None
+        self._addresses: dict[int, ServerAddress] = {}
+        self._optimizer: dict[str, torch.Tensor] = {}
+        self._deferred: Look | None = None
+        self._later: deque[FromCoordinator] = deque()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.__exit__(None, None, None)
+
+    def next_order(self) -> FromCoordinator:
+        # Waits until Finish or the end of this process: the lifelines end it.
+        return self._later.popleft() if self._later else self._context.control.inbox.get()
+
+    def obey(self, order: FromCoordinator) -> None:
+        match order:
+            case Connect():
+                self._connect(order)
+            case Look() if self._reader is None:
+                # A server was lost as well: addresses of all of them are yet to come.
+                self._deferred = order
+            case Look():
+                self._look(order)
+            case Save():
+                self._save(order)
+            case _:
+                raise AssertionError(f"{order} is not for an evaluator")
+
+    def _connect(self, order: Connect) -> None:
+        if self._reader is None:
+            self._reader = Reader(
+                self._layout,
+                order.servers,
+                keys=self._context.keys,
+                incarnation=self._context.spec.incarnation,
+                generation=self._context.spec.attempt,
+            ).__enter__()
+        for address in order.servers:
+            known = self._addresses.get(address.server)
+            if known is not None and known != address:
+                self._reader.relocate(address)
+            self._addresses[address.server] = address
+        if self._deferred is not None:
+            order_deferred, self._deferred = self._deferred, None
+            self._look(order_deferred)
+
+    def _attend(self) -> None:
+        """While servers are awaited: take the addresses of those that were restarted."""
+        while not self._context.control.inbox.empty():
+            order = self._context.control.inbox.get()
+            if isinstance(order, Connect):
+                self._connect(order)
+            else:
+                self._later.append(order)
+
+    def _look(self, order: Look) -> None:
+        assert self._reader is not None, "asked to look before the servers were known"
+        limit_s = self._context.job.deadlines.exchange_s
+        self._context.metrics.activity = "reading"
+        deadline = Deadline.after(limit_s, "the servers' state")
+        self._reader.pull(self._replica.parameters, deadline, self._attend)
+        if order.statistics:
+            statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
+            self._replica.buffers.copy_(torch.from_numpy(statistics))
+        self._optimizer = read_optimizer(self._context.store, self._layout)
+        self._context.control.send(Looked(order.look))
+        if order.part is None:
+            return
+        self._context.metrics.activity = f"measuring {order.part}"
+        part = self._dataset.test if order.part == "test" else self._dataset.validation
+        measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
+        if order.part == "test" and measures.verdicts is not None:
+            self._context.run.write_verdicts(measures.verdicts)
+        self._context.control.send(
+            Measured(
+                look=order.look,
+                part=order.part,
+                num_samples=measures.num_samples,
+                loss=measures.loss,
+                accuracy=measures.accuracy,
+                regularisation=self._regulariser.regularisation(),
+                duration_s=measures.duration_s,
+                metrics=dict(measures.metrics),
+            )
+        )
+
+    def _save(self, order: Save) -> None:
+        begin = time.perf_counter()
+        position = msgspec.json.decode(order.position, type=Position)
+        state = served_state(self._replica, self._optimizer, position)
+        written = self._checkpoints.write(position, state)
+        if order.best:
+            self._checkpoints.mark_best(written.name)
+        if order.pin:
+            self._checkpoints.pin(written.name)
+        parameters = self._replica.parameters
+        self._context.control.send(
+            Saved(
+                look=order.look,
+                path=written.name,
+                size_bytes=written.size_bytes,
+                duration_s=time.perf_counter() - begin,
+                parameters=parameters.numel(),
+                parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                pinned=pinned(written.name) if order.pin else "",
+            )
+        )

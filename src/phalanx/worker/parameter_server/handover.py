@@ -1,0 +1,131 @@
+"""Carry state between a worker's replica and the servers' shards, in a switch and back.
+
+Everything that goes from one phase of a run into the next, and how:
+
+| What | Lockstep to servers | Servers to lockstep |
+|---|---|---|
+| parameters | each server takes its slice of the replica | slices are put together, exactly |
+| optimiser state | each server takes its slice | slices are put together |
+| batch-norm statistics | averaged, then every worker's own | mean over workers |
+| schedule position | samples seen | samples seen |
+| sample position | epoch and samples within it | epoch and samples within it |
+| random state | a function of seed, epoch, step and rank: nothing to carry | the same |
+
+Servers inside the workers need no traffic for what they take, and every worker broadcasts its slice
+on the way back. Servers of their own take the checkpoint that the chief writes at the switch; on
+the way back workers read their parameters over the wire, and the chief reads the optimiser's state
+from what they wrote down and broadcasts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.base import Collective
+from phalanx.engine.replica import Replica
+from phalanx.paramserver.shard import Shard
+from phalanx.protocol.shards import Layout
+from phalanx.records.position import Position
+from phalanx.spec.optimize import OptimizerSpec
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.rate import Ramp
+
+
+@dataclass(frozen=True)
+class PhaseEntry:
+    """Say what a process begins a phase with servers with.
+
+    Attributes:
+        position: Where the phase begins, if it follows another.
+        restoring: Whether others are under way and hold what this process lacks.
+        checkpoint: Name of the one to take up, or that of the newest; None: from memory.
+        ramp: Of the learning rate.
+        momentum: What the optimiser's momentum is multiplied by on the way in.
+    """
+
+    position: Position | None = None
+    restoring: bool = False
+    checkpoint: str | None = None
+    ramp: Ramp | None = None
+    momentum: float = 1.0
+
+    @property
+    def carries(self) -> bool:
+        """Whether this process holds the state of the phase before."""
+        return self.position is not None and not self.restoring
+
+    @property
+    def version(self) -> int:
+        """Of the parameters that it holds; -1: none."""
+        return self.position.updates if self.position is not None and self.carries else -1
+
+
+def scale_momentum(
+    state: Mapping[str, Tensor], factor: float, spec: OptimizerSpec
+) -> dict[str, Tensor]:
+    """Scale the momentum in an optimiser's state."""
+    if factor == 1.0:
+        return dict(state)
+    slot = spec.kind.momentum
+    return {name: one * factor if name == slot else one for name, one in state.items()}
+
+
+def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
+    """Give a server in this process its slice of the optimiser's state."""
+    if replica.optimizer is not None:
+        part = slice_state(replica.optimizer.state(), bounds)
+        shard.updater.load_state(scale_momentum(part, factor, replica.optimizer.spec))
+
+
+def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
+    """Return the part of an optimiser's state that belongs to a slice; counters belong to all."""
+    start, stop = bounds
+    return {name: one[start:stop] if one.ndim else one for name, one in state.items()}
+
+
+def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
+    """Take back the slice of a server in this process, with its optimiser state."""
+    replica.parameters[slice(*bounds)].copy_(shard.updater.parameters)
+    if replica.optimizer is not None:
+        shard.updater.copy_state_to(slice_state(replica.optimizer.state(), bounds))
+
+
+def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> None:
+    """Give every worker the slices that servers inside the workers held; all call it together.
+
+    Each must have called `take_from_shard` before.
+    """
+    assert replica.optimizer is not None
+    state = {"parameters": replica.parameters} | replica.optimizer.state()
+    for server in range(layout.num_servers):
+        for tensor in slice_state(state, layout.bounds(server)).values():
+            _broadcast(tensor, collective, source=server)
+
+
+def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:
+    if tensor.ndim:
+        collective.broadcast(tensor, source=source)
+        return
+    # A counter is a single number, which collectives take as a vector of one.
+    one = tensor.reshape(1).clone()
+    collective.broadcast(one, source=source)
+    tensor.copy_(one[0])
+
+
+def set_statistics(replica: Replica, statistics: bytes) -> None:
+    """Go on from these batch-norm statistics; empty: from the replica's own."""
+    if statistics:
+        replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))
+
+
+def read_statistics(replica: Replica, checkpoints: Checkpoints[Tensor], name: str) -> None:
+    """Go on from the batch-norm statistics of a checkpoint, if the model has any."""
+    if replica.buffers.numel() == 0:
+        return
+    found = checkpoints.load(name, only=["replica.buffers"])
+    if found is not None:
+        replica.buffers.copy_(found.tensors["replica.buffers"])

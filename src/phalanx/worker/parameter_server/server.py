@@ -1,0 +1,340 @@
+"""Run a parameter server, as a process or inside a worker.
+
+The server itself runs in a thread; this module carries the coordinator's orders to it and writes
+its state to the store, so that a successor finds the optimiser state. The parameters of a lost
+server come from a worker.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import TracebackType
+
+import torch
+
+from phalanx.engine.layout import Range
+from phalanx.engine.replica import Replica
+from phalanx.errors import StoreError
+from phalanx.paramserver.connection import max_frame_bytes
+from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
+from phalanx.paramserver.server import Server, ServerSettings
+from phalanx.paramserver.shard import Shard
+from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
+from phalanx.protocol.policy import Policy
+from phalanx.protocol.rule import rule_for
+from phalanx.protocol.shards import Layout
+from phalanx.records import events
+from phalanx.spec.job import JobSpec
+from phalanx.wire.bulk import Kind
+from phalanx.wire.facts import ServerFacts
+from phalanx.wire.keys import KeyPair
+from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.serving import (
+    Admit,
+    Dismiss,
+    Finish,
+    Flush,
+    Flushed,
+    Recall,
+    Restored,
+    ServerUp,
+)
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.parameter_server.handover import (
+    PhaseEntry,
+    give_to_shard,
+    scale_momentum,
+    take_from_shard,
+)
+from phalanx.worker.parameter_server.server_file import ServerFile, ServerState
+from phalanx.worker.rate import Rate
+from phalanx.worker.replica import build_replica
+
+_TICK_S = 0.25
+_CALL_LIMIT_S = 30.0
+
+
+def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
+    """Serve until the coordinator says that it is over.
+
+    Args:
+        context: Of this process.
+        start: What it begins a later phase with; None: a run with servers from the beginning.
+    """
+    torch.set_num_threads(context.spec.threads)
+    context.metrics.activity = "serving"
+    start = start or first_start(context)
+    dataset = context.open_data()
+    replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
+    layout = context.layout(replica.parameters.numel())
+    if context.spec.rank >= layout.num_servers:
+        return Done()
+    host = HostedServer(
+        context, replica, layout, samples_per_epoch=dataset.epoch_samples, start=start
+    )
+    with host:
+        while True:
+            try:
+                order = context.control.inbox.get(timeout=_TICK_S)
+            except queue.Empty:
+                host.tick()
+                continue
+            if isinstance(order, Finish):
+                return Done(server=host.finish())
+            host.obey(order)
+            host.tick()
+
+
+def first_start(context: WorkerContext) -> PhaseEntry:
+    """Return what a process begins with in a run that has servers from its beginning."""
+    spec = context.spec
+    return PhaseEntry(
+        restoring=spec.incarnation > 1,
+        checkpoint=NEWEST if spec.resume is not None else None,
+    )
+
+
+class HostedServer:
+    """Run a server in a thread and carry orders to it; use as a context manager.
+
+    Args:
+        context: Of this process.
+        replica: The freshly built model, of which the slice is a copy.
+        layout: How the model is cut.
+        samples_per_epoch: For the schedule.
+        start: What its slice is at the beginning, beyond what the replica holds.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        replica: Replica,
+        layout: Layout,
+        *,
+        samples_per_epoch: int,
+        start: PhaseEntry,
+    ) -> None:
+        spec, job = context.spec, context.job
+        self._context = context
+        self._index = spec.rank
+        self._bounds = layout.bounds(self._index)
+        serving = context.serving
+        self._file = ServerFile(context.store, self._index, every_s=serving.snapshot_s)
+        self._shard = make_shard(
+            context, replica, layout, samples_per_epoch=samples_per_epoch, start=start
+        )
+        self._optimizer_version = 0
+        self._restoring = start.restoring
+        self._phase_begin = start.position.phase_begin if start.position is not None else 0
+        # In a later phase the freshly built model is nothing to go on from.
+        self._begins_anew = start.position is not None and start.checkpoint is None
+        if start.checkpoint is not None:
+            self._take_up_checkpoint(start, start.checkpoint, job)
+        elif start.position is not None and start.carries:
+            give_to_shard(replica, self._shard, layout.bounds(self._index), start.momentum)
+            self._shard.restore(version=start.position.updates, samples_seen=start.position.samples)
+        if self._restoring:
+            self._optimizer_version = self._recall_optimizer()
+        else:
+            self._file.forget()
+        self._server = Server(
+            self._shard,
+            keys=KeyPair.make(),
+            settings=ServerSettings(
+                index=self._index,
+                digest=digest_of(layout),
+                max_frame_bytes=max_frame_bytes(layout),
+                generation=spec.attempt,
+                incarnation=spec.incarnation,
+                host=spec.address,
+                encrypt=serving.encrypts(beyond_this_machine=spec.is_networked),
+                pull_kind=Kind.BF16 if serving.pull_compression == "bf16" else Kind.F32,
+                restoring=self._restoring,
+            ),
+        )
+        self._thread = threading.Thread(target=self._server.serve, name="server")
+
+    def __enter__(self) -> HostedServer:
+        self._server.__enter__()
+        self._thread.start()
+        up = ServerUp(address=self._server.address, restoring=self._restoring)
+        self._context.control.send(up)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.stop()
+        self._thread.join()
+        self._server.__exit__(kind, error, traceback)
+        if error is None:
+            self._file.close()
+
+    def obey(self, order: FromCoordinator) -> bool:
+        """Carry out an order; False: it is not for a server."""
+        server = self._server
+        role: ClientRole
+        match order:
+            case Admit():
+                role = "worker" if order.role == "worker" else "reader"
+                client = ClientIdentity(role, order.rank, order.incarnation)
+                server.call(lambda: self._admit(order.public_key, client)).result(_CALL_LIMIT_S)
+            case Dismiss():
+                role = "worker" if order.role == "worker" else "reader"
+                server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
+            case Recall():
+                server.call(self._recall).result(_CALL_LIMIT_S)
+            case Flush() if self._server.is_restoring:
+                pass  # nothing to apply or to write yet; asked again once that is over
+            case Flush():
+                server.call(server.flush).result(_CALL_LIMIT_S)
+                ledger = self._shard.ledger
+                server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
+                version = self._write_now() if order.write else self._shard.policy.version
+                self._context.control.send(Flushed(server=self._index, version=version))
+            case _:
+                return False
+        return True
+
+    def tick(self) -> None:
+        """Called a few times a second: report and save what has changed."""
+        self._context.metrics.version = self._shard.policy.version
+        restored = self._server.restored_version
+        if self._restoring and restored is not None:
+            self._restoring = False
+            self._context.control.send(
+                Restored(
+                    server=self._index,
+                    # Not the present version: updates may have been made since.
+                    version=restored,
+                    optimizer_version=self._optimizer_version,
+                )
+            )
+        if not self._restoring and self._file.is_due:
+            self._file.write_meanwhile(self._take_state())
+
+    def give_back(self, replica: Replica) -> None:
+        """Put the slice and its optimiser state into the replica; no worker pushes any more."""
+        give = lambda: take_from_shard(replica, self._shard, self._bounds)  # noqa: E731
+        self._server.call(give).result(_CALL_LIMIT_S)
+
+    def finish(self) -> ServerFacts:
+        """Return the totals, once no client asks for anything any more."""
+        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
+        self._context.log.record(events.Served(facts=facts))
+        return facts
+
+    def _admit(self, public_key: str, client: ClientIdentity) -> None:
+        self._server.admit(public_key, client)
+        if self._server.is_restoring and client.role == "worker":
+            # All workers were there before the loss; the next update has to wait for them again.
+            self._shard.policy.expect(client.rank)
+
+    def _write_now(self) -> int:
+        state = self._take_state()
+        self._file.write(state)
+        return state.version
+
+    def _take_state(self) -> ServerState:
+        state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
+        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
+        self._context.log.record(events.Served(facts=facts))
+        return ServerState(
+            version=state.version,
+            samples_seen=state.samples_seen,
+            parameters=state.parameters,
+            optimizer=state.optimizer,
+            tickets=state.tickets,
+        )
+
+    def _last_written(self) -> ServerState | None:
+        """Return what was written last, if it was in this phase."""
+        found = self._file.read()
+        return found if found is not None and found.samples_seen >= self._phase_begin else None
+
+    def _recall_optimizer(self) -> int:
+        found = self._last_written()
+        if found is None:
+            return self._optimizer_version
+        self._shard.updater.load_state(found.optimizer)
+        self._shard.ledger.load_state(found.tickets)
+        return found.version
+
+    def _recall(self) -> None:
+        """Go on from what was written last, or from where the phase began if nothing was."""
+        found = self._last_written()
+        if found is not None:
+            self._shard.updater.parameters.copy_(found.parameters)
+            self._server.restored(version=found.version, samples_seen=found.samples_seen)
+        elif self._begins_anew:
+            raise StoreError(
+                f"server {self._index} was lost at the switch, and nobody holds a copy of its "
+                "parameters; continue with `phalanx train --resume`"
+            )
+        else:
+            shard = self._shard
+            self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
+
+    def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
+        prefix = "replica.optimizer/"
+        found = Checkpoints(self._context.store, job.checkpoint).load(
+            name, only=["replica.parameters", prefix], part=self._bounds
+        )
+        if found is None:
+            return
+        position, tensors = found.position, found.tensors
+        if "replica.parameters" in tensors:
+            self._shard.updater.parameters.copy_(tensors["replica.parameters"])
+        else:
+            # Written when the chief was lost: the parameters come from another worker.
+            self._begins_anew = True
+        optimizer = {
+            name.removeprefix(prefix): value
+            for name, value in tensors.items()
+            if name.startswith(prefix)
+        }
+        self._shard.updater.load_state(scale_momentum(optimizer, start.momentum, job.optimizer))
+        self._shard.restore(version=position.updates, samples_seen=position.samples)
+        self._optimizer_version = position.updates
+
+
+def make_shard(
+    context: WorkerContext,
+    replica: Replica,
+    layout: Layout,
+    *,
+    samples_per_epoch: int,
+    start: PhaseEntry,
+) -> Shard:
+    """Make this server's slice with its rules, as the replica has it."""
+    job, serving, index = context.job, context.serving, context.spec.rank
+    first, end = layout.bounds(index)
+    segments = layout.of_server(index)
+    parameters = replica.parameters[first:end].clone()
+    compensation = None
+    if serving.delay_compensation != "off":
+        compensation = DelayCompensation(
+            parameters,
+            adaptive=serving.delay_compensation == "adaptive",
+            strength=serving.delay_lambda,
+        )
+    rule = rule_for(serving)
+    rate = Rate(job, samples_per_epoch=samples_per_epoch, ramp=start.ramp)
+    return Shard(
+        segments,
+        updater=SliceUpdater(
+            job.optimizer,
+            parameters,
+            segments,
+            kernels=replica.layout.kernels(Range(first, end)),
+            compensation=compensation,
+        ),
+        # A successor does not wait for workers that may be gone by now.
+        policy=Policy(rule, () if start.restoring else range(job.workers)),
+        step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
+    )

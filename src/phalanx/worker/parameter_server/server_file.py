@@ -1,0 +1,131 @@
+"""Write a server's state to the store, for its successor and for checkpoints."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from phalanx.errors import StoreError
+from phalanx.protocol.shards import Layout
+from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
+from phalanx.worker.checkpoint.torch_tensors import TorchStore
+
+_PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
+# On a slow link, files that travel take at most about this share of the time.
+_TRAVELLING_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Hold a server's slice at one version."""
+
+    version: int
+    samples_seen: int
+    parameters: torch.Tensor
+    optimizer: dict[str, torch.Tensor]
+    tickets: dict[int, int]
+    """Which segments of which batches it has taken; see `paramserver.shard.Ledger`."""
+
+
+class ServerFile:
+    """Keep the newest state of one server in the store.
+
+    Args:
+        store: Where it is.
+        server: Which server.
+        every_s: How often it is to be replaced.
+    """
+
+    def __init__(self, store: TorchStore, server: int, *, every_s: float) -> None:
+        self._store = store
+        self._name = _name(server)
+        self._every_s = every_s
+        self._background = BackgroundTask("snapshots")
+        self._due = time.monotonic() + every_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write again.
+
+        Raises:
+            StoreError: What was being written meanwhile could not be.
+        """
+        return self._background.wait(0.0) and time.monotonic() > self._due
+
+    def write(self, state: ServerState) -> None:
+        """Replace the file at once."""
+        # An older one that is still on its way must not arrive last.
+        self._background.wait()
+        self._write(state)
+
+    def write_meanwhile(self, state: ServerState) -> None:
+        """Replace the file; where it has to travel, without waiting for it."""
+        if self._store.is_remote:
+            self._background.start(lambda: self._write(state))
+        else:
+            self._write(state)
+
+    def read(self) -> ServerState | None:
+        """Return what was written last; None: there is no whole file."""
+        try:
+            found = self._store.load(self._name)
+            metadata, tensors = found.metadata, found.tensors
+            return ServerState(
+                version=int(metadata["version"]),
+                samples_seen=int(metadata["samples_seen"]),
+                parameters=tensors.pop(_PARAMETERS),
+                optimizer=_optimizer(tensors),
+                tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
+            )
+        except (StoreError, KeyError, ValueError, msgspec.DecodeError):
+            return None
+
+    def forget(self) -> None:
+        """Remove what an earlier attempt has left, maybe cut in another way."""
+        self._store.drop([self._name])
+
+    def close(self) -> None:
+        """Wait until nothing is on its way: the next phase has a server of the same name."""
+        self._background.wait()
+
+    def _write(self, state: ServerState) -> None:
+        begin = time.monotonic()
+        tensors = {_PARAMETERS: state.parameters}
+        tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
+        metadata = {
+            "version": str(state.version),
+            "samples_seen": str(state.samples_seen),
+            "tickets": msgspec.json.encode(state.tickets).decode(),
+        }
+        self._store.save(self._name, tensors, metadata)
+        now = time.monotonic()
+        rest_s = (now - begin) / _TRAVELLING_SHARE if self._store.is_remote else 0.0
+        self._due = now + max(self._every_s, rest_s)
+
+
+def read_optimizer(store: TorchStore, layout: Layout) -> dict[str, torch.Tensor]:
+    """Return the optimiser state of all servers, put together as one optimiser would have it."""
+    parts: list[dict[str, torch.Tensor]] = []
+    for server in range(layout.num_servers):
+        try:
+            parts.append(_optimizer(store.load(_name(server), only=[_OPTIMIZER]).tensors))
+        except StoreError as error:
+            message = f"the state that server {server} wrote cannot be read: {error}"
+            raise StoreError(message) from error
+    return {
+        name: torch.cat([part[name] for part in parts])
+        if parts[0][name].ndim
+        else torch.stack([part[name] for part in parts]).amax()
+        for name in parts[0]
+    }
+
+
+def _name(server: int) -> str:
+    return f"servers/server-{server}.safetensors"
+
+
+def _optimizer(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()}

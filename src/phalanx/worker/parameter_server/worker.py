@@ -1,0 +1,398 @@
+"""Run a worker whose parameters live on servers: compute the tickets that it is given.
+
+All orders of the coordinator land in one inbox, which is read between tickets and several times a
+second while the servers are awaited, so that a worker always learns that a server has moved.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+import torch
+
+from phalanx.comm.solo import SoloCollective
+from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.client_state import Detached
+from phalanx.protocol.shards import Layout
+from phalanx.wire.deadline import Deadline
+from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.phases import HandedOver, HandOver, Keep
+from phalanx.wire.serving import (
+    Connect,
+    Copy,
+    Donate,
+    Finish,
+    Offer,
+    Pause,
+    Paused,
+    Ready,
+    ServerAddress,
+    Work,
+)
+from phalanx.wire.tickets import TicketPlan
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.state import rescue_optimizer_state
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.inject import Slowdown
+from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
+from phalanx.worker.parameter_server.server import HostedServer, first_start
+from phalanx.worker.parameter_server.states import (
+    GATE_OPEN,
+    Computing,
+    Ended,
+    Joining,
+    Starved,
+    WorkerEvent,
+    WorkerState,
+    next_state,
+)
+from phalanx.worker.parameter_server.step import TicketTrainer
+from phalanx.worker.parameter_server.tickets import TicketLoader, TicketQueue
+from phalanx.worker.rate import Rate
+from phalanx.worker.replica import Basis, build_replica, settle_precision
+
+_IDLE_S = 0.25
+
+
+def run_parameter_server_worker(context: WorkerContext) -> Done:
+    """Compute tickets until the job is done."""
+    torch.set_num_threads(context.spec.threads)
+    context.metrics.activity = "reading data"
+    dataset = context.open_data()
+    precision = settle_precision(context.job, dataset, SoloCollective())
+    replica = build_replica(
+        context.job,
+        dataset,
+        rank=context.spec.rank,
+        precision=precision.name,
+        optimizer=False,
+    )
+    with ExitStack() as stack:
+        basis = Basis(dataset, precision, replica)
+        worker = ParameterServerWorker(context, basis, stack, start=first_start(context))
+        worker.run(on_start=lambda: context.record_start(precision.name, precision.reason))
+        return worker.finish()
+
+
+class _JobDone(Exception):
+    """Leave the wait that the worker is in."""
+
+
+@dataclass
+class _Servers:
+    """Addresses of the servers, the client once they are known, and copies that wait for it."""
+
+    addresses: dict[int, ServerAddress] = field(default_factory=dict)
+    client: Client | None = None
+    donations: list[int] = field(default_factory=list)
+
+    def update(self, addresses: tuple[ServerAddress, ...]) -> None:
+        """Take the servers' present addresses."""
+        for address in addresses:
+            known = self.addresses.get(address.server)
+            if self.client is not None and known != address:
+                self.client.relocate(address)
+            self.addresses[address.server] = address
+
+    def donate(self, server: int) -> None:
+        """Send a server the copy of its parameters, now or once there is a client."""
+        if self.client is None:
+            self.donations.append(server)
+        else:
+            self.client.donate(server)
+
+    def open(self, client: Client) -> None:
+        """Use a client from now on."""
+        self.client = client
+        for server in self.donations:
+            client.donate(server)
+
+
+@dataclass
+class _Deferred:
+    """Orders that are carried out when the last push is answered and there are no tickets."""
+
+    leave: bool = False
+    hand_over: HandOver | None = None
+
+
+class ParameterServerWorker:
+    """Take part in a run, or in one phase of it, as a worker.
+
+    Args:
+        context: Of this process.
+        basis: What it computes with.
+        stack: Closes what it opens.
+        start: What it begins with.
+        slowdown: What the job injects into this worker, as it stands from earlier phases.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        basis: Basis,
+        stack: ExitStack,
+        *,
+        start: PhaseEntry,
+        slowdown: Slowdown | None = None,
+    ) -> None:
+        self.state: WorkerState = Joining()
+        self.paused_s = time.monotonic()
+        """When this worker was last told that there is nothing to do."""
+        self.layout: Layout = context.layout(basis.replica.parameters.numel())
+        """How the model is cut over servers."""
+        self._context = context
+        self._basis = basis
+        self._stack = stack
+        self._start = start
+        self._slowdown = slowdown or Slowdown(context.job.inject, rank=context.spec.rank)
+        self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
+        self._host = self._host_server()
+        self._servers = _Servers()
+        self._deferred = _Deferred()
+        self._tickets = TicketQueue(context.control, self._make_loader())
+        self._on_end: Callable[[], object] = lambda: None
+        if start.checkpoint is not None:
+            read_statistics(basis.replica, self._checkpoints, start.checkpoint)
+
+    def run(
+        self, on_start: Callable[[], object], on_end: Callable[[], object] = lambda: None
+    ) -> None:
+        """Take part until the coordinator says that it is over.
+
+        Args:
+            on_start: Called once this worker has a place at every server.
+            on_end: Called before the replica takes what is handed over to another phase.
+        """
+        self._on_end = on_end
+        # Finish may come while the answer to a push without samples is awaited: it never comes.
+        with suppress(_JobDone):
+            self._join()
+            on_start()
+            self._tickets.ask()
+            self._work()
+        self._advance(WorkerEvent.FINISHED)
+
+    @property
+    def has_handed_over(self) -> bool:
+        """Whether the replica holds the servers' last state, for another phase."""
+        return isinstance(self.state, Ended) and self.state.handed_over
+
+    def finish(self) -> Done:
+        """Return the totals; a worker that came too late to take part has not sent anything."""
+        self._context.profiler.leave()
+        server = self._host.finish() if self._host is not None else None
+        client = self._servers.client
+        sent_bytes = client.sent_bytes if client is not None else 0
+        return Done(times=self._context.metrics.times(sent_bytes=sent_bytes), server=server)
+
+    @property
+    def _client(self) -> Client:
+        assert self._servers.client is not None, "asked for the client before the servers were up"
+        return self._servers.client
+
+    def _advance(self, event: WorkerEvent) -> None:
+        """Move to the next state; the only place that does."""
+        before, now_s = self.state, time.perf_counter()
+        after = self.state = next_state(before, event, now_s)
+        if isinstance(before, Starved):
+            idle_s = now_s - before.since_s
+            self._trainer.record_wait("work", idle_s, wait_s=idle_s)
+        # The sampler attributes what the machine used while a gate was open to training.
+        was_open, is_open = isinstance(before, GATE_OPEN), isinstance(after, GATE_OPEN)
+        if was_open != is_open:
+            self._context.sampler.mark("begin" if is_open else "end")
+
+    def _join(self) -> None:
+        """Report, wait until the servers are there, and take a place at each."""
+        context, dataset = self._context, self._basis.dataset
+        context.control.send(
+            Ready(
+                num_samples=dataset.epoch_samples,
+                portions=dataset.quota,
+                precision=self._basis.precision.name,
+                serves=self._host is not None,
+            )
+        )
+        context.metrics.activity = "waiting for servers"
+        deadline = Deadline.after(context.job.deadlines.start_s, "the servers to come up")
+        while not self._servers.addresses:
+            self._read_inbox(deadline.remaining_s)
+            deadline.check()
+        client = self._stack.enter_context(self._make_client())
+        self._servers.open(client)
+        client.connect(self._limit("a place at every server"), self._read_inbox)
+        self._advance(WorkerEvent.JOINED)
+        rate = Rate(context.job, samples_per_epoch=dataset.epoch_samples, ramp=self._start.ramp)
+        self._trainer = TicketTrainer(
+            context,
+            self._basis,
+            client=client,
+            tickets=self._tickets,
+            rate=rate,
+            slowdown=self._slowdown,
+            on_idle=self._read_inbox,
+        )
+        self._stack.callback(self._tickets.loader.close)
+        context.profiler.prepare()
+
+    def _work(self) -> None:
+        """Compute tickets as they come."""
+        metrics = self._context.metrics
+        while True:
+            if not self._tickets:
+                self._carry_out_deferred()
+                metrics.activity = "waiting for work"
+                if isinstance(self.state, Computing):
+                    self._advance(WorkerEvent.DRAINED)
+                self._read_inbox(_IDLE_S)
+                # A server may have moved, and be waiting for the copy that is held here.
+                self._client.attend()
+                continue
+            self._read_inbox()
+            metrics.activity = "training"
+            ticket = self._tickets.pop()
+            # Work after a pause that has not been carried out yet takes it back.
+            self._deferred.leave = False
+            self._enter_again()
+            self._advance(WorkerEvent.TICKET)
+            begin = time.monotonic()
+            self._trainer.train(ticket)
+            self._tickets.spent(time.monotonic() - begin)
+
+    def _carry_out_deferred(self) -> None:
+        """Report all tickets as done, then leave the servers or take over their state."""
+        self._trainer.settle()
+        self._tickets.report()
+        if self._deferred.leave:
+            self._deferred.leave = False
+            if not isinstance(self._client.state, Detached):
+                limit = self._limit("the servers to let this worker go")
+                self._client.leave(limit, self._read_inbox)
+            self._advance(WorkerEvent.LEFT)
+            self._report_pause()
+        if self._deferred.hand_over is not None:
+            self._hand_over(self._deferred.hand_over)
+            self._deferred.hand_over = None
+
+    def _hand_over(self, order: HandOver) -> None:
+        """Take what the servers hold last, so that another phase can go on from it."""
+        self._on_end()
+        if order.read:
+            self._client.pull(self._limit("the servers' last state"), self._read_inbox)
+        elif self._host is not None:
+            self._host.give_back(self._basis.replica)
+        self._advance(WorkerEvent.HANDED_OVER)
+        self._context.control.send(HandedOver())
+
+    def _enter_again(self) -> None:
+        if isinstance(self._client.state, Detached):
+            self._client.connect(self._limit("a place at every server"), self._read_inbox)
+
+    def _read_inbox(self, wait_s: float = 0.0) -> None:
+        """Carry out what is in the inbox; with a wait, until something comes."""
+        inbox = self._context.control.inbox
+        if wait_s > 0:
+            with suppress(queue.Empty):
+                self._obey(inbox.get(timeout=min(wait_s, _IDLE_S)))
+        while not inbox.empty():
+            self._obey(inbox.get())
+        if self._host is not None:
+            self._host.tick()
+
+    def _obey(self, order: FromCoordinator) -> None:
+        if self._host is not None and self._host.obey(order):
+            return
+        match order:
+            case Connect():
+                self._servers.update(order.servers)
+            case Work():
+                self._tickets.extend(order.tickets)
+                set_statistics(self._basis.replica, order.statistics)
+            case Pause(leave=True):
+                # Only once the push is answered: a server drops what a worker leaves unfinished.
+                self._deferred.leave = True
+            case Pause():
+                self._advance(WorkerEvent.PAUSED)
+                self._report_pause()
+            case Offer():
+                self._context.control.send(Copy(order.server, self._version_of(order.server)))
+            case Donate():
+                self._servers.donate(order.server)
+            case Keep():
+                rescue_optimizer_state(
+                    self._checkpoints,
+                    order.snapshot,
+                    self._basis.replica,
+                    position=order.position,
+                )
+            case HandOver():
+                self._deferred.hand_over = order
+            case Finish():
+                raise _JobDone
+            case _:
+                raise AssertionError(f"{order} is not for a worker")
+
+    def _version_of(self, server: int) -> int:
+        if isinstance(self.state, Joining):
+            return self._start.version
+        return self._client.versions[server]
+
+    def _report_pause(self) -> None:
+        self.paused_s = time.monotonic()
+        self._context.profiler.leave()
+        self._context.control.send(Paused(self._basis.replica.buffers.numpy().tobytes()))
+
+    def _limit(self, activity: str) -> Deadline:
+        return Deadline.after(self._context.job.deadlines.exchange_s, activity)
+
+    def _make_loader(self) -> TicketLoader:
+        job, dataset = self._context.job, self._basis.dataset
+        plan = TicketPlan.of(
+            dataset.epoch_samples,
+            global_batch=job.global_batch,
+            num_parts=job.workers,
+            portions=dataset.quota,
+        )
+        return TicketLoader(self._context, dataset, plan)
+
+    def _make_client(self) -> Client:
+        context, start = self._context, self._start
+        addresses = self._servers.addresses
+        return Client(
+            self.layout,
+            parameters=self._basis.replica.parameters,
+            gradients=self._basis.replica.gradients,
+            servers=[addresses[server] for server in sorted(addresses)],
+            settings=ClientSettings(
+                worker=context.spec.rank,
+                keys=context.keys,
+                incarnation=context.spec.incarnation,
+                generation=context.spec.attempt,
+                compression=context.serving.compression,
+                overlap=context.serving.overlap,
+                whole=True,
+                version=max(0, start.version),
+                samples_seen=start.position.samples if start.position else 0,
+                holds=start.carries,
+            ),
+        )
+
+    def _host_server(self) -> HostedServer | None:
+        context = self._context
+        hosts = context.serving.servers == "colocated"
+        if not hosts or context.spec.rank >= self.layout.num_servers:
+            return None
+        return self._stack.enter_context(
+            HostedServer(
+                context,
+                self._basis.replica,
+                self.layout,
+                samples_per_epoch=self._basis.dataset.epoch_samples,
+                start=self._start,
+            )
+        )

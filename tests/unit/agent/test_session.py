@@ -1,0 +1,232 @@
+"""An agent at the other end of a session: what it sends home, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.agent.remote.measure import TOKEN_LENGTH
+from phalanx.agent.session import Session
+from phalanx.errors import LaunchError
+from support.there import children_of, here, is_alive
+from support.waiting import wait_until
+
+LIMIT_S = 30.0
+# Writes down its pid, its lifeline's first line and a last word, then waits.
+WORKER = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+spec = sys.stdin.readline()
+(folder / "events" / "w.jsonl").write_text(spec)
+print("pid", os.getpid(), flush=True)
+if sys.argv[2] == "stay":
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        signal.pause()
+print("last words", end="", flush=True)
+sys.exit(7)
+"""
+
+
+class Heard:
+    """What a session has heard."""
+
+    def __init__(self) -> None:
+        self.news: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def take(self, news: dict[str, Any]) -> None:
+        with self._lock:
+            self.news.append(news)
+
+    def text(self, path: str) -> str:
+        with self._lock:
+            parts = [one["content"] for one in self.news if one.get("path") == path]
+        return b"".join(base64.b64decode(part) for part in parts).decode()
+
+    def exit_code(self) -> int | None:
+        with self._lock:
+            codes = [one["code"] for one in self.news if one["news"] == "exit"]
+        return codes[-1] if codes else None
+
+    def pid(self) -> int:
+        said = wait_until(lambda: self.text("logs/w.log"), "the process to say its pid")
+        return int(said.split()[1])
+
+
+@contextmanager
+def session(heard: Heard, *, through_cat: bool = False) -> Iterator[Session]:
+    one = Session(here(through_cat=through_cat), heard.take)
+    try:
+        one.open()
+        yield one
+    finally:
+        one.close()
+
+
+def begin(line: Session, folder: Path, *, limit_s: float = LIMIT_S, token: str = "t") -> None:
+    order = {"do": "begin", "folder": str(folder), "machine": "m", "token": f"{token}{folder}"}
+    assert line.ask({**order, "limit_s": limit_s}, LIMIT_S) == str(folder)
+
+
+def start(line: Session, folder: Path, mode: str) -> None:
+    order = {
+        "do": "start",
+        "name": "w",
+        "serial": 1,
+        "command": [sys.executable, "-c", WORKER, str(folder), mode],
+        "environment": {},
+        "directory": str(folder),
+        "spec": {"hello": "there"},
+    }
+    line.ask(order, LIMIT_S)
+
+
+def test_what_a_process_writes_comes_home_before_its_exit_code(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "go")
+        wait_until(lambda: heard.exit_code() is not None, "the process to end")
+        assert heard.exit_code() == 7
+        assert heard.news[-1]["news"] == "exit"
+        assert heard.text("logs/w.log").endswith("last words")
+        spec = json.loads(heard.text("events/w.jsonl"))
+        assert spec["hello"] == "there"
+        assert spec["parent_pid"] > 0, "the process is to die with its agent"
+        line.ask({"do": "end"}, LIMIT_S)
+        assert not (tmp_path / "work").exists()
+
+
+def test_the_end_of_the_line_ends_a_process_that_will_not_listen(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay")
+        pid = heard.pid()
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: not is_alive(pid), "the process to be killed")
+    wait_until(lambda: not folder.exists(), "its directory to be removed")
+
+
+def test_silence_ends_everything(tmp_path: Path) -> None:
+    """A network that swallows everything and says nothing: no end of input, only silence."""
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard, through_cat=True) as line:
+        begin(line, folder, limit_s=2.5)
+        start(line, folder, "stay")
+        pid = heard.pid()
+        assert line._process is not None
+        cat = next(
+            p for p, said in children_of(line._process.pid).items() if said.startswith("cat")
+        )
+        os.kill(cat, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not is_alive(pid), "the process to be killed")
+            wait_until(lambda: not folder.exists(), "its directory to be removed")
+        finally:
+            os.kill(cat, signal.SIGCONT)
+
+
+def test_a_killed_agent_takes_its_processes_along_and_is_swept_up_after(
+    tmp_path: Path,
+) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay")
+        pid = heard.pid()
+        assert line._process is not None
+        os.kill(line._process.pid, signal.SIGKILL)
+        wait_until(lambda: line.fault, "the line to be missed")
+        assert "broke off" in str(line.fault)
+        with pytest.raises(LaunchError, match="broke off"):
+            line.ask({"do": "ports", "address": "127.0.0.1", "count": 1}, LIMIT_S)
+        assert folder.exists(), "nobody was left to remove it"
+    with session(Heard()) as again:
+        again.ask({"do": "sweep", "folder": str(folder), "token": f"t{folder}"}, LIMIT_S)
+    assert not folder.exists()
+    assert not is_alive(pid)
+
+
+def test_the_next_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
+    heard, old, new = Heard(), tmp_path / "work" / "old@m", tmp_path / "work" / "new@m"
+    with session(heard) as line:
+        begin(line, old)
+        assert line._process is not None
+        os.kill(line._process.pid, signal.SIGKILL)
+        wait_until(lambda: line.fault, "the line to be missed")
+    other = tmp_path / "work" / "mine@m"
+    other.mkdir()
+    with session(Heard()) as one, session(Heard()) as two:
+        begin(one, new, token="one")
+        assert not old.exists()
+        assert other.exists(), "a folder without our lock is somebody else's"
+        begin(two, tmp_path / "work" / "third@m", token="two")
+        assert new.exists(), "its agent lives"
+
+
+def test_killing_and_starting_again(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay")
+        pid = heard.pid()
+        os.kill(pid, signal.SIGSTOP)
+        line.ask({"do": "kill", "name": "w"}, LIMIT_S)
+        assert not is_alive(pid)
+        start(line, folder, "go")
+        wait_until(lambda: heard.exit_code() == 7, "its successor to end")
+
+
+def test_a_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay")
+        heard.pid()
+        line.ask({"do": "stop", "grace_s": 0.2}, LIMIT_S)
+        wait_until(lambda: heard.exit_code() is not None, "the process to be killed")
+        assert heard.exit_code() == -signal.SIGKILL
+
+
+def test_ways_ports_and_addresses() -> None:
+    with session(Heard()) as line:
+        port = line.ask({"do": "listen", "token": "0" * TOKEN_LENGTH}, LIMIT_S)
+        order = {"do": "reach", "targets": [["open", "127.0.0.1", port], ["shut", "127.0.0.1", 1]]}
+        assert line.ask(order, LIMIT_S) == {"shut": "Connection refused"}
+        ports = line.ask({"do": "ports", "address": "127.0.0.1", "count": 5}, LIMIT_S)
+        assert len(set(ports)) == 5
+        assert line.ask({"do": "resolve", "address": "localhost"}, LIMIT_S) == "127.0.0.1"
+        with pytest.raises(LaunchError, match="Cannot assign requested address"):
+            line.ask({"do": "resolve", "address": "192.0.2.1"}, LIMIT_S)
+
+
+def test_versions_of_an_interpreter() -> None:
+    with session(Heard()) as line:
+        order = {"do": "versions", "python": sys.executable, "names": ["msgspec", "no-such-thing"]}
+        found = line.ask(order, LIMIT_S)
+        assert found["no-such-thing"] is None
+        assert found["msgspec"].count(".") >= 1
+
+
+def test_a_machine_that_cannot_be_reached_is_one_sentence() -> None:
+    route = here()
+    broken = type(route)(route.machine.model_copy(update={"python": "/no/such/python"}))
+    line = Session(broken)
+    try:
+        with pytest.raises(LaunchError, match="check 'python' of this machine"):
+            line.open()
+    finally:
+        line.close()
