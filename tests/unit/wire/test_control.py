@@ -272,7 +272,11 @@ def test_new_keys_replace_the_old_ones(server: ControlServer) -> None:
             assert expect(server, Hello)[1] == Hello(pid=3, host="second life")
     with raw_socket(server.address, old, server.public_key) as ghost:
         ghost.send(msgspec.msgpack.encode(Hello(pid=4, host="ghost")))
-        assert server.receive(0.3) is None
+        # What the second life said before it left may still be on its way.
+        said = []
+        while (found := server.receive(0.3)) is not None:
+            said.append(found[1])
+        assert not [one for one in said if isinstance(one, Hello)]
 
 
 def test_the_server_listens_on_loopback_only(server: ControlServer) -> None:
