@@ -34,20 +34,20 @@ from typing import NamedTuple
 
 import torch
 
+from phalanx.consistency.policy import ConsistencyPolicy
+from phalanx.consistency.rule import rule_for
+from phalanx.consistency.shards import MAX_SEGMENT_BYTES, plan_shards
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
-from phalanx.protocol.policy import Policy
-from phalanx.protocol.rule import rule_for
-from phalanx.protocol.shards import MAX_SEGMENT_BYTES, plan_shards
 from phalanx.spec.optimize import SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
 
 LIMIT_S = 120.0
 SIZES = {"1.2 M": 1_200_000, "25 M": 25_000_000}
@@ -91,7 +91,7 @@ def serve(site: Site, index: int, pipe: Connection) -> None:
     shard = Shard(
         segments,
         updater=SliceUpdater(spec, torch.zeros(stop - start), segments),
-        policy=Policy(rule, range(site.num_workers)),
+        policy=ConsistencyPolicy(rule, range(site.num_workers)),
         step_size=StepSize(lambda _: spec.lr, scaling="by_workers", rule=rule),
     )
     settings = ServerSettings(

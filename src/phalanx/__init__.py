@@ -10,7 +10,7 @@ from phalanx._version import __version__
 
 if TYPE_CHECKING:
     from phalanx.api import resume, train
-    from phalanx.fitting import fit
+    from phalanx.integrations.keras import fit
     from phalanx.launch.fork_server import warm_workers
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
@@ -20,7 +20,7 @@ __all__ = ["JobSpec", "__version__", "fit", "load_job", "resume", "train", "warm
 _HOMES = {
     "train": "phalanx.api",
     "resume": "phalanx.api",
-    "fit": "phalanx.fitting",
+    "fit": "phalanx.integrations.keras",
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
     "warm_workers": "phalanx.launch.fork_server",

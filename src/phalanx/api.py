@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from phalanx.control.controller import Controller
+from phalanx.control.process_table import RunRequest
 from phalanx.control.progress import Observer
-from phalanx.control.roster import RunRequest
 from phalanx.errors import StoreError
 from phalanx.launch.base import Launcher, LaunchRequest, PoolRequest
 from phalanx.launch.catalogue import default_launcher, make_launcher
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from phalanx.simulate.scenario import Figures, Scenario, SimulatedStrategy
     from phalanx.spec.strategy import StrategySpec
     from phalanx.spec.study_file import StudyFile
-    from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver, StudyOutcome
-    from phalanx.study.search import Listener
-    from phalanx.study.search_plan import Request
+    from phalanx.study.tune.results import TuneResult
+    from phalanx.study.tune.search import Listener
+    from phalanx.study.tune.search_plan import SearchRequest
 
 DEFAULT_RUNS = Path("runs")
 DEFAULT_DATA = Path.home() / ".cache" / "phalanx" / "data"
@@ -383,12 +383,12 @@ def resume_study(
 
 
 def tune_switch(
-    request: Request,
+    request: SearchRequest,
     *,
     to: Path,
     observers: Sequence[StudyObserver] = (),
     listen: Listener | None = None,
-) -> Findings:
+) -> TuneResult:
     """Search the share of a recurring job that has to be synchronous.
 
     Args:
@@ -400,7 +400,7 @@ def tune_switch(
     Returns:
         What was found; `job.yaml` in the directory is the job with that share.
     """
-    from phalanx.study.search import create_search
+    from phalanx.study.tune.search import create_search
 
     study = create_search(to, request, cores=sorted(os.sched_getaffinity(0)))
     return resume_tune(study, observers=observers, listen=listen)
@@ -412,7 +412,7 @@ def resume_tune(
     observers: Sequence[StudyObserver] = (),
     listen: Listener | None = None,
     retry_failed: bool = False,
-) -> Findings:
+) -> TuneResult:
     """Go on with a search; what it has run already is not run again.
 
     Args:
@@ -421,7 +421,7 @@ def resume_tune(
         listen: Told after every decision.
         retry_failed: Run what has failed once more.
     """
-    from phalanx.study.search import SwitchSearch
+    from phalanx.study.tune.search import SwitchSearch
 
     search = SwitchSearch(
         study,

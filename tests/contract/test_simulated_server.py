@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.consistency.rule import ConsistencyRule
 from phalanx.paramserver import shard as real
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.shard import PushedSegment, Shard
-from phalanx.protocol.rule import Rule
 from phalanx.simulate import server as simulated
 from phalanx.simulate.server import SimulatedServer
 from phalanx.wire.bulk import Kind
@@ -34,7 +34,7 @@ def test_both_run_the_very_same_policy() -> None:
 class Pair:
     """A real shard and a simulated one, fed alike."""
 
-    def __init__(self, rule: Rule, num_workers: int) -> None:
+    def __init__(self, rule: ConsistencyRule, num_workers: int) -> None:
         layout = small_layout(SIZE, segments=SEGMENTS)
         self.segments = layout.of_server(0)
         self.shard: Shard = make_shard(layout, rule=rule, workers=range(num_workers))
@@ -106,7 +106,7 @@ class Pair:
     st.lists(st.tuples(st.booleans(), st.integers(0, 99)), max_size=80),
 )
 def test_same_arrivals_same_answers(
-    rule: Rule, num_workers: int, script: list[tuple[bool, int]]
+    rule: ConsistencyRule, num_workers: int, script: list[tuple[bool, int]]
 ) -> None:
     pair = Pair(rule, num_workers)
     for count, (leaves, choice) in enumerate(script):

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from phalanx.backends.ddp.learner import DdpModel
+from phalanx.backends.ddp.step import DdpSteps
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
 from phalanx.model.rng import drawing
-from phalanx.peer.ddp.learner import PlainLearner
-from phalanx.peer.ddp.step import DdpSteps
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.strategy.base import StepFacts, Strategy, build_strategy
@@ -113,7 +113,7 @@ def split(group: Collective) -> Rig:
 
 def ddp(group: Collective) -> Rig:
     job = job_from_mapping({"backend": "ddp", "workers": group.size, "strategy": "single"})
-    learner = PlainLearner(small_model(), job=job, precision="fp32")
+    learner = DdpModel(small_model(), job=job, precision="fp32")
     steps = DdpSteps(learner, group, job=job, input_shape=(WIDTH,))
     return Rig(steps, lambda: learner.parameters, learner.state, learner.load_state)
 

@@ -96,7 +96,7 @@ def test_land_cover_is_judged_by_its_field_and_leaves_a_map(place: Place) -> Non
     assert isinstance(metrics, dict)
     assert set(metrics) == {"accuracy", "mean_class_accuracy", "kappa"}
     assert metrics["accuracy"] == pytest.approx(summary["test_accuracy"])
-    verdicts = run.read_verdicts()
+    verdicts = run.read_predictions()
     assert verdicts is not None
     assert verdicts.grid is not None
     assert len(verdicts.predicted) == verdicts.grid[0] * verdicts.grid[1]

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from phalanx import api
+from phalanx.backends.ddp.learner import DdpModel
+from phalanx.backends.ddp.step import DdpSteps
 from phalanx.comm.solo import SoloCollective
 from phalanx.data.pipeline import train_batches
 from phalanx.errors import EngineError, SpecError
 from phalanx.model.catalogue import build_model
-from phalanx.peer.ddp.learner import PlainLearner
-from phalanx.peer.ddp.step import DdpSteps
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
@@ -40,15 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def learner_of(job: JobSpec, folder: Path) -> PlainLearner:
+def learner_of(job: JobSpec, folder: Path) -> DdpModel:
     data = toy_data(job, folder)
     model = build_model(
         job.model, input_shape=data.input_shape, num_classes=data.num_classes, seed=job.seed
     )
-    return PlainLearner(model, job=job, precision="fp32")
+    return DdpModel(model, job=job, precision="fp32")
 
 
-def train_plainly(job: JobSpec, folder: Path, learner: PlainLearner, *, first: int = 0) -> None:
+def train_plainly(job: JobSpec, folder: Path, learner: DdpModel, *, first: int = 0) -> None:
     """One epoch of plain steps in this process, from a given step on."""
     data = toy_data(job, folder)
     steps = DdpSteps(learner, SoloCollective(), job=job, input_shape=data.input_shape)

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from phalanx.consistency.policy import ConsistencyPolicy
+from phalanx.consistency.rule import rule_for
+from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
@@ -22,14 +25,11 @@ from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
-from phalanx.protocol.policy import Policy
-from phalanx.protocol.rule import rule_for
-from phalanx.protocol.shards import Layout
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.push_pull import PushPull
-from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.server_stats import ServerStats
 from support.paramserver import LIMIT_S, serving, settings_for, small_layout, soon
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica, train_epochs
@@ -63,7 +63,7 @@ class Served:
         self.servers = servers
         self.workers = workers
 
-    def facts(self) -> list[ServerFacts]:
+    def facts(self) -> list[ServerStats]:
         return [server.call(server.facts).result(LIMIT_S) for server in self.servers]
 
     def parameters(self) -> torch.Tensor:
@@ -123,7 +123,7 @@ class Worker:
         self.push_pull.drain()
 
 
-def shard_of(job: JobSpec, replica: Replica, layout: Layout, server: int) -> Shard:
+def shard_of(job: JobSpec, replica: Replica, layout: ShardLayout, server: int) -> Shard:
     strategy = job.strategy
     assert isinstance(strategy, ParameterServerSpec)
     start, stop = layout.bounds(server)
@@ -138,7 +138,7 @@ def shard_of(job: JobSpec, replica: Replica, layout: Layout, server: int) -> Sha
     return Shard(
         segments,
         updater=updater,
-        policy=Policy(rule, range(job.workers)),
+        policy=ConsistencyPolicy(rule, range(job.workers)),
         step_size=StepSize(lambda _: job.optimizer.lr, scaling=strategy.lr_scaling, rule=rule),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.protocol.splitting.graph import Places, one_each
+from phalanx.split.graph import Places, one_each
 from support.branched import Trained, batches, split_job, train_alone, train_split
 
 ADAM = {"name": "adam", "lr": 0.003}

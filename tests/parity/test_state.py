@@ -35,7 +35,7 @@ class Rank:
     def __init__(self, job: JobSpec, dataset: Dataset, group: Collective) -> None:
         self.replica: Replica = toy_replica(job, dataset, rank=group.rank)
         self.strategy: Strategy = build_strategy(job.strategy)
-        self.tally = WorkerMetrics()
+        self.metrics = WorkerMetrics()
         self.strategy.attach(self.replica, group)
         self._job, self._dataset, self.group = job, dataset, group
 
@@ -52,15 +52,15 @@ class Rank:
         ) as batches:
             for step, batch in zip(range(first, last), batches, strict=False):
                 facts = self.strategy.step(batch, lr=0.01, step_index=step)
-                self.tally.add(facts, input_s=0.0, lr=0.01, sent_bytes=0)
+                self.metrics.add(facts, input_s=0.0, lr=0.01, sent_bytes=0)
 
     def save(self) -> State:
         self.strategy.synchronize()
-        state = collect_state(self.replica, self.strategy, self.group, self.tally)
+        state = collect_state(self.replica, self.strategy, self.group, self.metrics)
         return {name: tensor.clone() for name, tensor in state.items()}
 
     def load(self, state: State) -> None:
-        restore_state(state, self.replica, self.strategy, self.group, self.tally)
+        restore_state(state, self.replica, self.strategy, self.group, self.metrics)
 
 
 def saved_and_final(job: JobSpec, dataset: Dataset) -> tuple[State, State]:

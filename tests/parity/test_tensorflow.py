@@ -21,7 +21,7 @@ from phalanx.spec.optimize import LossSpec
 
 tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 
-from phalanx.peer.tensorflow.input_pipeline import (  # noqa: E402  # only where there is TensorFlow
+from phalanx.backends.tensorflow.input_pipeline import (  # noqa: E402  # only where there is TensorFlow
     batches,
     eval_plan,
     hold,
@@ -30,8 +30,8 @@ from phalanx.peer.tensorflow.input_pipeline import (  # noqa: E402  # only where
     read_stored,
     train_plan,
 )
-from phalanx.peer.tensorflow.loss import sum_and_correct  # noqa: E402
-from phalanx.peer.tensorflow.rules import clip, make_rule  # noqa: E402
+from phalanx.backends.tensorflow.loss import sum_and_correct  # noqa: E402
+from phalanx.backends.tensorflow.rules import clip, make_rule  # noqa: E402
 
 SHAPE = (6, 4)
 NUM_STEPS = 6

@@ -27,10 +27,10 @@ from support.parameter_count import count_parameters
 
 tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 
-from phalanx.peer.tensorflow.model import (  # noqa: E402  # only where there is TensorFlow
+from phalanx.backends.tensorflow.model import (  # noqa: E402  # only where there is TensorFlow
     build_model as build_keras,
 )
-from phalanx.peer.tensorflow.weights import (  # noqa: E402
+from phalanx.backends.tensorflow.weights import (  # noqa: E402
     read_weights,
     torch_layout,
     variables_by_name,

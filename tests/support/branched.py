@@ -18,10 +18,10 @@ from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.replica import Replica
 from phalanx.model.parts import Columns, PartedNetwork
 from phalanx.model.rng import drawing
-from phalanx.protocol.splitting.graph import Graph, Places
-from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.split.graph import NetworkGraph, Places
+from phalanx.split.op_order import SplitCosts
 from phalanx.strategy.split.network import SplitNetwork
 from phalanx.strategy.split.partition_model import Partitioning, partition_model
 from phalanx.strategy.split.step import SplitStrategy
@@ -142,10 +142,10 @@ def train_alone(
     return Trained(losses, {k: v.clone() for k, v in replica.state().items()}, measured)
 
 
-def uniform_costs(graph: Graph, num_workers: int) -> Costs:
+def uniform_costs(graph: NetworkGraph, num_workers: int) -> SplitCosts:
     """Every part takes as long as it has parameters."""
     one = tuple(1e-3 + part.parameters * 1e-6 for part in graph.parts)
-    return Costs(forward_s=(one,) * num_workers, backward_s=(one,) * num_workers)
+    return SplitCosts(forward_s=(one,) * num_workers, backward_s=(one,) * num_workers)
 
 
 def train_split(

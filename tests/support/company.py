@@ -14,13 +14,12 @@ from typing import TypeVar
 from phalanx.control.coordinator import Identity
 from phalanx.control.failure_policy import ProcessFacts, ReportedError, RunVerdict
 from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
-from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.data.order import share_sizes
 from phalanx.records.events import Event
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.wire.facts import ServerFacts
 from phalanx.wire.messages import (
     Done,
     EpochFigures,
@@ -29,32 +28,33 @@ from phalanx.wire.messages import (
     Progress,
     WorkTimes,
 )
-from phalanx.wire.phases import HandedOver, HandOver
-from phalanx.wire.serving import (
-    Completed,
+from phalanx.wire.parameter_server import (
+    CompletedTicket,
     Connect,
-    Copy,
-    Donate,
+    Evaluated,
     Finish,
     Flush,
     Flushed,
-    Look,
-    Looked,
-    Measured,
-    Offer,
+    HeldVersion,
     Pause,
     Paused,
+    QueryVersion,
+    ReadAndEvaluate,
     Ready,
-    Recall,
+    RequestWork,
     Restored,
+    RestoreFromDisk,
     Save,
     Saved,
+    SendParameters,
     ServerAddress,
     ServerUp,
-    WantWork,
+    SnapshotTaken,
     Work,
     WorkDone,
 )
+from phalanx.wire.server_stats import ServerStats
+from phalanx.wire.switch import HandedOver, HandOver
 from phalanx.wire.tickets import TicketPlan
 
 Message = TypeVar("Message")
@@ -153,7 +153,7 @@ class Company:
         self._members: set[str] = set()
         self._pending: dict[str, int] = {}
         self._losses = deque(losses)
-        self._unmeasured: Look | None = None
+        self._unmeasured: ReadAndEvaluate | None = None
 
     @property
     def names(self) -> list[str]:
@@ -248,12 +248,12 @@ class Company:
         self.used[ticket] += 1
         self.say(name, WorkDone((self.completed(ticket),), WANT))
 
-    def completed(self, ticket: int) -> Completed:
+    def completed(self, ticket: int) -> CompletedTicket:
         unit = self.plan.unit(ticket)
         batch = self.job.global_batch
         rows = min(batch, NUM_SAMPLES - unit.step * batch)
         count = share_sizes(rows, self.job.workers)[unit.part]
-        return Completed(ticket, num_samples=count, loss_sum=0.25 * count, num_correct=count)
+        return CompletedTicket(ticket, num_samples=count, loss_sum=0.25 * count, num_correct=count)
 
     def play(self, until: Callable[[], object] | None = None) -> None:
         """Let everybody act in turn until a condition holds, or nobody has anything to do."""
@@ -319,23 +319,23 @@ class Company:
             case Connect():
                 if name.startswith("worker") and name not in self._members:
                     self._members.add(name)
-                    self.say(name, WantWork(WANT))
+                    self.say(name, RequestWork(WANT))
             case Work():
                 self.tickets[name].extend(order.tickets)
             case Pause():
                 self.say(name, Paused(b""))
-            case Offer():
-                self.say(name, Copy(order.server, self.held.get((name, order.server), -1)))
-            case Donate():
+            case QueryVersion():
+                self.say(name, HeldVersion(order.server, self.held.get((name, order.server), -1)))
+            case SendParameters():
                 self.restore(order.server, self.held[name, order.server])
-            case Recall():
+            case RestoreFromDisk():
                 self.restore(rank, 0)
             case Flush():
                 if self._pending:
                     self._close_round()
                 self.say(name, Flushed(rank, self.server_versions[rank]))
-            case Look():
-                self.say(name, Looked(order.look))
+            case ReadAndEvaluate():
+                self.say(name, SnapshotTaken(order.look))
                 if order.part is not None:
                     loss = self._losses.popleft() if len(self._losses) > 1 else self._losses[0]
                     self.say(name, measured(order, loss=loss))
@@ -366,9 +366,9 @@ class Company:
         return Done(times=times, server=server)
 
 
-def measured(look: Look, *, loss: float = 0.5, accuracy: float = 0.75) -> Measured:
+def measured(look: ReadAndEvaluate, *, loss: float = 0.5, accuracy: float = 0.75) -> Evaluated:
     assert look.part is not None
-    return Measured(
+    return Evaluated(
         look=look.look,
         part=look.part,
         num_samples=4,
@@ -391,8 +391,8 @@ def saved(save: Save) -> Saved:
     )
 
 
-def server_facts(server: int, version: int) -> ServerFacts:
-    return ServerFacts(
+def server_facts(server: int, version: int) -> ServerStats:
+    return ServerStats(
         server=server,
         version=version,
         samples=0,

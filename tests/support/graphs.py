@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from phalanx.protocol.splitting.assign import Question
-from phalanx.protocol.splitting.graph import Graph, Part
-from phalanx.protocol.splitting.order import Costs
+from phalanx.split.graph import NetworkGraph, NetworkPart
+from phalanx.split.op_order import SplitCosts
+from phalanx.split.placement_search import PlacementProblem
 
 
-def chain(*out_bytes: int, parameters: int = 1000) -> Graph:
+def chain(*out_bytes: int, parameters: int = 1000) -> NetworkGraph:
     """Parts one after the other."""
-    return Graph(
+    return NetworkGraph(
         tuple(
-            Part(
+            NetworkPart(
                 name=f"p{number}",
                 reads=(number - 1,) if number else (),
                 out_bytes=size,
@@ -24,9 +24,9 @@ def chain(*out_bytes: int, parameters: int = 1000) -> Graph:
     )
 
 
-def costs(*rows: tuple[float, ...], latency_s: float = 0.0, bytes_per_s: float = 1e9) -> Costs:
+def costs(*rows: tuple[float, ...], latency_s: float = 0.0, bytes_per_s: float = 1e9) -> SplitCosts:
     """Seconds forward by worker, then part; backward takes twice as long."""
-    return Costs(
+    return SplitCosts(
         forward_s=rows,
         backward_s=tuple(tuple(2 * second for second in row) for row in rows),
         latency_s=latency_s,
@@ -36,7 +36,7 @@ def costs(*rows: tuple[float, ...], latency_s: float = 0.0, bytes_per_s: float =
 
 
 @st.composite
-def graphs(draw: st.DrawFn, *, most_parts: int = 5) -> Graph:
+def graphs(draw: st.DrawFn, *, most_parts: int = 5) -> NetworkGraph:
     """Networks in which every part but the last is read."""
     count = draw(st.integers(1, most_parts))
     reads: list[set[int]] = [set() for _ in range(count)]
@@ -48,7 +48,7 @@ def graphs(draw: st.DrawFn, *, most_parts: int = 5) -> Graph:
     for number in range(count):
         trains = draw(st.booleans()) or number == count - 1
         parts.append(
-            Part(
+            NetworkPart(
                 name=f"p{number}",
                 reads=tuple(sorted(reads[number])),
                 out_bytes=draw(st.integers(1, 4000)),
@@ -58,11 +58,11 @@ def graphs(draw: st.DrawFn, *, most_parts: int = 5) -> Graph:
                 needs_gradient=trains or any(parts[one].needs_gradient for one in reads[number]),
             )
         )
-    return Graph(tuple(parts))
+    return NetworkGraph(tuple(parts))
 
 
 @st.composite
-def questions(draw: st.DrawFn, *, most_parts: int = 5, most_workers: int = 3) -> Question:
+def questions(draw: st.DrawFn, *, most_parts: int = 5, most_workers: int = 3) -> PlacementProblem:
     """Networks, machines of unequal speed and memory, links."""
     graph = draw(graphs(most_parts=most_parts))
     num_workers = draw(st.integers(1, most_workers))
@@ -80,9 +80,9 @@ def questions(draw: st.DrawFn, *, most_parts: int = 5, most_workers: int = 3) ->
             ).map(tuple),
         )
     )
-    return Question(
+    return PlacementProblem(
         graph=graph,
-        costs=Costs(
+        costs=SplitCosts(
             forward_s=tuple(tuple(one / speed for one in work) for speed in speeds),
             backward_s=tuple(tuple(2 * one / speed for one in work) for speed in speeds),
             latency_s=draw(st.sampled_from([0.0, 0.001, 0.1])),

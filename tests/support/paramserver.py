@@ -13,21 +13,21 @@ from multiprocessing.process import BaseProcess
 import msgspec
 import torch
 
+from phalanx.consistency.policy import ConsistencyPolicy
+from phalanx.consistency.rule import ConsistencyRule, rule_for
+from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
-from phalanx.protocol.policy import Policy
-from phalanx.protocol.rule import Rule, rule_for
-from phalanx.protocol.shards import Layout, plan_shards
 from phalanx.spec.optimize import OptimizerField, OptimizerSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
+from phalanx.wire.server_stats import ServerStats
 
 LIMIT_S = 30.0
 
@@ -36,11 +36,11 @@ def soon(activity: str = "a test") -> Deadline:
     return Deadline.after(LIMIT_S, activity)
 
 
-def consistency_rule(**fields: object) -> Rule:
+def consistency_rule(**fields: object) -> ConsistencyRule:
     return rule_for(ParameterServerSpec.model_validate(fields))
 
 
-def small_layout(size: int, *, servers: int = 1, segments: int = 3) -> Layout:
+def small_layout(size: int, *, servers: int = 1, segments: int = 3) -> ShardLayout:
     """A layout with several segments per server, however small the model."""
     per_segment = -(-size // (servers * segments))
     return plan_shards(
@@ -49,9 +49,9 @@ def small_layout(size: int, *, servers: int = 1, segments: int = 3) -> Layout:
 
 
 def make_shard(
-    layout: Layout,
+    layout: ShardLayout,
     *,
-    rule: Rule,
+    rule: ConsistencyRule,
     workers: Iterable[int],
     server: int = 0,
     optimizer: OptimizerSpec | None = None,
@@ -65,12 +65,12 @@ def make_shard(
     return Shard(
         segments,
         updater=SliceUpdater(spec, parameters, segments),
-        policy=Policy(rule, workers),
+        policy=ConsistencyPolicy(rule, workers),
         step_size=StepSize(lambda _: spec.lr, scaling=scaling, rule=rule),  # type: ignore[arg-type]
     )
 
 
-def settings_for(layout: Layout, index: int = 0, **fields: object) -> ServerSettings:
+def settings_for(layout: ShardLayout, index: int = 0, **fields: object) -> ServerSettings:
     return ServerSettings(
         index=index,
         digest=digest_of(layout),
@@ -93,7 +93,7 @@ def serving(server: Server) -> Iterator[Server]:
 
 
 def client_for(
-    layout: Layout,
+    layout: ShardLayout,
     servers: list[ServerAddress],
     keys: KeyPair,
     *,
@@ -191,9 +191,9 @@ class ServerProcess:
         theirs.close()
         self.address = msgspec.msgpack.decode(self._receive(), type=ServerAddress)
 
-    def facts(self) -> ServerFacts:
+    def facts(self) -> ServerStats:
         self._connection.send_bytes(b"facts")
-        return msgspec.msgpack.decode(self._receive(), type=ServerFacts)
+        return msgspec.msgpack.decode(self._receive(), type=ServerStats)
 
     def dismiss(self, name: str) -> None:
         self._connection.send_bytes(name.encode())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.protocol.policy import Outcome, Policy, Release, Update
-from phalanx.protocol.rule import Rule
+from phalanx.consistency.policy import ConsistencyPolicy, PushOutcome, Release, Update
+from phalanx.consistency.rule import ConsistencyRule
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Puppet:
 class Cluster:
     """Drives a policy the way a server does, and keeps its own books."""
 
-    rule: Rule
+    rule: ConsistencyRule
     size: int
     now_s: float = 0.0
     updates: list[Update] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Cluster:
     staleness: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.policy = Policy(self.rule, range(self.size))
+        self.policy = ConsistencyPolicy(self.rule, range(self.size))
         self.workers: dict[int, Puppet] = {}
         self._next_name = self.size
         self._unfinished: dict[int, set[int]] = {}
@@ -95,7 +95,7 @@ class Cluster:
         )
         return worker.released and applied
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _follow(self, outcome: PushOutcome) -> None:
         self.updates += outcome.closed
         for release in outcome.released:
             self._release(release)

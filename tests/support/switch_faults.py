@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from phalanx.wire.serving import Flush
+from phalanx.wire.parameter_server import Flush
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.evaluator import _Evaluator
 from phalanx.worker.parameter_server.server import HostedServer
@@ -27,16 +27,16 @@ from phalanx.worker.switch.worker import SwitchingWorker
 PLAN, FIRED = Path("fault.json"), Path("fault.fired")
 
 
-def strike(moment: str, station: WorkerContext) -> None:
+def strike(moment: str, context: WorkerContext) -> None:
     """Kill what the plan says if this is its moment, in its process, for the first time."""
     plan = json.loads(PLAN.read_text()) if PLAN.exists() else {}
-    if (plan.get("moment"), plan.get("process")) != (moment, station.spec.process):
+    if (plan.get("moment"), plan.get("process")) != (moment, context.spec.process):
         return
     try:
         FIRED.touch(exist_ok=False)
     except FileExistsError:
         return
-    station.log.flush()
+    context.log.flush()
     if plan.get("victim") != "controller":
         os.kill(os.getpid(), signal.SIGKILL)
     # Its own parent may be a fork server, which other tests need.

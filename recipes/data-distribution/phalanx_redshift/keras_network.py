@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from phalanx.peer.tensorflow.layers import LayerKit
+from phalanx.backends.tensorflow.layers import LayerKit
 from phalanx_redshift.layout import num_bins
 from phalanx_redshift.settings import RedshiftSpec
 

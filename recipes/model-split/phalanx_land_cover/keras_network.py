@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from phalanx.peer.tensorflow.layers import LayerKit, Tensor
+from phalanx.backends.tensorflow.layers import LayerKit, Tensor
 from phalanx.spec.modality import Modality, columns_of
 from phalanx_land_cover.layout import BRANCHES, TRUNK, BranchPlan, check_rows, scaled
 from phalanx_land_cover.settings import LandCoverSpec

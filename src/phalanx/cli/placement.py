@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from phalanx.protocol.splitting.choose import DATA_PARALLEL, Forecast
 from phalanx.records.events import Placed
 from phalanx.records.summary import SplitSummary
 from phalanx.report.format import format_bytes, format_duration, format_places
+from phalanx.split.placement import DATA_PARALLEL, SplitForecast
 
 
 def placement_lines(placed: Placed) -> list[str]:
@@ -37,7 +37,7 @@ def data_parallel_reasons(placed: Placed) -> list[str]:
     ]
 
 
-def _figures(forecast: Forecast) -> str:
+def _figures(forecast: SplitForecast) -> str:
     return (
         f"step {format_duration(forecast.step_s)}, imbalance {forecast.imbalance:.2f}, "
         f"{format_bytes(forecast.sent_bytes)} per step"

@@ -85,7 +85,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainRequest:
     """A job, and what starts it."""
 
     job: JobSpec
@@ -109,7 +109,7 @@ def request_run(
     plan: Plan | None = None,
     machines: PoolRequest | None = None,
     launch: str | None = None,
-) -> Request:
+) -> TrainRequest:
     """A new run of a job, on this machine or on those of a pool."""
 
     def start(observers: Sequence[Observer]) -> Summary:
@@ -128,12 +128,12 @@ def request_run(
             on_progress=_tell(observers),
         )
 
-    return Request(job, start, machines, launch)
+    return TrainRequest(job, start, machines, launch)
 
 
 def new_run(
     path: Path | None, places: Places, overrides: Sequence[str], options: MachineOptions
-) -> Request:
+) -> TrainRequest:
     """A new run of a job file.
 
     Raises:
@@ -167,7 +167,7 @@ def planned_run(
     job_path: Path | None,
     overrides: Sequence[str],
     options: MachineOptions,
-) -> Request:
+) -> TrainRequest:
     """A run as a plan has chosen it.
 
     Raises:
@@ -203,7 +203,9 @@ def planned_run(
     return request_run(job, places, plan, machines, options.launch)
 
 
-def resumption(name: str, runs: Path, overrides: Sequence[str], options: MachineOptions) -> Request:
+def resumption(
+    name: str, runs: Path, overrides: Sequence[str], options: MachineOptions
+) -> TrainRequest:
     """The continuation of a run.
 
     Raises:
@@ -234,7 +236,7 @@ def resumption(name: str, runs: Path, overrides: Sequence[str], options: Machine
             on_progress=_tell(observers),
         )
 
-    return Request(job, start, machines, options.launch or manifest.launch)
+    return TrainRequest(job, start, machines, options.launch or manifest.launch)
 
 
 def _where_to_go_on(

@@ -21,7 +21,7 @@ from rich.text import Text
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE
 from phalanx.records.study import StudyDir, StudyManifest, Trial
 from phalanx.report.format import count_noun, format_duration, format_percent
-from phalanx.study.estimate import Outlook
+from phalanx.study.estimate import StudyEstimate
 from phalanx.study.runner import RunningTrial, StudyObserver
 from phalanx.study.stopping import Planned
 
@@ -60,17 +60,19 @@ class PlainStudyView:
     ) -> None:
         """Nothing to give back."""
 
-    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+    def study_started(
+        self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
+    ) -> None:
         """Say what is run and where."""
         self.write(Text(describe_study(study, manifest, outlook)))
 
     def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
         """Only the end of a trial is worth a line."""
 
-    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+    def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """A file has no use for progress within a trial."""
 
-    def trial_ended(self, trial: Trial, outlook: Outlook) -> None:
+    def trial_ended(self, trial: Trial, outlook: StudyEstimate) -> None:
         """Write how it ended and how long the rest will take."""
         self.write(describe_trial(trial, outlook))
 
@@ -102,12 +104,14 @@ class LiveStudyView(PlainStudyView):
     ) -> None:
         self._live.stop()
 
-    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+    def study_started(
+        self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
+    ) -> None:
         """Say what is run, and take the terminal."""
         super().study_started(study, manifest, outlook)
         self._live.start(refresh=True)
 
-    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+    def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """Redraw, if the last drawing is old enough."""
         now_s = time.monotonic()
         if now_s - self._drawn_s >= _REDRAW_S:
@@ -115,14 +119,14 @@ class LiveStudyView(PlainStudyView):
             self._live.update(Group(_bars(running, outlook)), refresh=True)
 
 
-def describe_study(study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> str:
+def describe_study(study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate) -> str:
     """What is about to go on."""
     cells, runs = count_noun(len(manifest.cells), "cell"), count_noun(outlook.expected, "run")
     done = f", {outlook.ended} of them done" if outlook.ended else ""
     return f"{manifest.title}: {cells}, {runs}{done}: {study.path}"
 
 
-def describe_trial(trial: Trial, outlook: Outlook) -> Text:
+def describe_trial(trial: Trial, outlook: StudyEstimate) -> Text:
     """How a trial ended, in one line."""
     number = f"{outlook.ended}/{outlook.expected}"
     name = " ".join(f"{axis}={label}" for axis, label in trial.settings.items())
@@ -133,7 +137,7 @@ def describe_trial(trial: Trial, outlook: Outlook) -> Text:
     return Text(f"{number}  {name}  seed {trial.seed}  failed: {trial.cause}{left}", WARNING_STYLE)
 
 
-def _bars(running: Sequence[RunningTrial], outlook: Outlook) -> Table:
+def _bars(running: Sequence[RunningTrial], outlook: StudyEstimate) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     total = max(1, outlook.expected)
     done = outlook.ended + sum(trial.share for trial in running)

@@ -14,7 +14,7 @@ from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, 
 from phalanx.cli.request import (
     MachineOptions,
     Places,
-    Request,
+    TrainRequest,
     new_run,
     planned_run,
     refuse_with_resume,
@@ -140,7 +140,7 @@ def train(
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)
 
-    def request_with(options: MachineOptions) -> Request:
+    def request_with(options: MachineOptions) -> TrainRequest:
         if resume is not None:
             return resumption(resume, runs_root(runs), overrides, options)
         places = Places(runs=runs_root(runs), data=data_root(data), cache=cache_root())
@@ -159,7 +159,7 @@ def train(
         print_json(summary)
 
 
-def follow(request: Request, console: Console, *, plain: bool = False) -> Summary:
+def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> Summary:
     """Execute a run and show its progress."""
     from phalanx.cli.progress import choose_view
 
@@ -178,8 +178,8 @@ def _print_job(job: JobSpec, *, as_json: bool) -> None:
 
 
 def _carry_out_or_ask(
-    request_with: Callable[[MachineOptions], Request],
-    request: Request,
+    request_with: Callable[[MachineOptions], TrainRequest],
+    request: TrainRequest,
     options: MachineOptions,
     *,
     plain: bool,
@@ -217,7 +217,7 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
     return typer.confirm(f"train without {' and '.join(names)}?", default=False, err=True)
 
 
-def _carry_out(request: Request, *, plain_stderr: bool, quiet: bool) -> Summary:
+def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
         return request.start([])
     from phalanx.cli.output import print_blocks

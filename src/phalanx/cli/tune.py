@@ -14,11 +14,11 @@ from phalanx.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from phalanx.study.findings import Findings
     from phalanx.study.runner import StudyObserver
-    from phalanx.study.search import Listener
+    from phalanx.study.tune.results import TuneResult
+    from phalanx.study.tune.search import Listener
 
-    Start = Callable[[Sequence[StudyObserver], Listener], Findings]
+    Start = Callable[[Sequence[StudyObserver], Listener], TuneResult]
 
 app = typer.Typer(help="Search the best setting of a recurring job offline.", no_args_is_help=True)
 
@@ -97,17 +97,17 @@ def switch(
     from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.cli.study import lanes_of
     from phalanx.spec.loader import read_job, validate_job
-    from phalanx.study.search_plan import Request
-    from phalanx.study.tune import Aim
+    from phalanx.study.tune.policy import TuneGoal
+    from phalanx.study.tune.search_plan import SearchRequest
 
     document = read_job(job)
     spec = validate_job(document, settings or ())
     assert isinstance(document.data, dict)
     given = _seeds(seeds)
     number = runs or (len(given) if given else _DEFAULT_RUNS[method])
-    request = Request(
+    request = SearchRequest(
         job=document.data,
-        aim=Aim(method=method, runs=number, tolerance=tolerance, max_settings=max_settings),
+        aim=TuneGoal(method=method, runs=number, tolerance=tolerance, max_settings=max_settings),
         seeds=given or tuple((spec.seed + repeat) % 2**32 for repeat in range(number)),
         data_root=data_root(data),
         cache_root=cache_root(),
@@ -115,7 +115,7 @@ def switch(
     )
     place = to or runs_root() / f"tune-{spec.name}"
 
-    def start(observers: Sequence[StudyObserver], listen: Listener) -> Findings:
+    def start(observers: Sequence[StudyObserver], listen: Listener) -> TuneResult:
         return api.tune_switch(request, to=place, observers=observers, listen=listen)
 
     _carry_out(start, quiet=quiet)
@@ -136,7 +136,7 @@ def resume(
 
     directory = StudyDir.open(search)
 
-    def start(observers: Sequence[StudyObserver], listen: Listener) -> Findings:
+    def start(observers: Sequence[StudyObserver], listen: Listener) -> TuneResult:
         return api.resume_tune(
             directory, observers=observers, listen=listen, retry_failed=retry_failed
         )
@@ -154,7 +154,7 @@ def show(
     from phalanx.cli import output
     from phalanx.cli.tune_table import search_blocks, search_facts
     from phalanx.records.study import StudyDir
-    from phalanx.study.findings import look_at
+    from phalanx.study.tune.results import look_at
 
     findings = look_at(StudyDir.open(search))
     output.show(

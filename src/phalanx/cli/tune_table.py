@@ -9,9 +9,9 @@ import msgspec
 from phalanx.records.tune import FOUND_JOB
 from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
 from phalanx.report.format import count_noun, format_accuracy, format_duration, shown
-from phalanx.study.findings import Findings
-from phalanx.study.search_plan import share_label
-from phalanx.study.tune import SYNCHRONOUS, Verdict
+from phalanx.study.tune.policy import SYNCHRONOUS, ShareVerdict
+from phalanx.study.tune.results import TuneResult
+from phalanx.study.tune.search_plan import share_label
 
 _WORDS: dict[str, tuple[str, Mark]] = {
     "meets": ("✓ meets the target", "good"),
@@ -52,7 +52,7 @@ class SearchFacts(msgspec.Struct, kw_only=True):
     jobs_to_pay: float | None
 
 
-def search_facts(findings: Findings) -> SearchFacts:
+def search_facts(findings: TuneResult) -> SearchFacts:
     """Collect everything that is known of a search."""
     tune, decision, payback = findings.tune, findings.decision, findings.payback
     return SearchFacts(
@@ -80,7 +80,7 @@ def search_facts(findings: Findings) -> SearchFacts:
     )
 
 
-def describe_step(findings: Findings) -> str:
+def describe_step(findings: TuneResult) -> str:
     """Describe the state of a search after a decision in one line."""
     settled = [one for one in findings.decision.verdicts if one.outcome != "open"]
     last = settled[-1] if settled else findings.decision.verdicts[0]
@@ -90,7 +90,7 @@ def describe_step(findings: Findings) -> str:
     return f"  {share_label(last.share)}: {mean}; {so_far}; {describe_cost(findings)}"
 
 
-def describe_cost(findings: Findings) -> str:
+def describe_cost(findings: TuneResult) -> str:
     """Describe cost so far, saving, and when the search pays off."""
     payback = findings.payback
     text = f"cost so far {count_noun(payback.num_runs, 'run')}, {format_duration(payback.cost_s)}"
@@ -105,7 +105,7 @@ def describe_cost(findings: Findings) -> str:
     return f"{text}; {each}, so it pays after {payback.jobs_to_pay:.1f} of them"
 
 
-def search_blocks(findings: Findings) -> list[Block]:
+def search_blocks(findings: TuneResult) -> list[Block]:
     """Describe the results of a search so far."""
     tune, decision = findings.tune, findings.decision
     target = "" if decision.target is None else f", target {format_accuracy(decision.target)}"
@@ -117,7 +117,7 @@ def search_blocks(findings: Findings) -> list[Block]:
     ]
 
 
-def _conclusion(findings: Findings) -> Block:
+def _conclusion(findings: TuneResult) -> Block:
     decision, path, best = findings.decision, findings.study.path, findings.best
     if not decision.is_over:
         return line(f"not finished; continue with `phalanx tune resume {path}`", "doubt")
@@ -132,8 +132,8 @@ def _conclusion(findings: Findings) -> Block:
     return line(f"{what}; phalanx train {path / FOUND_JOB}", "good")
 
 
-def _table(findings: Findings) -> Table:
-    columns: list[tuple[Column, CellFormat[Verdict]]] = [
+def _table(findings: TuneResult) -> Table:
+    columns: list[tuple[Column, CellFormat[ShareVerdict]]] = [
         (
             Column("share", "share", is_text=True),
             lambda one: Value(share_label(one.share), one.share),
@@ -152,13 +152,13 @@ def _table(findings: Findings) -> Table:
     return tabulate("settings", findings.decision.verdicts, columns)
 
 
-def _outcome(verdict: Verdict) -> Value:
+def _outcome(verdict: ShareVerdict) -> Value:
     if verdict.share == SYNCHRONOUS and verdict.outcome == "meets":
         return Value("sets the target", "meets")
     words, mark = _WORDS[verdict.outcome]
     return Value(words, verdict.outcome, mark)
 
 
-def _job_s(findings: Findings, verdict: Verdict) -> float | None:
+def _job_s(findings: TuneResult, verdict: ShareVerdict) -> float | None:
     seconds = findings.whole_s.get(verdict.share)
     return fmean(seconds) if seconds else None

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from phalanx.control.collect import summarise
+from phalanx.control.backend_coordinator import BackendCoordinator
 from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.failure_policy import ProcessFailure
-from phalanx.control.peers import PeerCoordinator
+from phalanx.control.process_table import ProcessTable, RunRequest
 from phalanx.control.progress import Observer, SpeedMeter, combine
-from phalanx.control.roster import Roster, RunRequest
 from phalanx.control.signals import CaughtSignals, catch_signals
+from phalanx.control.summarize import summarise
 from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
 from phalanx.launch.allocation import Allocation
 from phalanx.launch.base import Launcher
@@ -35,7 +35,15 @@ from phalanx.spec.kinds import kind_of
 from phalanx.spec.registry import load
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Beat, EpochFigures, Failed, FromController, Hello, Progress, Stop
+from phalanx.wire.messages import (
+    EpochFigures,
+    Failed,
+    FromController,
+    Heartbeat,
+    Hello,
+    Progress,
+    Stop,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +153,7 @@ class Controller:
     def _carry_out(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Start a coordinator's processes, follow them to their end, and leave none behind."""
         server, log = self._server, self._log
-        self._roster = roster = Roster(
+        self._roster = roster = ProcessTable(
             self._request,
             server,
             self._launcher,
@@ -173,7 +181,7 @@ class Controller:
         path = kind_of(request.job.strategy).coordinator
         # TensorFlow has a chief of its own, whatever the strategy.
         of_strategy = request.job.backend != "tensorflow"
-        made = cast(type[Coordinator], load(path)) if of_strategy else PeerCoordinator
+        made = cast(type[Coordinator], load(path)) if of_strategy else BackendCoordinator
         return made.begin(request.job, self, found)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
@@ -206,7 +214,7 @@ class Controller:
             if name not in self._roster.names:
                 continue  # the run goes on without it
             self._roster.take(name, message)
-            if not isinstance(message, Hello | Beat | Failed):
+            if not isinstance(message, Hello | Heartbeat | Failed):
                 coordinator.take(name, message)
             wait_s = 0.0
 

@@ -20,11 +20,11 @@ from phalanx.wire.messages import (
     EpochFigures,
     FromController,
     FromWorker,
-    Outcome,
     Progress,
+    RunOutcome,
     WorkTimes,
 )
-from phalanx.wire.splitting import SplitFacts
+from phalanx.wire.split import SplitFacts
 
 
 @dataclass(frozen=True)
@@ -146,5 +146,5 @@ class Coordinator(ABC):
         """The user wants more workers: those to start, or none if this strategy cannot."""
 
     @abstractmethod
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """What the run came to; asked once it has finished."""

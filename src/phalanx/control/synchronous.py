@@ -14,8 +14,8 @@ from phalanx.errors import LaunchError
 from phalanx.records.events import Placed
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import Done, EpochDone, FromWorker, Outcome, WorkTimes
-from phalanx.wire.splitting import Placement, SplitFacts
+from phalanx.wire.messages import Done, EpochDone, FromWorker, RunOutcome, WorkTimes
+from phalanx.wire.split import PlacementReport, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
@@ -37,7 +37,7 @@ class SynchronousCoordinator(Coordinator):
     def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job
         self._api = api
-        self._outcome: Outcome | None = None
+        self._outcome: RunOutcome | None = None
         self._suspicion: float | None = None
         self.times: dict[str, WorkTimes] = {}
         self._placed: Placed | None = None
@@ -51,7 +51,7 @@ class SynchronousCoordinator(Coordinator):
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, EpochDone):
             self._api.announce(message.figures)
-        elif isinstance(message, Placement):
+        elif isinstance(message, PlacementReport):
             self._placed = msgspec.json.decode(message.event, type=Placed)
             self._api.record(self._placed)
         elif isinstance(message, Done):
@@ -93,6 +93,6 @@ class SynchronousCoordinator(Coordinator):
         return ()
 
     @override
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         assert self._outcome is not None, "asked before the chief had finished"
         return self._outcome

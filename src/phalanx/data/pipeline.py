@@ -20,7 +20,7 @@ from phalanx.data.file_shards import FileShards
 from phalanx.data.order import EpochOrder, Indices, share_sizes
 from phalanx.data.ownership import OwnedShards
 from phalanx.data.shards import Cut, OffShards, SampleShards, Shards, choose_policy
-from phalanx.data.stages import Origin, Prefetch, Stage
+from phalanx.data.stages import InputOrigin, InputStage, Prefetch
 from phalanx.data.stream import Batch, BatchStream, Timed
 from phalanx.spec.data import DataSpec
 
@@ -287,13 +287,13 @@ def _stream(
             step=samples.cut.step,
         )
 
-    shuffled = Origin("shuffle", cuts)
-    gathered = Stage("cut", shuffled, gather)
+    shuffled = InputOrigin("shuffle", cuts)
+    gathered = InputStage("cut", shuffled, gather)
     stages: list[Timed] = [shuffled, gathered]
     threads: list[Prefetch[Any]] = []
     samples: Iterator[_Gathered] = gathered
     if augmenter is not None:
-        augmented = Stage("augment", gathered, augment)
+        augmented = InputStage("augment", gathered, augment)
         stages.append(augmented)
         samples = augmented
         if prefetch:
@@ -301,7 +301,7 @@ def _stream(
             handover = Prefetch(augmented, depth=1)
             threads.append(handover)
             samples = handover
-    normalised = Stage("normalise", samples, normalise)
+    normalised = InputStage("normalise", samples, normalise)
     stages.append(normalised)
     batches: Iterator[Batch] = normalised
     if prefetch:

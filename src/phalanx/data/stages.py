@@ -1,7 +1,7 @@
 """Composable timed stages: iterators that take items from one another and know what they cost.
 
-A chain of `Stage`s runs in the thread that pulls it. `Prefetch` pulls a chain in a thread of its
-own, so that it overlaps with training. Nothing here knows about data sets; `pipeline`
+A chain of `InputStage`s runs in the thread that pulls it. `Prefetch` pulls a chain in its own
+thread, so that it overlaps with training. Nothing here knows about data sets; `pipeline`
 builds the chains.
 """
 
@@ -27,7 +27,7 @@ _JOIN_S = 5.0  # a batch takes milliseconds; a thread that outlasts this hangs i
 logger = logging.getLogger(__name__)
 
 
-class Stage(Generic[In, Out]):
+class InputStage(Generic[In, Out]):
     """Applies a function to each item and adds up the time of the function alone.
 
     Args:
@@ -55,7 +55,7 @@ class Stage(Generic[In, Out]):
         return result
 
 
-class Origin(Generic[Out]):
+class InputOrigin(Generic[Out]):
     """The head of a chain: times how long an iterator takes to produce its items."""
 
     def __init__(self, name: str, source: Iterator[Out]) -> None:

@@ -18,7 +18,7 @@ from phalanx.engine.precision import Precision, autocast
 from phalanx.errors import EngineError, SpecError
 from phalanx.model.parts import INPUT, PartedNetwork
 from phalanx.model.rng import drawing
-from phalanx.protocol.splitting.graph import Graph, Part
+from phalanx.split.graph import NetworkGraph, NetworkPart
 
 # Too few for batch norm would be one.
 _FEW_ROWS = 2
@@ -97,7 +97,7 @@ def _form(output: Tensor) -> Form:
 
 def graph_of(
     network: PartedNetwork, forms: Sequence[Form], *, num_moments: int, wire: str = "fp32"
-) -> Graph:
+) -> NetworkGraph:
     """The network as the splitting sees it.
 
     Args:
@@ -107,7 +107,7 @@ def graph_of(
         wire: fp32 or bf16.
     """
     names = list(network.reads)
-    found: list[Part] = []
+    found: list[NetworkPart] = []
     holders: dict[int, list[int]] = {}
     for number, (name, sources) in enumerate(network.reads.items()):
         module, form = network.get_submodule(name), forms[number]
@@ -119,7 +119,7 @@ def graph_of(
         width = 2 if wire == "bf16" else form.dtype.itemsize
         values = _numel(form.shape)
         found.append(
-            Part(
+            NetworkPart(
                 name=name,
                 reads=reads,
                 out_bytes=values * width,
@@ -130,7 +130,7 @@ def graph_of(
                 needs_gradient=bool(trained) or any(found[one].needs_gradient for one in reads),
             )
         )
-    return Graph(tuple(found), tied=_tied(holders))
+    return NetworkGraph(tuple(found), tied=_tied(holders))
 
 
 def _numel(shape: Sequence[int]) -> int:

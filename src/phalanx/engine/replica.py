@@ -26,7 +26,7 @@ from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
-from phalanx.engine.result import Evaluation, StepResult
+from phalanx.engine.result import EvaluationSums, StepResult
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError
@@ -166,28 +166,28 @@ class Replica:
         """The present value of the L2 regulariser; 0 without an optimiser."""
         return self.optimizer.regularisation() if self.optimizer is not None else 0.0
 
-    def evaluate(self, batch: Batch) -> Evaluation:
+    def evaluate(self, batch: Batch) -> EvaluationSums:
         """Measure one batch without learning: no dropout, running statistics in batch norm.
 
         A loss that is not finite is returned as it is.
         """
         return self._evaluate(batch)[0]
 
-    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> Evaluation:
+    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
         """The same, and the number of each sample's largest output written to `predicted`."""
         measured, outputs = self._evaluate(batch)
         if outputs is not None:
             predicted[:] = outputs.argmax(dim=1).numpy()
         return measured
 
-    def _evaluate(self, batch: Batch) -> tuple[Evaluation, Tensor | None]:
+    def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, Tensor | None]:
         if len(batch.targets) == 0:
-            return Evaluation(0.0, 0, 0), None
+            return EvaluationSums(0.0, 0, 0), None
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
             loss_sum, num_correct, outputs = self._forward(batch)
-        return Evaluation(float(loss_sum), int(num_correct), len(batch.targets)), outputs
+        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets)), outputs
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, live: copy or write it before the next step."""

@@ -22,7 +22,7 @@ class StepResult:
     """From the loss to the last gradient, bucket callbacks included."""
 
 
-class Evaluation(NamedTuple):
+class EvaluationSums(NamedTuple):
     """What one batch of an evaluation adds to the whole."""
 
     loss_sum: float

@@ -70,7 +70,7 @@ def _contents(
     )
 
 
-class Unit:
+class StageUnit:
     """Parts whose weights belong together.
 
     Args:
@@ -187,7 +187,7 @@ class Stage:
         self.loss = Loss(loss)
         self._precision: Precision = precision
         self.units = [
-            Unit(
+            StageUnit(
                 unit,
                 [self._modules[number] for number in unit.parts],
                 layout=layout,

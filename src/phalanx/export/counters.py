@@ -8,7 +8,7 @@ from itertools import chain
 from phalanx.records.attempts import RunClock
 from phalanx.records.events import HostSample, ProcessSample, Served
 from phalanx.records.points import RECEIVED, SENT, host_point, process_point
-from phalanx.records.tracks import Stretch, Window, clip
+from phalanx.records.tracks import Stretch, TimeWindow, clip
 
 MIB = 2**20
 Figures = Iterator[tuple[str, dict[str, float]]]
@@ -79,7 +79,7 @@ def between(before: Sample | None, after: Sample) -> list[Stretch]:
         host_point(one, clock) if isinstance(one, HostSample) else process_point(one, clock)
         for one in (before, after)
     ]
-    return list(clip(points, Window(before.mono_s, after.mono_s)))
+    return list(clip(points, TimeWindow(before.mono_s, after.mono_s)))
 
 
 def _same_life(before: Sample, after: Sample) -> bool:

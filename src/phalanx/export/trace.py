@@ -22,7 +22,7 @@ from phalanx.export.chrome import TraceWriter
 from phalanx.export.clocks import CONTROLLER, AttemptClocks
 from phalanx.export.timeline import BEHIND, WORK, OverlappedSteps, Span, TraceTimeline, lay_out
 from phalanx.export.trace_events import ProcessEvents
-from phalanx.records.events import Standstill, Started, Step
+from phalanx.records.events import Stall, Started, Step
 from phalanx.records.log import read_events
 from phalanx.records.manifest import read_manifest
 from phalanx.records.rundir import RunDir
@@ -47,7 +47,7 @@ class _Part(msgspec.Struct, frozen=True):
     key: tuple[int, ...]
     """Attempt, epoch and step; what workers of a group did together has the same."""
     process: str
-    event: Step | Standstill | Started
+    event: Step | Stall | Started
     spans: list[Span] | None = None
     """Where its phases lie, if that is known already."""
 
@@ -114,7 +114,7 @@ class _Trace:
         place, last, count = list(self._writers).index(process), (1, -1, 0), 0
         for event in read_events(path):
             writer.write(event)
-            if not isinstance(event, Step | Standstill | Started):
+            if not isinstance(event, Step | Stall | Started):
                 continue
             if isinstance(event, Started):
                 last = (writer.attempt, -1, 0)
@@ -155,7 +155,7 @@ def _about(step: Step) -> dict[str, object]:
     return {"epoch": step.epoch + 1, "samples": step.num_samples, "sent_bytes": step.sent_bytes}
 
 
-def _exchange_s(event: Step | Standstill | Started) -> float:
+def _exchange_s(event: Step | Stall | Started) -> float:
     if isinstance(event, Started):
         return 0.0
     return event.exchange_s if isinstance(event, Step) else event.duration_s

@@ -22,7 +22,7 @@ from phalanx.records.events import (
     Resumed,
     Served,
     ServerRestored,
-    Standstill,
+    Stall,
     Started,
     Step,
     Warned,
@@ -76,7 +76,7 @@ class ProcessEvents:
             case Warned() | Resumed() | ServerRestored() | Finished():
                 self._instant(type(event).__name__.lower(), event)
 
-    def write_idle(self, event: Started | Standstill, attempt: int, wait_s: float) -> None:
+    def write_idle(self, event: Started | Stall, attempt: int, wait_s: float) -> None:
         """Write that the process was starting, or computed nothing for a while.
 
         Shares a row with steps, which are written later than they are read: so this is, too.

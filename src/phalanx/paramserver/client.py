@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from torch import Tensor
 
+from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import PeerError
 from phalanx.paramserver.client_state import (
     Attached,
@@ -35,12 +36,11 @@ from phalanx.paramserver.compression import Compression
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
 from phalanx.paramserver.pulled import PulledParameters
 from phalanx.paramserver.push import OutgoingPush, memory_of
-from phalanx.protocol.shards import Layout
-from phalanx.wire.bulk import HIGH_WATER, Flag, Header, Kind, Op
+from phalanx.wire.bulk import HIGH_WATER, BulkOp, Flag, Header, Kind
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.facts import ClientFacts
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
+from phalanx.wire.server_stats import ClientStats
 
 # Silence after which a segment is asked about.
 _ASK_AFTER_S = 1.0
@@ -96,7 +96,7 @@ class Client:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ShardLayout,
         *,
         parameters: Tensor,
         gradients: Tensor,
@@ -197,7 +197,7 @@ class Client:
             ticket: Batch that it was computed from, if the coordinator handed it out.
         """
         push = msgspec.structs.replace(
-            self._header(Op.PUSH, 0, self.clock + 1),
+            self._header(BulkOp.PUSH, 0, self.clock + 1),
             ticket=ticket,
             num_samples=num_samples,
             weight=weight,
@@ -292,7 +292,7 @@ class Client:
         # Copies, because the next answer may overwrite the buffer before they have left.
         for segment, values in self._pulled.copy_of(server):
             header = msgspec.structs.replace(
-                self._header(Op.LOAD, segment.index, 0),
+                self._header(BulkOp.LOAD, segment.index, 0),
                 readver=self._pulled.versions[server],
                 kind=Kind.F32,
                 num_samples=self.samples_seen,
@@ -320,10 +320,10 @@ class Client:
         if time.monotonic() - self._progress_s > _ASK_AFTER_S:
             self._ask()
 
-    def facts(self) -> ClientFacts:
+    def facts(self) -> ClientStats:
         """Return the totals so far."""
         meter = self._connections.meter
-        return ClientFacts(
+        return ClientStats(
             worker=self._settings.worker,
             pushes=self._push.num_begun,
             dropped=self._pulled.num_dropped,
@@ -356,27 +356,30 @@ class Client:
         index = header.segment
         if index >= len(self._layout.segments):
             return
-        if header.op == Op.REFUSED:
+        if header.op == BulkOp.REFUSED:
             raise PeerError(
                 f"worker {self._settings.worker} has been dismissed from the run by a server",
                 worker=self._settings.worker,
             )
         server = self._layout.segments[index].server
-        if header.op == Op.LEFT:
+        if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
         # Every segment that was pushed is answered with WHO: entering once is enough.
-        if header.op == Op.WHO and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2:
+        if (
+            header.op == BulkOp.WHO
+            and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2
+        ):
             self._rejoin(self._connections[server], known=False)
         if header.clock != self.clock or index not in self._pulled.awaited:
             return
         self._progress_s = time.monotonic()
-        if header.op == Op.AGAIN:
+        if header.op == BulkOp.AGAIN:
             self._push.resend([index])
-        elif header.op == Op.PARAMS and payload is not None:
+        elif header.op == BulkOp.PARAMS and payload is not None:
             self._push.note_held(server, header.held_s)
             self._pulled.take(header, payload)
             self._push.drop(index)
-        elif header.op == Op.PARAMS and header.flags & Flag.HELD:
+        elif header.op == BulkOp.PARAMS and header.flags & Flag.HELD:
             self._pulled.settle(header)
             self._push.drop(index)
 
@@ -386,10 +389,10 @@ class Client:
         match self.state:
             case Detaching():
                 for server in self._leaving:
-                    self._connections[server].send(self._first_header(Op.LEAVE, server))
+                    self._connections[server].send(self._first_header(BulkOp.LEAVE, server))
             case Pulling() | PullingDetached():
                 for server in self._pulled.awaited_servers:
-                    self._connections[server].send(self._first_header(Op.PULL, server))
+                    self._connections[server].send(self._first_header(BulkOp.PULL, server))
             case Entering():
                 self._ask_about(self._pulled.awaited)
             case Pushing() | Awaiting():
@@ -398,11 +401,11 @@ class Client:
     def _ask_about(self, segments: Iterable[int]) -> None:
         for index in segments:
             connection = self._connections[self._layout.segments[index].server]
-            connection.send(self._header(Op.ASK, index, self.clock))
+            connection.send(self._header(BulkOp.ASK, index, self.clock))
 
     def _enter(self, connection: ServerConnection, clock: int, *, holds: bool = False) -> None:
         self._entered_s[connection.server] = time.monotonic()
-        header = self._first_header(Op.ENTER, connection.server, clock)
+        header = self._first_header(BulkOp.ENTER, connection.server, clock)
         if holds:
             version = self._pulled.versions[connection.server]
             header = msgspec.structs.replace(header, flags=Flag.HELD, readver=version)
@@ -429,11 +432,11 @@ class Client:
         else:
             self._enter(connection, self.clock)
 
-    def _first_header(self, op: Op, server: int, clock: int | None = None) -> Header:
+    def _first_header(self, op: BulkOp, server: int, clock: int | None = None) -> Header:
         first = self._layout.of_server(server)[0].index
         return self._header(op, first, self.clock if clock is None else clock)
 
-    def _header(self, op: Op, segment: int, clock: int) -> Header:
+    def _header(self, op: BulkOp, segment: int, clock: int) -> Header:
         return Header(
             op=op,
             worker=self._settings.worker,

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from phalanx.protocol.shards import Layout, Segment
+from phalanx.consistency.shards import Segment, ShardLayout
 from phalanx.wire.bulk import Kind
 
 Compression = Literal["none", "bf16", "int8"]
@@ -43,7 +43,7 @@ class Encoder:
         layout: Segments of the flat gradient.
     """
 
-    def __init__(self, compression: Compression, layout: Layout) -> None:
+    def __init__(self, compression: Compression, layout: ShardLayout) -> None:
         self.kind = KINDS[compression]
         self._residual = torch.zeros(layout.num_parameters) if self.kind != Kind.F32 else None
         self._staging: dict[int, Tensor] = {}

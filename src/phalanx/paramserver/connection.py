@@ -16,6 +16,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import PeerError
 from phalanx.paramserver.compression import payload_bytes
 from phalanx.paramserver.handshake import (
@@ -26,12 +27,11 @@ from phalanx.paramserver.handshake import (
     HandshakeReply,
     digest_of,
 )
-from phalanx.protocol.shards import Layout
 from phalanx.wire.bulk import FRAME_SLACK_BYTES, HEADER, HIGH_WATER, Header, Kind, take, tune
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.meter import ByteMeter
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.tokens import present_token
 
 _REQUEST_AGAIN_S = 0.5
@@ -53,7 +53,7 @@ _BROKEN = (
 )
 
 
-def max_frame_bytes(layout: Layout) -> int:
+def max_frame_bytes(layout: ShardLayout) -> int:
     """Return the longest frame that servers and clients of a layout have to accept."""
     return payload_bytes(Kind.F32, max(s.size for s in layout.segments)) + FRAME_SLACK_BYTES
 
@@ -78,7 +78,7 @@ class ConnectionSettings:
 
     @classmethod
     def of(
-        cls, layout: Layout, *, keys: KeyPair, generation: int, high_water: int = HIGH_WATER
+        cls, layout: ShardLayout, *, keys: KeyPair, generation: int, high_water: int = HIGH_WATER
     ) -> ConnectionSettings:
         """Derive what depends on the layout."""
         return cls(

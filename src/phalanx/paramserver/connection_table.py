@@ -24,10 +24,10 @@ from phalanx.paramserver.handshake import (
 )
 from phalanx.paramserver.replies import SegmentCopy
 from phalanx.wire.auth import AllowList, peer_key
-from phalanx.wire.bulk import HEADER, Header, Op, take, tune
+from phalanx.wire.bulk import HEADER, BulkOp, Header, take, tune
 from phalanx.wire.keys import KeyPair, secure_server
 from phalanx.wire.meter import ByteMeter
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.tokens import TokenGate, guard_server, peer_name
 
 _log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class ConnectionTable:
         if session.client.label not in self._by_label:
             # Dismissed, and not told of it yet.
             self.num_refused += 1
-            self.send(session.client, Header(op=Op.REFUSED, worker=session.client.rank))
+            self.send(session.client, Header(op=BulkOp.REFUSED, worker=session.client.rank))
             return None
         header, payload = message
         self.meter.received[session.client.name] += HEADER.size + header.num_bytes

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from phalanx.protocol.shards import Layout
+from phalanx.consistency.shards import ShardLayout
 
 HANDSHAKE_BYTES = 1 << 12
 """Longest frame of the handshake socket."""
@@ -75,7 +75,7 @@ class ConnectRejected(msgspec.Struct, frozen=True, tag=True):
 HandshakeReply = ConnectAccepted | ConnectRejected
 
 
-def digest_of(layout: Layout) -> int:
+def digest_of(layout: ShardLayout) -> int:
     """Return a number that two processes compare instead of whole layouts."""
     text = ";".join(f"{s.server},{s.start},{s.stop}" for s in layout.segments)
     return zlib.crc32(text.encode())

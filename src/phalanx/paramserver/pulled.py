@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from phalanx.consistency.shards import Segment, ShardLayout
 from phalanx.paramserver.compression import Received
-from phalanx.protocol.shards import Layout, Segment
 from phalanx.wire.bulk import Flag, Header
 
 
@@ -25,7 +25,13 @@ class PulledParameters:
     """
 
     def __init__(
-        self, layout: Layout, parameters: Tensor, *, whole: bool, version: int, samples_seen: int
+        self,
+        layout: ShardLayout,
+        parameters: Tensor,
+        *,
+        whole: bool,
+        version: int,
+        samples_seen: int,
     ) -> None:
         self.awaited: set[int] = set()
         """Segments that have not been answered."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from phalanx.consistency.shards import Segment, ShardLayout
 from phalanx.paramserver.compression import Compression, Encoder
 from phalanx.paramserver.connection import ServerConnections
-from phalanx.protocol.shards import Layout, Segment
-from phalanx.wire.bulk import Header, Kind, Op
+from phalanx.wire.bulk import BulkOp, Header, Kind
 
 
 class OutgoingPush:
@@ -30,7 +30,7 @@ class OutgoingPush:
     """
 
     def __init__(
-        self, layout: Layout, gradients: Tensor, *, compression: Compression, overlap: bool
+        self, layout: ShardLayout, gradients: Tensor, *, compression: Compression, overlap: bool
     ) -> None:
         self.first_sent_s: float | None = None
         """When the first segment left, by `time.perf_counter`."""
@@ -136,7 +136,7 @@ class OutgoingPush:
     def _message(self, push: Header, index: int, version: int) -> tuple[Header, memoryview | None]:
         payload = self._payloads[index]
         header = Header(
-            op=Op.PUSH,
+            op=BulkOp.PUSH,
             worker=push.worker,
             generation=push.generation,
             incarnation=push.incarnation,

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import PeerError
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnections
-from phalanx.protocol.shards import Layout
-from phalanx.wire.bulk import Header, Op
+from phalanx.wire.bulk import BulkOp, Header
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
 
 _ASK_AFTER_S = 1.0
 
@@ -46,7 +46,7 @@ class Reader:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ShardLayout,
         servers: Sequence[ServerAddress],
         *,
         keys: KeyPair,
@@ -128,9 +128,9 @@ class Reader:
         awaited: set[int],
         answers: dict[int, Header],
     ) -> None:
-        if header.op == Op.REFUSED:
+        if header.op == BulkOp.REFUSED:
             raise PeerError("a server refuses this reader; it has been dismissed from the run")
-        if header.op != Op.PARAMS or payload is None or header.clock != self._clock:
+        if header.op != BulkOp.PARAMS or payload is None or header.clock != self._clock:
             return
         if header.segment in awaited:
             segment = self._layout.segments[header.segment]
@@ -141,7 +141,7 @@ class Reader:
 
     def _header(self) -> Header:
         return Header(
-            op=Op.PULL,
+            op=BulkOp.PULL,
             worker=self._rank,
             generation=self._generation,
             incarnation=self._incarnation,

@@ -29,10 +29,10 @@ from phalanx.paramserver.handshake import (
 )
 from phalanx.paramserver.replies import Replies, SegmentCopy
 from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
-from phalanx.wire.bulk import Flag, Header, Kind, Op
-from phalanx.wire.facts import ServerFacts
+from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
+from phalanx.wire.server_stats import ServerStats
 
 _IDLE_MS = 1000
 # Answers that a full pipe did not take are tried again this soon.
@@ -172,11 +172,11 @@ class Server:
         """Apply what has been gathered, however little; by `call`."""
         self._answer(self._shard.flush(time.monotonic()))
 
-    def facts(self) -> ServerFacts:
+    def facts(self) -> ServerStats:
         """Return the totals so far; by `call` while serving."""
         shard, policy, clients = self._shard, self._shard.policy, self._clients
         load = self._load_stats
-        return ServerFacts(
+        return ServerStats(
             server=self._settings.index,
             version=policy.version,
             samples=shard.samples_seen,
@@ -262,10 +262,10 @@ class Server:
         elif self._to_load:
             # Everything else waits until the parameters are here; the clients will ask again.
             self._load(message)
-        elif header.op == Op.PULL:
+        elif header.op == BulkOp.PULL:
             self._pulls[client] = header.clock
             self._answer_pulls()
-        elif client.role == "worker" and header.op == Op.ENTER:
+        elif client.role == "worker" and header.op == BulkOp.ENTER:
             self._enter(client, header)
         elif client.role == "worker":
             self._work(message)
@@ -275,21 +275,21 @@ class Server:
     def _work(self, message: ClientMessage) -> None:
         client, header = message.client, message.header
         index = header.segment - self._first
-        if header.op == Op.LEAVE:
+        if header.op == BulkOp.LEAVE:
             self._forget(client.rank)
-            self._clients.send(client, self._about(Op.LEFT, header))
+            self._clients.send(client, self._about(BulkOp.LEFT, header))
         elif not self._has_entered(client):
-            self._clients.send(client, self._about(Op.WHO, header))
+            self._clients.send(client, self._about(BulkOp.WHO, header))
         elif not 0 <= index < len(self._shard.segments):
             self._refuse(message)
-        elif header.op == Op.PUSH:
+        elif header.op == BulkOp.PUSH:
             self._push(index, message)
-        elif header.op != Op.ASK:
+        elif header.op != BulkOp.ASK:
             self._refuse(message)
         elif self._shard.has_arrived(client.rank, header.clock, index):
             self._answer(self._shard.ask(client.rank, header.clock, index))
         else:
-            self._clients.send(client, self._about(Op.AGAIN, header))
+            self._clients.send(client, self._about(BulkOp.AGAIN, header))
 
     def _push(self, index: int, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
@@ -336,7 +336,7 @@ class Server:
     def _load(self, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
         index = header.segment - self._first
-        if header.op != Op.LOAD or index not in self._to_load or payload is None:
+        if header.op != BulkOp.LOAD or index not in self._to_load or payload is None:
             return
         part = self._shard.updater.parts[index]
         try:
@@ -389,7 +389,7 @@ class Server:
             kind = Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32
             flags = int(Flag.DROPPED) if reply.dropped else 0
         header = Header(
-            op=Op.PARAMS,
+            op=BulkOp.PARAMS,
             worker=client.rank,
             generation=self._settings.generation,
             sender=self._settings.incarnation,
@@ -404,7 +404,7 @@ class Server:
         )
         self._clients.send(client, header, copy)
 
-    def _about(self, op: Op, asked: Header) -> Header:
+    def _about(self, op: BulkOp, asked: Header) -> Header:
         return Header(
             op=op,
             worker=asked.worker,
@@ -416,4 +416,4 @@ class Server:
 
     def _refuse(self, message: ClientMessage) -> None:
         self._clients.num_refused += 1
-        self._clients.send(message.client, self._about(Op.REFUSED, message.header))
+        self._clients.send(message.client, self._about(BulkOp.REFUSED, message.header))

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from phalanx.consistency.policy import ConsistencyPolicy, PushOutcome, Update
+from phalanx.consistency.shards import Segment
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
-from phalanx.protocol.policy import Outcome, Policy, Update
-from phalanx.protocol.shards import Segment
-from phalanx.wire.facts import StalenessFacts
+from phalanx.wire.server_stats import StalenessStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class StalenessCounter:
         """Count a push that was applied."""
         self._counts.setdefault(worker, Counter())[staleness] += 1
 
-    def facts(self) -> dict[int, StalenessFacts]:
+    def facts(self) -> dict[int, StalenessStats]:
         """Return the counts by worker, as a copy."""
-        return {worker: StalenessFacts(dict(count)) for worker, count in self._counts.items()}
+        return {worker: StalenessStats(dict(count)) for worker, count in self._counts.items()}
 
 
 class Shard:
@@ -176,7 +176,7 @@ class Shard:
         segments: Sequence[Segment],
         *,
         updater: SliceUpdater,
-        policy: Policy,
+        policy: ConsistencyPolicy,
         step_size: StepSize,
     ) -> None:
         self.segments = tuple(segments)
@@ -334,7 +334,7 @@ class Shard:
             for index in range(len(self.segments)):
                 self._try_apply(state.update, index)
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _follow(self, outcome: PushOutcome) -> None:
         for update in outcome.closed:
             self._close(update)
         for release in outcome.released:

@@ -16,12 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from phalanx.consistency.policy import Update
+from phalanx.consistency.rule import ConsistencyRule
+from phalanx.consistency.shards import Segment
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
-from phalanx.protocol.policy import Update
-from phalanx.protocol.rule import Rule
-from phalanx.protocol.shards import Segment
 from phalanx.spec.optimize import OptimizerSpec
 
 RateFunction = Callable[[int], float]
@@ -58,7 +58,7 @@ class StepSize:
         rate: RateFunction,
         *,
         scaling: Literal["none", "by_workers", "by_staleness"],
-        rule: Rule,
+        rule: ConsistencyRule,
     ) -> None:
         self._rate = rate
         self._scaling = scaling

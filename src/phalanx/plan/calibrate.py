@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.consistency.shards import plan_shards
 from phalanx.plan.compute_model import fit_compute, line
 from phalanx.plan.facts import (
     LOOPBACK,
@@ -37,7 +38,6 @@ from phalanx.plan.predict import throughput_of
 from phalanx.plan.result import Throughput
 from phalanx.plan.synchronous import predict_allreduce
 from phalanx.plan.workers import worker_models
-from phalanx.protocol.shards import plan_shards
 from phalanx.records.rundir import list_runs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from phalanx.protocol.splitting.graph import Graph
+from phalanx.split.graph import NetworkGraph
 
 BYTES_PER_FLOAT = 4
 # Share of the computation that threads divide among them; the rest is done by one. A ResNet-20 on
@@ -220,7 +220,7 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
 class PartsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a network, as a split run measured them."""
 
-    graph: Graph
+    graph: NetworkGraph
     forward_s: tuple[float, ...]
     """Of each part for a batch, on the chief's machine; only their proportions count."""
     backward_s: tuple[float, ...]

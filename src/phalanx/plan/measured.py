@@ -20,8 +20,8 @@ from phalanx.records.attempts import split_attempts
 from phalanx.records.events import AnyEvent, ProcessSample, Served, Started, Step
 from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
-from phalanx.records.phases import Comparison
 from phalanx.records.rundir import RunDir
+from phalanx.records.step_phases import Comparison
 from phalanx.spec.job import JobSpec
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.loader import job_from_mapping

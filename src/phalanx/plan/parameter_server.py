@@ -20,13 +20,13 @@ from collections import Counter
 
 import msgspec
 
+from phalanx.consistency.rule import ConsistencyRule, rule_for
+from phalanx.consistency.shards import plan_shards
 from phalanx.plan.compute_model import expected_kth, expected_max
 from phalanx.plan.facts import ClusterModel
 from phalanx.plan.network_model import QueueThroughput, exposed_s, queue_throughput
 from phalanx.plan.result import StepParts, Throughput
 from phalanx.plan.workers import WorkerModels
-from phalanx.protocol.rule import Rule, rule_for
-from phalanx.protocol.shards import plan_shards
 from phalanx.spec.parameter_server import ParameterServerSpec
 
 PUSH_BYTES = {"none": 4, "bf16": 2, "int8": 1}
@@ -204,12 +204,14 @@ def _slowed(group: WorkerModels, throughput: Throughput, cluster: ClusterModel) 
 
 
 def _throughput(
-    group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand
+    group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
 ) -> Throughput:
     return (_gathered if rule.barrier else _flowing)(group, compute_s, rule, demand)
 
 
-def _flowing(group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand) -> Throughput:
+def _flowing(
+    group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
+) -> Throughput:
     """Every push is answered at once, or as soon as the slowest has come near."""
     thinks_s = _thinks(group, compute_s, demand)
     flow = queue_throughput([demand.network_s, demand.processor_s], thinks_s, done=demand.done)
@@ -280,7 +282,7 @@ def _bounded(
 
 
 def _gathered(
-    group: WorkerModels, compute_s: list[float], rule: Rule, demand: Demand
+    group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
 ) -> Throughput:
     """Updates are made of several gradients, and whoever is in one waits for it."""
     num_workers = len(group.workers)

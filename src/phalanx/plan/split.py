@@ -15,10 +15,6 @@ from phalanx.plan.facts import ClusterModel, PartsFacts
 from phalanx.plan.network_model import ring_link
 from phalanx.plan.result import StepParts, Throughput
 from phalanx.plan.workers import WorkerModels
-from phalanx.protocol.splitting.assign import Question
-from phalanx.protocol.splitting.choose import Choice, choose
-from phalanx.protocol.splitting.graph import Graph, Part
-from phalanx.protocol.splitting.order import Costs
 from phalanx.records.events import Placed
 from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
@@ -26,6 +22,10 @@ from phalanx.records.rundir import RunDir, list_runs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.split import SplitSpec
+from phalanx.split.graph import NetworkGraph, NetworkPart
+from phalanx.split.op_order import SplitCosts
+from phalanx.split.placement import PlacementChoice, choose
+from phalanx.split.placement_search import PlacementProblem
 
 # The newest ones are looked at.
 _MOST_RUNS = 40
@@ -64,9 +64,9 @@ def _parts_of(run: RunDir, job: JobSpec) -> PartsFacts | None:
 def facts_of(placed: Placed, run: str) -> PartsFacts:
     """What a run's placement says of the parts."""
     names = [part.name for part in placed.parts]
-    graph = Graph(
+    graph = NetworkGraph(
         tuple(
-            Part(
+            NetworkPart(
                 name=part.name,
                 reads=tuple(names.index(source) for source in part.reads),
                 out_bytes=part.out_bytes,
@@ -110,7 +110,9 @@ def predict_split(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -
     )
 
 
-def placement_for(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -> Choice | str:
+def placement_for(
+    group: WorkerModels, spec: SplitSpec, cluster: ClusterModel
+) -> PlacementChoice | str:
     """Where the parts would go on these machines, or why they cannot."""
     parts = cluster.parts
     if parts is None:
@@ -123,9 +125,9 @@ def placement_for(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -
         - cluster.model.process_bytes
         for worker in group.workers
     ]
-    question = Question(
+    question = PlacementProblem(
         graph=parts.graph,
-        costs=Costs(
+        costs=SplitCosts(
             forward_s=tuple(tuple(one * f for one in parts.forward_s) for f in factors),
             backward_s=tuple(tuple(one * f for one in parts.backward_s) for f in factors),
             latency_s=link.latency_s,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.protocol.splitting.choose import Forecast
 from phalanx.records.measures import PartFigures
-from phalanx.wire.facts import ServerFacts
+from phalanx.split.placement import SplitForecast
 from phalanx.wire.messages import EpochFigures
+from phalanx.wire.server_stats import ServerStats
 
 
 class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
@@ -56,10 +56,10 @@ class Step(Event):
     """Exchange hidden behind the computation; `exchange_s` is what was left exposed."""
     wait_s: float | None = None
     """The part of `exchange_s` in which a server's rule held this worker back; None in a group that
-    steps together, where only comparing the workers can tell: see `records.phases`."""
+    steps together, where only comparing the workers can tell: see `records.step_phases`."""
 
 
-class Standstill(Event):
+class Stall(Event):
     """A worker neither read nor computed, between two steps."""
 
     epoch: int
@@ -196,8 +196,8 @@ class Placed(Event):
         tied: Parts that share weights.
     """
 
-    forecast: Forecast
-    others: list[Forecast]
+    forecast: SplitForecast
+    others: list[SplitForecast]
     parts: list[PlacedPart]
     rows: int
     latency_s: float
@@ -230,7 +230,7 @@ class ServerRestored(Event):
 class Served(Event):
     """A server's totals so far."""
 
-    facts: ServerFacts
+    facts: ServerStats
 
 
 class Clock(Event):
@@ -346,7 +346,7 @@ class Finished(Event):
 AnyEvent = (
     Started
     | Step
-    | Standstill
+    | Stall
     | Epoch
     | Evaluation
     | Checkpoint

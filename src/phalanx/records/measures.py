@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from phalanx.records.verdicts import PartVerdicts
+from phalanx.records.predictions import PartPredictions
 
 
 class PartFigures(Protocol):
@@ -42,7 +42,7 @@ class Measures:
     num_samples: int
     duration_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
-    verdicts: PartVerdicts | None = None
+    verdicts: PartPredictions | None = None
 
     @classmethod
     def from_sums(

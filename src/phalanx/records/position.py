@@ -14,7 +14,7 @@ import msgspec
 from phalanx.errors import StoreError
 from phalanx.records.measures import ModelFigures, PartFigures
 from phalanx.store.local import read_metadata
-from phalanx.wire.messages import EpochFigures, Outcome
+from phalanx.wire.messages import EpochFigures, RunOutcome
 
 CHECKPOINT_PATTERN = "samples-*.safetensors"
 
@@ -86,9 +86,9 @@ class Position(msgspec.Struct, kw_only=True):
         val_metrics: Mapping[str, float],
         precision: str,
         startup_s: float,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Put together what a run that ends here came to."""
-        return Outcome(
+        return RunOutcome(
             precision=precision,
             parameters=model.num_parameters,
             epochs=self.epoch,

@@ -10,7 +10,7 @@
       checkpoints/         the newest few and the best
       servers/             what parameter servers last wrote down
       distribution.json    which worker owned which samples, if the job distributes them
-      verdicts.json        the class that the model gave each test sample, for some data
+      predictions.json        the class that the model gave each test sample, for some data
       profile/             operator times of profiled epochs, one file per worker
 
 Copying the directory moves everything; deleting it loses nothing but this run.
@@ -27,8 +27,8 @@ import psutil
 
 from phalanx.errors import SpecError, StoreError
 from phalanx.records.distribution import Distribution
+from phalanx.records.predictions import PartPredictions
 from phalanx.records.summary import Summary
-from phalanx.records.verdicts import PartVerdicts
 from phalanx.store.atomic import write_atomically
 
 # Characters; with it a status fits into one block of any file system.
@@ -134,14 +134,16 @@ class RunDir:
         # On one line: the rows are many numbers, and people look at it through a command.
         write_atomically(self.path / "distribution.json", msgspec.json.encode(distribution))
 
-    def write_verdicts(self, verdicts: PartVerdicts) -> None:
+    def write_predictions(self, verdicts: PartPredictions) -> None:
         """Keep what the model said about every test sample."""
-        write_atomically(self.path / "verdicts.json", msgspec.json.encode(verdicts))
+        write_atomically(self.path / "predictions.json", msgspec.json.encode(verdicts))
 
-    def read_verdicts(self) -> PartVerdicts | None:
+    def read_predictions(self) -> PartPredictions | None:
         """What the model said about every test sample, if that was kept."""
-        path = self.path / "verdicts.json"
-        return msgspec.json.decode(path.read_bytes(), type=PartVerdicts) if path.exists() else None
+        path = self.path / "predictions.json"
+        return (
+            msgspec.json.decode(path.read_bytes(), type=PartPredictions) if path.exists() else None
+        )
 
     def read_distribution(self) -> Distribution | None:
         """Which worker owned which samples, if the job said so."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 
-class Window(msgspec.Struct, frozen=True):
+class TimeWindow(msgspec.Struct, frozen=True):
     """A stretch of time on the controller's monotonic clock."""
 
     begin_s: float
@@ -49,7 +49,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_s - self.begin_s
 
 
-def clip(points: Sequence[Point], window: Window) -> Iterator[Stretch]:
+def clip(points: Sequence[Point], window: TimeWindow) -> Iterator[Stretch]:
     """The parts of a track that lie inside a window.
 
     A total that went backwards or appeared in between began anew: nothing is counted for it.

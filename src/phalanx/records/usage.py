@@ -17,7 +17,7 @@ from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_poi
 from phalanx.records.tracks import (
     Point,
     Stretch,
-    Window,
+    TimeWindow,
     add_up,
     clip,
     highest_levels,
@@ -27,7 +27,7 @@ from phalanx.records.tracks import (
 
 KINDS = (Clock, ProcessSample, HostSample)
 """What `read_logs` has to read for everything in this module."""
-Windows = Mapping[int, Window]
+Windows = Mapping[int, TimeWindow]
 """When each attempt trained, on the controller's clock of that attempt."""
 
 
@@ -116,12 +116,12 @@ def totals(logs: Logs) -> Totals:
     )
 
 
-def training_windows(logs: Logs) -> dict[int, Window]:
+def training_windows(logs: Logs) -> dict[int, TimeWindow]:
     """When each attempt trained: from the first worker's first step to the last one's last.
 
     A process that was lost while it trained counts up to its last sample.
     """
-    windows: dict[int, Window] = {}
+    windows: dict[int, TimeWindow] = {}
     for attempt, processes in by_attempt(logs).items():
         spans = [
             span
@@ -130,7 +130,7 @@ def training_windows(logs: Logs) -> dict[int, Window]:
             if (span := _training_span(samples, RunClock(events))) is not None
         ]
         if spans:
-            windows[attempt] = Window(
+            windows[attempt] = TimeWindow(
                 min(span.begin_s for span in spans), max(span.end_s for span in spans)
             )
     return windows
@@ -191,7 +191,7 @@ def host_uses(
             for (host, phase), own in samples.items():
                 points = [host_point(sample, clock) for sample in own]
                 if phase == "baseline":
-                    whole = Window(points[0].time_s, points[-1].time_s)
+                    whole = TimeWindow(points[0].time_s, points[-1].time_s)
                     idle.setdefault(host, []).extend(clip(points, whole))
                 else:
                     tracks.setdefault(host, []).append((attempt, points))
@@ -218,13 +218,13 @@ def _lives(events: Sequence[AnyEvent]) -> dict[int, list[ProcessSample]]:
     return lives
 
 
-def _training_span(samples: Sequence[ProcessSample], clock: RunClock) -> Window | None:
+def _training_span(samples: Sequence[ProcessSample], clock: RunClock) -> TimeWindow | None:
     marks = [sample for sample in samples if sample.moment]
     begins = [sample.mono_s for sample in marks if sample.moment == "begin"]
     if not begins:
         return None
     end_s = marks[-1].mono_s if marks[-1].moment == "end" else samples[-1].mono_s
-    return Window(clock.at(begins[0]), clock.at(end_s))
+    return TimeWindow(clock.at(begins[0]), clock.at(end_s))
 
 
 def _cores(logs: Logs) -> dict[str, int]:
@@ -236,7 +236,7 @@ def _cores(logs: Logs) -> dict[str, int]:
     }
 
 
-def _peak(points: Sequence[Point], window: Window) -> float:
+def _peak(points: Sequence[Point], window: TimeWindow) -> float:
     """The most memory in use inside a window.
 
     The system's own peak is of the whole life: it counts if it was reached inside the window.

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from phalanx.records.events import Clock, Standstill, Started, Step
+from phalanx.records.events import Clock, Stall, Started, Step
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
 from phalanx.report.rounds import PHASES, Round, Seconds, make_rounds
@@ -72,7 +72,7 @@ def blame_run(run: RunDir) -> Blame:
         int(path.stem.removeprefix(_WORKER)): path
         for path in (run.path / "events").glob(f"{_WORKER}*.jsonl")
     }
-    kinds = (Started, Clock, Step, Standstill)
+    kinds = (Started, Clock, Step, Stall)
     logs = {rank: read_events(paths[rank], *kinds) for rank in sorted(paths)}
     return blame_rounds(make_rounds(logs), ranks=logs)
 

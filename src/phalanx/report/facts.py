@@ -25,11 +25,11 @@ from phalanx.records.events import (
     Warned,
 )
 from phalanx.records.manifest import Manifest, read_manifest
+from phalanx.records.predictions import PartPredictions
 from phalanx.records.rundir import RunDir, list_runs
 from phalanx.records.study import StudyDir, StudyManifest, Trial, is_study
 from phalanx.records.summary import Summary
 from phalanx.records.usage import host_uses, process_uses, training_windows
-from phalanx.records.verdicts import PartVerdicts
 from phalanx.report.resources import Resources, thin
 from phalanx.spec.loader import job_from_mapping
 
@@ -80,7 +80,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     """Of each machine, then of each process."""
     cell: str | None = None
     """The study's cell that the run is a trial of."""
-    verdicts: PartVerdicts | None = None
+    verdicts: PartPredictions | None = None
     """What the model said about each test sample, where that was kept."""
     distribution: Distribution | None = None
     """Who owned which samples, where the job said so."""
@@ -171,7 +171,7 @@ def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
         job=_completed(manifest.job),
         resources=reader.resources(),
         cell=trial.cell if trial is not None else None,
-        verdicts=run.read_verdicts(),
+        verdicts=run.read_predictions(),
         distribution=run.read_distribution(),
     )
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 import msgspec
 
-from phalanx.records.events import AnyEvent, Clock, Standstill, Started, Step
+from phalanx.records.events import AnyEvent, Clock, Stall, Started, Step
 
 PHASES = ("input", "forward", "backward", "apply", "other")
 """What a worker spends its own time on; `other` is the time between two of its steps."""
@@ -85,7 +85,7 @@ def _arrivals(
             if event.attempt != attempt:
                 attempt, epoch = event.attempt, -1
             continue
-        if not isinstance(event, Step | Standstill):
+        if not isinstance(event, Step | Stall):
             continue
         if event.wait_s is not None:
             served.add(attempt, rank, event)
@@ -93,7 +93,7 @@ def _arrivals(
         if event.epoch != epoch:
             # Workers leave the end of an epoch together; what they did there is not compared.
             epoch, stamp_s, own = event.epoch, None, [0.0] * len(PHASES)
-        if isinstance(event, Standstill):
+        if isinstance(event, Stall):
             if event.what == "settle":
                 yield RoundArrival(
                     (attempt, epoch, _AFTER_STEPS), rank, tuple(own), event.duration_s
@@ -126,11 +126,11 @@ class _ServedEpochs:
         self._waited_s: dict[tuple[int, int], dict[int, float]] = {}
         self._steps: dict[tuple[int, int], dict[int, int]] = {}
 
-    def add(self, attempt: int, rank: int, event: Step | Standstill) -> None:
+    def add(self, attempt: int, rank: int, event: Step | Stall) -> None:
         key = attempt, event.epoch
         waited = self._waited_s.setdefault(key, {})
         waited[rank] = waited.get(rank, 0.0) + (event.wait_s or 0.0)
-        if isinstance(event, Standstill):
+        if isinstance(event, Stall):
             return
         own = self._sums.setdefault(key, {}).setdefault(rank, [0.0] * len(PHASES))
         steps = self._steps.setdefault(key, {})

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from phalanx.consistency.rule import rule_for
+from phalanx.consistency.shards import plan_shards
 from phalanx.plan.facts import BYTES_PER_FLOAT, ClusterModel
 from phalanx.plan.parameter_server import PULL_BYTES, PUSH_BYTES, sealing_s
 from phalanx.plan.workers import WorkerModels
-from phalanx.protocol.rule import rule_for
-from phalanx.protocol.shards import plan_shards
 from phalanx.simulate.event_queue import Action, EventQueue, FifoResource
 from phalanx.simulate.perturbation import Crash, Perturbation
 from phalanx.simulate.run import ComputeTimes, SimulatedRun

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.protocol.policy import Outcome, Policy
-from phalanx.protocol.rule import Rule
-from phalanx.protocol.shards import Segment
+from phalanx.consistency.policy import ConsistencyPolicy, PushOutcome
+from phalanx.consistency.rule import ConsistencyRule
+from phalanx.consistency.shards import Segment
 from phalanx.simulate.event_queue import FifoResource
 
 Due = list[tuple[int, int]]
@@ -48,11 +48,11 @@ class SimulatedServer:
     """One server: the policy, and what has arrived and been answered."""
 
     def __init__(
-        self, machine: str, segments: Sequence[Segment], rule: Rule, num_workers: int
+        self, machine: str, segments: Sequence[Segment], rule: ConsistencyRule, num_workers: int
     ) -> None:
         self.machine = machine
         self.segments = segments
-        self.policy = Policy(rule, range(num_workers))
+        self.policy = ConsistencyPolicy(rule, range(num_workers))
         self.processor = FifoResource()
         self.local_in, self.local_out = FifoResource(), FifoResource()
         self.applied = [0] * len(segments)
@@ -125,7 +125,7 @@ class SimulatedServer:
             self._follow(self.policy.finish(worker))
         return self._answers()
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _follow(self, outcome: PushOutcome) -> None:
         for update in outcome.closed:
             self._gatherings.setdefault(update.number, _Gathering()).closed = True
             for push in update.members:

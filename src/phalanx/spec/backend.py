@@ -32,7 +32,7 @@ class BackendKind:
     """Takes the job; refuses by `phalanx.spec.base.fault` what the engine cannot express."""
     role: str
     """Takes the process's station and does its part of the run, in every process of a job."""
-    module: str = "phalanx.peer"
+    module: str = "phalanx.backends"
     """What a launcher starts as `python -m`."""
     can_fork: bool = False
     """Whether its framework starts no thread while it is imported; TensorFlow does."""
@@ -53,12 +53,12 @@ BACKENDS: Registry[BackendKind] = Registry(
         "tensorflow": BackendKind(
             "tensorflow",
             check="phalanx.spec.tensorflow_backend:check_tensorflow",
-            role="phalanx.peer.tensorflow.roles:run_tensorflow_role",
+            role="phalanx.backends.tensorflow.roles:run_tensorflow_role",
         ),
         "ddp": BackendKind(
             "ddp",
             check="phalanx.spec.backend:check_ddp",
-            role="phalanx.peer.ddp.roles:run_ddp_role",
+            role="phalanx.backends.ddp.roles:run_ddp_role",
             can_fork=True,
         ),
     },

@@ -119,7 +119,7 @@ STRATEGIES = Registry(
             StrategyKind(
                 name="split",
                 spec=SplitSpec,
-                worker="phalanx.worker.split:run_split_worker",
+                worker="phalanx.worker.split.worker:run_split_worker",
                 predictor="phalanx.plan.split:predict_split",
             ),
             # Only `backend: tensorflow` runs these two; it has roles of its own.

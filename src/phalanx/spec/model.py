@@ -45,7 +45,9 @@ class ModelKind:
 
 
 def _built_in(name: str, build: str, keras: str) -> ModelKind:
-    return ModelKind(name, build=f"phalanx.model.{build}", keras=f"phalanx.peer.tensorflow.{keras}")
+    return ModelKind(
+        name, build=f"phalanx.model.{build}", keras=f"phalanx.backends.tensorflow.{keras}"
+    )
 
 
 MODELS: Registry[ModelKind] = Registry(

@@ -167,8 +167,8 @@ def _built_in(
         update=f"phalanx.engine.update:{name}_update",
         slots=slots,
         momentum=momentum,
-        torch=f"phalanx.peer.ddp.optimizer:make_{name}",
-        tensorflow=f"phalanx.peer.tensorflow.rules:{name}_rule",
+        torch=f"phalanx.backends.ddp.optimizer:make_{name}",
+        tensorflow=f"phalanx.backends.tensorflow.rules:{name}_rule",
     )
 
 
@@ -319,12 +319,12 @@ LOSSES: Registry[LossKind] = Registry(
         "cross-entropy": LossKind(
             "cross-entropy",
             function="phalanx.engine.loss:cross_entropy",
-            tensorflow="phalanx.peer.tensorflow.loss:cross_entropy",
+            tensorflow="phalanx.backends.tensorflow.loss:cross_entropy",
         ),
         "mse": LossKind(
             "mse",
             function="phalanx.engine.loss:squared_error",
-            tensorflow="phalanx.peer.tensorflow.loss:squared_error",
+            tensorflow="phalanx.backends.tensorflow.loss:squared_error",
         ),
     },
     adapt=_as_loss,

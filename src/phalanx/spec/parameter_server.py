@@ -1,6 +1,6 @@
 """The strategy `parameter_server`: parameters live on servers, workers pull, compute and push.
 
-Plain data and what goes together; what the words do is `protocol.policy`'s business. A setting
+Plain data and what goes together; what the words do is `consistency.policy`'s business. A setting
 that would have no effect in the chosen combination is refused, so that a job file never promises
 more than the run keeps.
 """

@@ -10,7 +10,7 @@ from phalanx.study.stopping import Key, Standing, expected_repeats, trial_estima
 
 
 @dataclass(frozen=True)
-class Outlook:
+class StudyEstimate:
     """Where a study stands at one moment."""
 
     ended: int
@@ -24,7 +24,7 @@ class Outlook:
 
 def look_ahead(
     manifest: StudyManifest, standing: Standing, *, running: Mapping[Key, float], lanes: int
-) -> Outlook:
+) -> StudyEstimate:
     """Estimate the rest from the medians of finished trials.
 
     Args:
@@ -48,4 +48,4 @@ def look_ahead(
     left = left_s / max(1, lanes) if known else None
     if left is not None and manifest.budget_s is not None:
         left = min(left, max(0.0, manifest.budget_s - standing.spent_s))
-    return Outlook(ended=ended, failed=failed, expected=expected, left_s=left)
+    return StudyEstimate(ended=ended, failed=failed, expected=expected, left_s=left)

@@ -39,7 +39,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AxisChoice:
     """One value of an axis."""
 
     label: str
@@ -51,7 +51,7 @@ class Axis:
     """One thing that differs between cells."""
 
     name: str
-    choices: tuple[Choice, ...]
+    choices: tuple[AxisChoice, ...]
 
     @property
     def labels(self) -> list[str]:
@@ -60,7 +60,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One combination of the axes as a job."""
 
     id: str
@@ -69,7 +69,7 @@ class Cell:
     job: JobSpec
 
 
-def expand(study: StudyFile) -> tuple[list[Axis], list[Cell]]:
+def expand(study: StudyFile) -> tuple[list[Axis], list[StudyCell]]:
     """All axes and all cells of a study, in the order of the file.
 
     Raises:
@@ -83,12 +83,12 @@ def expand(study: StudyFile) -> tuple[list[Axis], list[Cell]]:
         mark = study.document.mark(("axes",))
         raise _error(mark, f"the axes span {total:,} cells; leave some values out")
     keep = _Filter(study, axes)
-    cells: list[Cell] = []
+    cells: list[StudyCell] = []
     for choices in itertools.product(*(axis.choices for axis in axes)):
         settings = {axis.name: choice.label for axis, choice in zip(axes, choices, strict=True)}
         if keep.takes(settings):
             job = _job(study.job, choices, settings)
-            cells.append(Cell(_unique_id(settings.values(), cells), settings, job))
+            cells.append(StudyCell(_unique_id(settings.values(), cells), settings, job))
     if not cells:
         raise _error(study.document.mark(("axes",)), "no cell is left by only and exclude")
     return axes, cells
@@ -135,11 +135,11 @@ def slug(text: str) -> str:
 
 def _axis(name: str, values: object, document: Document) -> Axis:
     mark = document.mark(("axes", name))
-    choices: list[Choice] = []
+    choices: list[AxisChoice] = []
     if isinstance(values, list) and values:
         for index, value in enumerate(values):
             at = document.mark(("axes", name, index))
-            choices.append(Choice(label_of(value), (Setting(name, value, at),)))
+            choices.append(AxisChoice(label_of(value), (Setting(name, value, at),)))
     elif isinstance(values, dict) and values:
         for label, settings in values.items():
             choices.append(_variant(name, label, settings, document))
@@ -156,7 +156,7 @@ def _axis(name: str, values: object, document: Document) -> Axis:
     return Axis(name, tuple(choices))
 
 
-def _variant(axis: str, label: str, settings: object, document: Document) -> Choice:
+def _variant(axis: str, label: str, settings: object, document: Document) -> AxisChoice:
     mark = document.mark(("axes", axis, label))
     if not isinstance(settings, dict):
         raise _error(
@@ -168,10 +168,10 @@ def _variant(axis: str, label: str, settings: object, document: Document) -> Cho
         Setting(path, value, document.mark(("axes", axis, label, path)))
         for path, value in settings.items()
     ]
-    return Choice(label, tuple(found))
+    return AxisChoice(label, tuple(found))
 
 
-def _job(base: Document, choices: Sequence[Choice], settings: Mapping[str, str]) -> JobSpec:
+def _job(base: Document, choices: Sequence[AxisChoice], settings: Mapping[str, str]) -> JobSpec:
     document = Document(copy.deepcopy(base.data), dict(base.marks))
     given = [setting for choice in choices for setting in choice.settings]
     try:
@@ -186,7 +186,7 @@ def _job(base: Document, choices: Sequence[Choice], settings: Mapping[str, str])
         raise SpecError(f"{error} (cell {where})", **error.facts, cell=where) from None
 
 
-def _unique_id(labels: Iterable[str], cells: Sequence[Cell]) -> str:
+def _unique_id(labels: Iterable[str], cells: Sequence[StudyCell]) -> str:
     name = "_".join(slug(label) for label in labels)[:_MAX_ID].strip("-._") or "cell"
     taken = {cell.id for cell in cells}
     numbered = (f"{name}-{number}" for number in itertools.count(2))

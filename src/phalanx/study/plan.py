@@ -23,7 +23,7 @@ from phalanx.spec.published import load_published
 from phalanx.spec.render import to_mapping
 from phalanx.spec.study import GateSpec, StudySpec, parse_duration
 from phalanx.spec.study_file import StudyFile
-from phalanx.study.matrix import Axis, Cell, expand
+from phalanx.study.matrix import Axis, StudyCell, expand
 
 PUBLISHED = "published.yaml"
 
@@ -120,7 +120,7 @@ def _repeats(spec: StudySpec) -> PlannedRepeats:
     )
 
 
-def _seeds(spec: StudySpec, cells: Sequence[Cell]) -> list[int]:
+def _seeds(spec: StudySpec, cells: Sequence[StudyCell]) -> list[int]:
     if spec.seeds is not None:
         return list(spec.seeds)
     first = cells[0].job.seed

@@ -29,7 +29,7 @@ _LAST_LINES = 3
 
 
 @dataclass(frozen=True)
-class Assignment:
+class TrialAssignment:
     """A trial, and everything that its process needs."""
 
     planned: Planned
@@ -44,7 +44,7 @@ class Assignment:
 class TrialProcess:
     """A trial under way."""
 
-    def __init__(self, assignment: Assignment, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, assignment: TrialAssignment, command: Sequence[str] = COMMAND) -> None:
         self.planned = assignment.planned
         self.cores = assignment.order.cores
         self.share = 0.0

@@ -21,12 +21,12 @@ from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.estimate import Outlook, look_ahead
-from phalanx.study.lanes import share_lanes
+from phalanx.study.core_sets import share_lanes
+from phalanx.study.estimate import StudyEstimate, look_ahead
 from phalanx.study.lock import StudyLock
 from phalanx.study.measure import metric_values
 from phalanx.study.messages import TrialOrder
-from phalanx.study.process import Assignment, TrialProcess
+from phalanx.study.process import TrialAssignment, TrialProcess
 from phalanx.study.stopping import Key, Planned, Standing, next_trial, used_s
 
 _TICK_S = 0.25
@@ -48,16 +48,18 @@ class RunningTrial:
 class StudyObserver(Protocol):
     """Follows a study; called by the runner's loop, so it must be quick."""
 
-    def study_started(self, study: StudyDir, manifest: StudyManifest, outlook: Outlook) -> None:
+    def study_started(
+        self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
+    ) -> None:
         """Before the first trial of this session."""
 
     def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
         """The process of a trial is there."""
 
-    def moved(self, running: Sequence[RunningTrial], outlook: Outlook) -> None:
+    def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """A few times a second."""
 
-    def trial_ended(self, trial: Trial, outlook: Outlook) -> None:
+    def trial_ended(self, trial: Trial, outlook: StudyEstimate) -> None:
         """A trial is in the journal."""
 
 
@@ -175,7 +177,7 @@ class StudyRunner:
             spent_s=used_s(spans),
         )
 
-    def _outlook(self) -> Outlook:
+    def _outlook(self) -> StudyEstimate:
         running = {(one.planned.cell, one.planned.repeat): one.elapsed_s for one in self._running}
         return look_ahead(self._manifest, self._standing(), running=running, lanes=len(self._lanes))
 
@@ -191,9 +193,9 @@ class StudyRunner:
 
     def _assignment(
         self, planned: Planned, cell: PlannedCell, cores: list[int], lock: StudyLock
-    ) -> Assignment:
+    ) -> TrialAssignment:
         name = trial_name(planned)
-        return Assignment(
+        return TrialAssignment(
             planned=planned,
             settings=cell.settings,
             order=TrialOrder(

@@ -23,7 +23,7 @@ HIGH_WATER = 16
 FRAME_SLACK_BYTES = 1 << 16
 
 
-class Op(IntEnum):
+class BulkOp(IntEnum):
     """What a message asks for or answers."""
 
     ENTER = 1  # worker: I take my place at this clock; send me everything
@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         held_s: How long the rule has held this answer back since the whole push was here.
     """
 
-    op: Op
+    op: BulkOp
     worker: int
     generation: int = 0
     incarnation: int = 0
@@ -146,7 +146,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-_OPS = {op.value: op for op in Op}
+_OPS = {op.value: op for op in BulkOp}
 _KINDS = {kind.value: kind for kind in Kind}
 
 

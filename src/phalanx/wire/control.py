@@ -21,17 +21,17 @@ from phalanx.wire.clock import ClockProbe, ClockReading
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client, secure_server
 from phalanx.wire.messages import (
-    Beat,
     FromController,
     FromCoordinator,
     FromWorker,
+    Heartbeat,
     Ping,
     Pong,
     Progress,
-    Put,
+    PutValue,
     Stop,
-    Value,
-    Want,
+    StoredValue,
+    WantValue,
 )
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -147,9 +147,9 @@ class ControlServer:
                 continue
             if isinstance(message, Ping):
                 self.send(name, Pong(message.asked_s, time.monotonic()))
-            elif isinstance(message, Put):
+            elif isinstance(message, PutValue):
                 self._publish(message)
-            elif isinstance(message, Want):
+            elif isinstance(message, WantValue):
                 self._want(name, message.key)
             else:
                 return name, message
@@ -161,14 +161,14 @@ class ControlServer:
         if route is not None:
             self._socket.send_multipart([route, msgspec.msgpack.encode(message)])
 
-    def _publish(self, message: Put) -> None:
+    def _publish(self, message: PutValue) -> None:
         self._board[message.key] = message.value
         for name in self._wanted.pop(message.key, ()):
-            self.send(name, Value(message.key, message.value))
+            self.send(name, StoredValue(message.key, message.value))
 
     def _want(self, name: str, key: str) -> None:
         if key in self._board:
-            self.send(name, Value(key, self._board[key]))
+            self.send(name, StoredValue(key, self._board[key]))
         else:
             self._wanted.setdefault(key, set()).add(name)
 
@@ -283,12 +283,12 @@ class ControlClient:
 
     def put(self, key: str, value: bytes) -> None:
         """Publish a value for the other processes of the run."""
-        self.send(Put(key, value))
+        self.send(PutValue(key, value))
 
     def get(self, key: str, deadline: Deadline) -> bytes:
         """Wait for a value that some process of the run publishes."""
         if key not in self._published:
-            self.send(Want(key))
+            self.send(WantValue(key))
         return self._published.get(key, deadline)
 
     def _serve(self) -> None:
@@ -319,11 +319,11 @@ class ControlClient:
                 if self._on_clock is not None and self._probe.ask(now_s):
                     socket.send(msgspec.msgpack.encode(Ping(now_s)))
                 if beat.expired:
-                    socket.send(msgspec.msgpack.encode(Beat(self._progress())))
+                    socket.send(msgspec.msgpack.encode(Heartbeat(self._progress())))
                     beat = Deadline.after(HEARTBEAT_INTERVAL_S, "a heartbeat")
 
     def _take(self, message: FromController) -> None:
-        if isinstance(message, Value):
+        if isinstance(message, StoredValue):
             self._published.put(message.key, message.value)
         elif isinstance(message, Pong):
             reading = self._probe.take(message.asked_s, message.clock_s, time.monotonic())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.wire.facts import ServerFacts
-from phalanx.wire.peers import Relayed, ToPeers
-from phalanx.wire.phases import FromSwitch, ToSwitch
-from phalanx.wire.serving import FromServing, ToController
-from phalanx.wire.splitting import SplitFacts, ToSplit
+from phalanx.wire.parameter_server import FromServing, ToController
+from phalanx.wire.relay import FromProcess, ToPeers
+from phalanx.wire.server_stats import ServerStats
+from phalanx.wire.split import SplitFacts, ToSplit
+from phalanx.wire.switch import FromSwitch, ToSwitch
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class InferenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """With requests in a row, over all workers."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to, measured over all workers."""
 
     precision: str
@@ -117,7 +117,7 @@ class Hello(_Message, frozen=True):
     host: str
 
 
-class Beat(_Message, frozen=True):
+class Heartbeat(_Message, frozen=True):
     """A process is alive; sent by a thread of its own, so only a frozen process is silent."""
 
     progress: Progress
@@ -149,8 +149,8 @@ class Done(_Message, frozen=True):
     """
 
     times: WorkTimes | None = None
-    outcome: Outcome | None = None
-    server: ServerFacts | None = None
+    outcome: RunOutcome | None = None
+    server: ServerStats | None = None
     split: SplitFacts | None = None
 
 
@@ -165,25 +165,25 @@ class PhaseOver(_Message, frozen=True):
     """
 
     times: WorkTimes | None = None
-    server: ServerFacts | None = None
+    server: ServerStats | None = None
     position: bytes = b""
     snapshot: str = ""
 
 
-class Put(_Message, frozen=True):
+class PutValue(_Message, frozen=True):
     """Rendezvous: publish a value under a key."""
 
     key: str
     value: bytes
 
 
-class Want(_Message, frozen=True):
+class WantValue(_Message, frozen=True):
     """Rendezvous: send me the value of this key as soon as there is one."""
 
     key: str
 
 
-class Value(_Message, frozen=True):
+class StoredValue(_Message, frozen=True):
     """Rendezvous: the value of a key that was wanted."""
 
     key: str
@@ -209,20 +209,20 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromCoordinator = FromServing | FromSwitch | Relayed
+FromCoordinator = FromServing | FromSwitch | FromProcess
 FromWorker = (
     Hello
-    | Beat
+    | Heartbeat
     | Ping
     | EpochDone
     | Failed
     | Done
     | PhaseOver
-    | Put
-    | Want
+    | PutValue
+    | WantValue
     | ToController
     | ToSwitch
     | ToSplit
     | ToPeers
 )
-FromController = Value | Pong | Stop | FromCoordinator
+FromController = StoredValue | Pong | Stop | FromCoordinator

@@ -12,7 +12,7 @@ from phalanx.spec.epoch_quota import EpochQuota
 
 
 @dataclass(frozen=True)
-class Unit:
+class TicketPart:
     """What a ticket stands for."""
 
     epoch: int
@@ -81,8 +81,8 @@ class TicketPlan:
         unit = self.unit(ticket)
         return self.portions.has_samples(unit.part, unit.step)
 
-    def unit(self, ticket: int) -> Unit:
+    def unit(self, ticket: int) -> TicketPart:
         """What a ticket stands for."""
         epoch, rest = divmod(ticket - 1, self.per_epoch)
         step, part = divmod(rest, self.num_parts)
-        return Unit(epoch=epoch, step=step, part=part)
+        return TicketPart(epoch=epoch, step=step, part=part)

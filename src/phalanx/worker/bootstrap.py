@@ -2,7 +2,7 @@
 
 Reads the WorkerSpec, sets the lifelines, binds cores and threads, joins the controller, runs the
 role and reports how it ended. The framework is imported after the cores are bound, so that its
-thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.peer`.
+thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.backends`.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.data.distribution import describe_distribution, distribute
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.observe.sampler import Sampler
-from phalanx.protocol.shards import Layout, plan_shards
 from phalanx.records import events
 from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
@@ -127,7 +127,7 @@ class WorkerContext:
         self.log.flush()
         return startup_s
 
-    def layout(self, num_parameters: int) -> Layout:
+    def layout(self, num_parameters: int) -> ShardLayout:
         """Cut the model over servers; the same on every process of the run."""
         serving = self.serving
         return plan_shards(

@@ -18,14 +18,14 @@ from phalanx.data.metrics import Predictions, compute_metrics
 from phalanx.data.order import share_sizes
 from phalanx.data.pipeline import Dataset, Part, eval_batches
 from phalanx.records.measures import Measures
-from phalanx.records.verdicts import PartVerdicts
-from phalanx.worker.learner import Learner, Speaker
+from phalanx.records.predictions import PartPredictions
+from phalanx.worker.trainable import Predictor, Trainable
 
 _WORKER_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Share:
+class EvaluationShare:
     """Whose samples a worker takes: as worker `rank` of `num_workers` would."""
 
     rank: int
@@ -33,10 +33,10 @@ class Share:
 
 
 def evaluate(
-    replica: Learner,
+    replica: Trainable,
     collective: Collective,
     part: Part,
-    share: Share | None = None,
+    share: EvaluationShare | None = None,
     *,
     judge: Dataset | None = None,
 ) -> Measures:
@@ -49,8 +49,8 @@ def evaluate(
         share: Which of them this worker takes; None: its own, as one of the workers.
         judge: The data set that `part` is of, if its own measures are wanted as well.
     """
-    share = share or Share(collective.rank, collective.size)
-    speaker = replica if judge is not None and isinstance(replica, Speaker) else None
+    share = share or EvaluationShare(collective.rank, collective.size)
+    speaker = replica if judge is not None and isinstance(replica, Predictor) else None
     # Classes are counted from 1 here: 0 is what nobody has measured.
     said = np.zeros(part.num_samples if speaker is not None else 0, dtype=np.int64)
     row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
@@ -101,7 +101,7 @@ def _judged(
     return replace(
         measures,
         metrics=compute_metrics(judge.metrics, predictions),
-        verdicts=PartVerdicts(
+        verdicts=PartPredictions(
             part=part.name,
             num_classes=judge.num_classes,
             class_names=list(judge.class_names),

@@ -37,7 +37,7 @@ from phalanx.worker.lifeline import die_with_parent
 PRELOADED = (
     "phalanx.worker.bootstrap",
     "phalanx.worker.roles",
-    "phalanx.peer.ddp.roles",
+    "phalanx.backends.ddp.roles",
     *built_in_modules(),
 )
 # Imported by torch itself in the first backward pass of a process.

@@ -17,19 +17,19 @@ from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch, Dataset, eval_batches
 from phalanx.spec.infer import InferSpec
 from phalanx.wire.messages import InferenceFacts
-from phalanx.worker.evaluate import Share
-from phalanx.worker.learner import Learner
+from phalanx.worker.evaluate import EvaluationShare
+from phalanx.worker.trainable import Trainable
 
 _WARM_UP = 3
 
 
 def measure_inference(
-    learner: Learner,
+    learner: Trainable,
     dataset: Dataset,
     collective: Collective,
     *,
     spec: InferSpec,
-    share: Share,
+    share: EvaluationShare,
 ) -> InferenceFacts | None:
     """Measure; all workers call it together. None: there are no samples to ask about."""
     part = dataset.test if dataset.test.num_samples > 0 else dataset.validation
@@ -63,7 +63,7 @@ def _at(batches: list[Batch], number: int) -> Batch:
     return batches[number % len(batches)]
 
 
-def _latency(learner: Learner, batch: Batch, collective: Collective, *, together: bool) -> float:
+def _latency(learner: Trainable, batch: Batch, collective: Collective, *, together: bool) -> float:
     """Seconds until the answer is here; -1: it is somewhere else."""
     if together:
         collective.all_reduce(torch.zeros(1))
@@ -73,7 +73,7 @@ def _latency(learner: Learner, batch: Batch, collective: Collective, *, together
 
 
 def _row(
-    learner: Learner, batches: list[Batch], collective: Collective, requests: int
+    learner: Trainable, batches: list[Batch], collective: Collective, requests: int
 ) -> tuple[float, float]:
     """Samples answered by all workers, and how long that took them together."""
     collective.all_reduce(torch.zeros(1))

@@ -17,7 +17,7 @@ from phalanx.strategy.base import StepFacts
 _WEIGHT = 0.2
 
 
-class Slowdown:
+class InjectedSlowdown:
     """Apply what the job injects into one worker.
 
     Args:

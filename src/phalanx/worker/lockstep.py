@@ -1,6 +1,6 @@
 """Synchronous training: form the group of workers and run the loop to the end of the job.
 
-`worker.split`, `worker.switch` and `peer.ddp` form their groups and run their loops with this.
+Used by `worker.split`, `worker.switch` and `backends.ddp` alike.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import msgspec
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.comm.board import BoardStore
 from phalanx.comm.gloo import GlooCollective
+from phalanx.comm.rendezvous import RendezvousStore
 from phalanx.comm.solo import SoloCollective
 from phalanx.engine.precision import PrecisionChoice
 from phalanx.strategy.base import build_strategy
@@ -20,11 +20,11 @@ from phalanx.wire.messages import Done
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.evaluate import Share
+from phalanx.worker.evaluate import EvaluationShare
 from phalanx.worker.infer import measure_inference
 from phalanx.worker.loop import TrainLoop
-from phalanx.worker.replica import build_replica, settle_precision
-from phalanx.worker.torch_trainer import TorchTrainer, Trainee
+from phalanx.worker.replica import build_replica, decide_precision
+from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
 
 
 def join_group(
@@ -46,7 +46,7 @@ def join_group(
     if len(ranks) == 1:
         return SoloCollective()
     return GlooCollective(
-        BoardStore(context.control, prefix=f"{name}/", limit_s=job.deadlines.start_s),
+        RendezvousStore(context.control, prefix=f"{name}/", limit_s=job.deadlines.start_s),
         rank=ranks.index(context.spec.rank),
         size=len(ranks),
         host=context.spec.address,
@@ -63,23 +63,25 @@ def run_lockstep_worker(context: WorkerContext) -> Done:
     context.metrics.activity = "joining"
     collective = join_group(context)
     try:
-        precision = settle_precision(job, dataset, collective)
+        precision = decide_precision(job, dataset, collective)
         replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
-        trainee = Trainee(dataset, replica, strategy, collective)
-        return train_in_lockstep(context, trainee, precision)
+        setup = TrainSetup(dataset, replica, strategy, collective)
+        return train_in_lockstep(context, setup, precision)
     finally:
         collective.close()
 
 
-def train_in_lockstep(context: WorkerContext, trainee: Trainee, precision: PrecisionChoice) -> Done:
+def train_in_lockstep(
+    context: WorkerContext, setup: TrainSetup, precision: PrecisionChoice
+) -> Done:
     """Run the loop from the beginning, or from a checkpoint, to the end of the job."""
     context.profiler.prepare()
     startup_s = context.record_start(precision.name, precision.reason)
     checkpoints = Checkpoints(context.store, context.job.checkpoint)
     checkpointer = AsyncCheckpointer(checkpoints, context.log)
-    loop = TrainLoop(context, TorchTrainer(context, trainee, checkpointer))
+    loop = TrainLoop(context, TorchTrainer(context, setup, checkpointer))
     if context.spec.resume is not None:
         loop.restore()
     loop.advance()
@@ -87,11 +89,11 @@ def train_in_lockstep(context: WorkerContext, trainee: Trainee, precision: Preci
     if context.job.infer is not None:
         context.metrics.activity = "answering requests"
         inference = measure_inference(
-            trainee.replica,
-            trainee.dataset,
-            trainee.collective,
+            setup.replica,
+            setup.dataset,
+            setup.collective,
             spec=context.job.infer,
-            share=trainee.share or Share(trainee.collective.rank, trainee.collective.size),
+            share=setup.share or EvaluationShare(setup.collective.rank, setup.collective.size),
         )
         outcome = msgspec.structs.replace(outcome, inference=inference)
     return Done(times=loop.times(), outcome=outcome)

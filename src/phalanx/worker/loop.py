@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Generic
 
 from phalanx.records.measures import Measures
 from phalanx.records.position import Position
-from phalanx.wire.messages import Outcome, WorkTimes
-from phalanx.wire.phases import Limit
+from phalanx.wire.messages import RunOutcome, WorkTimes
+from phalanx.wire.switch import StepLimit
 from phalanx.worker.checkpoint import NEWEST
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.metrics import record_standstill, record_step
 from phalanx.worker.rate import Rate
 from phalanx.worker.run_state import RunState
@@ -31,7 +31,7 @@ class TrainLoop(Generic[BatchT]):
     """One worker's way through a job, or through one phase of it.
 
     Args:
-        station: This process's place in the run.
+        context: This process's place in the run.
         trainer: Trains the model, ready to step.
         position: Where to begin; None: at the beginning of the job.
         window: Where the workers agree now and then whether to end the phase; None: they do not.
@@ -40,30 +40,30 @@ class TrainLoop(Generic[BatchT]):
 
     def __init__(
         self,
-        station: WorkerContext,
+        context: WorkerContext,
         trainer: Trainer[BatchT],
         *,
         position: Position | None = None,
         window: WindowStats | None = None,
-        slowdown: Slowdown | None = None,
+        slowdown: InjectedSlowdown | None = None,
     ) -> None:
-        job, dataset = station.job, trainer.dataset
-        self._station = station
+        job, dataset = context.job, trainer.dataset
+        self._context = context
         self._trainer = trainer
         self._state = RunState(
             job,
             position or Position(),
             dataset=dataset,
-            control=station.control,
+            control=context.control,
             # Facts about all workers together are written once.
-            record=station.log.record if trainer.rank == 0 else None,
+            record=context.log.record if trainer.rank == 0 else None,
         )
         self._state.position.num_workers = trainer.num_workers
         self._rate = Rate(job, samples_per_epoch=dataset.epoch_samples)
         self._hooks = StepHooks(
-            slowdown=slowdown or Slowdown(job.inject, rank=trainer.rank),
+            slowdown=slowdown or InjectedSlowdown(job.inject, rank=trainer.rank),
             profiler=trainer.profiler,
-            sampler=station.sampler,
+            sampler=context.sampler,
             window=window,
         )
 
@@ -77,7 +77,7 @@ class TrainLoop(Generic[BatchT]):
         """Whether the job is done."""
         return self._state.is_over
 
-    def is_at(self, limit: Limit | None) -> bool:
+    def is_at(self, limit: StepLimit | None) -> bool:
         """Whether the limit is reached; in an epoch by whole steps."""
         return self._state.is_at(limit)
 
@@ -86,9 +86,9 @@ class TrainLoop(Generic[BatchT]):
         point = self._trainer.restore(name)
         self._state.resume(point)
         if point is not None:
-            self._station.metrics.step = self.position.updates
+            self._context.metrics.step = self.position.updates
 
-    def advance(self, limit: Limit | None = None) -> None:
+    def advance(self, limit: StepLimit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
         while not self.is_over and not self.is_at(limit):
             self._train_epoch(limit)
@@ -109,14 +109,14 @@ class TrainLoop(Generic[BatchT]):
         self._hooks.training_ends()
         self._split_exchange_time()
 
-    def conclude(self, *, precision: str, startup_s: float) -> Outcome:
+    def conclude(self, *, precision: str, startup_s: float) -> RunOutcome:
         """Measure the test part; what the run came to, all of it written down."""
         test = None
         if self._state.is_test_due:
             test = self._measure("test")
             self._state.note_evaluation("test", test)
             if test.verdicts is not None and self._trainer.rank == 0:
-                self._station.run.write_verdicts(test.verdicts)
+                self._context.run.write_predictions(test.verdicts)
         outcome = self._state.outcome(
             self._trainer.model_figures(), test, precision=precision, startup_s=startup_s
         )
@@ -125,11 +125,11 @@ class TrainLoop(Generic[BatchT]):
 
     def times(self) -> WorkTimes:
         """Where this worker's time went, once the job is over."""
-        return self._station.metrics.times(sent_bytes=self._trainer.sent_bytes)
+        return self._context.metrics.times(sent_bytes=self._trainer.sent_bytes)
 
-    def _train_epoch(self, limit: Limit | None) -> None:
+    def _train_epoch(self, limit: StepLimit | None) -> None:
         """Train to the end of the epoch, to the limit, or until the workers agree to stop."""
-        position, metrics, hooks = self.position, self._station.metrics, self._hooks
+        position, metrics, hooks = self.position, self._context.metrics, self._hooks
         total = self._trainer.dataset.epoch_samples
         metrics.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
         metrics.activity = "training"
@@ -161,8 +161,8 @@ class TrainLoop(Generic[BatchT]):
         facts = hooks.adjust(facts)
         self._state.count_step(batch.global_count)
         record_step(
-            self._station.log,
-            self._station.metrics,
+            self._context.log,
+            self._context.metrics,
             facts,
             epoch=position.epoch,
             step=position.updates,
@@ -174,7 +174,7 @@ class TrainLoop(Generic[BatchT]):
 
     def _end_epoch(self) -> None:
         """Measure, record and save what the epoch came to."""
-        metrics, trainer = self._station.metrics, self._trainer
+        metrics, trainer = self._context.metrics, self._trainer
         # Measured and saved is the state that all replicas share: first make it one.
         self._synchronize()
         self._hooks.training_ends()
@@ -197,8 +197,8 @@ class TrainLoop(Generic[BatchT]):
         duration_s = time.perf_counter() - begin
         self.position.train_s += duration_s
         record_standstill(
-            self._station.log,
-            self._station.metrics,
+            self._context.log,
+            self._context.metrics,
             epoch=self.position.epoch,
             what="settle",
             duration_s=duration_s,
@@ -210,7 +210,7 @@ class TrainLoop(Generic[BatchT]):
         The worker that arrives last at an exchange waits for nobody: its time is the communication,
         and what the others spent beyond it they waited.
         """
-        metrics = self._station.metrics
+        metrics = self._context.metrics
         shared = self._trainer.minimum(metrics.exchanges)
         metrics.spent.wait_s += sum(
             own - least for own, least in zip(metrics.exchanges, shared, strict=True)
@@ -218,5 +218,5 @@ class TrainLoop(Generic[BatchT]):
         metrics.exchanges = []
 
     def _measure(self, part: str) -> Measures:
-        self._station.metrics.activity = f"measuring {part}"
+        self._context.metrics.activity = f"measuring {part}"
         return self._trainer.measure(part)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from phalanx.records.events import Standstill, Step
+from phalanx.records.events import Stall, Step
 from phalanx.records.log import EventLog
 from phalanx.wire.messages import Progress, WorkTimes
 
@@ -196,4 +196,4 @@ def record_standstill(
         wait_s: The part of it that was waiting for others; None: this worker alone cannot know.
     """
     metrics.stand_still(duration_s, wait_s=wait_s)
-    log.record(Standstill(epoch=epoch, what=what, duration_s=duration_s, wait_s=wait_s))
+    log.record(Stall(epoch=epoch, what=what, duration_s=duration_s, wait_s=wait_s))

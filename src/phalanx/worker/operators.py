@@ -20,7 +20,7 @@ Key = tuple[str, str]
 """Span and operator."""
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """One call as the profiler saw it."""
 
     begin_ns: int
@@ -56,7 +56,7 @@ class OperatorSums:
         self._operators: defaultdict[Key, _Sum] = defaultdict(_Sum)
         self._beside: defaultdict[Key, _Sum] = defaultdict(_Sum)
 
-    def add(self, calls: Iterable[Call]) -> None:
+    def add(self, calls: Iterable[OperatorCall]) -> None:
         """Add the calls of one stretch of profiling, in any order."""
         stack: list[_Open] = []
         # Of two that begin together, the longer one is around the shorter one.
@@ -73,7 +73,7 @@ class OperatorSums:
             elif stack:
                 stack[-1].sum.memory_bytes += call.memory_bytes
 
-    def _open(self, call: Call, stack: list[_Open]) -> None:
+    def _open(self, call: OperatorCall, stack: list[_Open]) -> None:
         around = stack[-1] if stack else None
         # Clocks of nanoseconds: a call may seem to end a moment after the one around it.
         end_ns = call.end_ns if around is None else min(call.end_ns, around.end_ns)

@@ -17,7 +17,7 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.data.pipeline import open_dataset
 from phalanx.engine.precision import PrecisionChoice
 from phalanx.spec.job import JobSpec
-from phalanx.worker.replica import settle_precision
+from phalanx.worker.replica import decide_precision
 
 
 def probe() -> PrecisionChoice:
@@ -25,7 +25,7 @@ def probe() -> PrecisionChoice:
     job = JobSpec(precision="auto")
     with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as cache:
         dataset = open_dataset(job.data, data_root=Path(cache), cache_root=Path(cache))
-        return settle_precision(job, dataset, SoloCollective())
+        return decide_precision(job, dataset, SoloCollective())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing_extensions import override
 from phalanx.engine.spans import PREFIX, spans_on
 from phalanx.records.profile import EpochProfile
 from phalanx.spec.observe import ProfileSpec
-from phalanx.worker.operators import Call, OperatorSums
+from phalanx.worker.operators import OperatorCall, OperatorSums
 from phalanx.worker.profile_window import ProfileWindow, WindowProfiler
 
 
@@ -69,7 +69,7 @@ class _TorchWindow(ProfileWindow):
         )
 
 
-def _calls(finished: torch_profile) -> list[Call]:
+def _calls(finished: torch_profile) -> list[OperatorCall]:
     """What the profiler saw.
 
     Taken from its raw results: torch's own list of events is made in Python at 60 µs an event,
@@ -80,13 +80,13 @@ def _calls(finished: torch_profile) -> list[Call]:
     events = results.events()
     # Spans are only opened by the thread that trains.
     threads = {event.start_thread_id() for event in events if event.name().startswith(PREFIX)}
-    found: list[Call] = []
+    found: list[OperatorCall] = []
     for event in events:
         name, begin_ns, thread = event.name(), event.start_ns(), event.start_thread_id()
         if name == MEMORY_EVENT_NAME:
             num_bytes = event.nbytes()  # type: ignore[attr-defined]  # missing in torch's stub
-            found.append(Call(begin_ns, begin_ns, name, thread not in threads, num_bytes))
+            found.append(OperatorCall(begin_ns, begin_ns, name, thread not in threads, num_bytes))
         elif not name.startswith("profiler::_record_function"):
             beside = thread not in threads or event.is_async() or event.end_thread_id() != thread
-            found.append(Call(begin_ns, begin_ns + event.duration_ns(), name, beside))
+            found.append(OperatorCall(begin_ns, begin_ns + event.duration_ns(), name, beside))
     return found

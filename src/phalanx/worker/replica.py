@@ -18,7 +18,7 @@ _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
-class Basis:
+class TrainResources:
     """What a worker computes with, in every phase of a run."""
 
     dataset: Dataset
@@ -26,7 +26,7 @@ class Basis:
     replica: Replica
 
 
-def settle_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:
+def decide_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:
     """The format that all workers compute in; under `auto` the chief measures for everyone."""
 
     def step_factory(precision: Precision) -> Callable[[], object]:

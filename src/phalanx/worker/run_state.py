@@ -16,8 +16,8 @@ from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.control import ControlClient
-from phalanx.wire.messages import EpochDone, Outcome
-from phalanx.wire.phases import Limit
+from phalanx.wire.messages import EpochDone, RunOutcome
+from phalanx.wire.switch import StepLimit
 
 RecordEvent = Callable[[events.Event], None]
 
@@ -70,7 +70,7 @@ class RunState:
         """Whether the job is done."""
         return self.position.epoch >= self._job.epochs or self.position.stopped_early
 
-    def is_at(self, limit: Limit | None) -> bool:
+    def is_at(self, limit: StepLimit | None) -> bool:
         """Whether the limit is reached; in an epoch by whole steps."""
         if limit is None:
             return False
@@ -154,7 +154,7 @@ class RunState:
 
     def outcome(
         self, model: ModelFigures, test: Measures | None, *, precision: str, startup_s: float
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Put together what the run came to."""
         return self.position.outcome(
             model,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phalanx.observe.sampler import Sampler
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.profile_window import WindowProfiler
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class StepHooks:
     def __init__(
         self,
         *,
-        slowdown: Slowdown,
+        slowdown: InjectedSlowdown,
         profiler: WindowProfiler,
         sampler: Sampler,
         window: WindowStats | None,

@@ -25,21 +25,21 @@ from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.checkpoint.state import collect_state, restore_state
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief, wait_for_chief
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.evaluate import Share, evaluate, judge_of
-from phalanx.worker.learner import Learner
+from phalanx.worker.evaluate import EvaluationShare, evaluate, judge_of
 from phalanx.worker.run_state import ResumePoint
+from phalanx.worker.trainable import Trainable
 from phalanx.worker.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Trainee:
+class TrainSetup:
     """What is trained, and with whom."""
 
     dataset: Dataset
-    replica: Learner
+    replica: Trainable
     strategy: Strategy
     collective: Collective
-    share: Share | None = None
+    share: EvaluationShare | None = None
     """Whose samples this worker takes; None: its own."""
 
 
@@ -47,27 +47,27 @@ class TorchTrainer(Trainer[Batch]):
     """Train a replica under a strategy that is attached already.
 
     Args:
-        station: This process's place in the run.
+        context: This process's place in the run.
         trainee: Data, replica, strategy and group.
         checkpointer: Writes the chief's checkpoints.
     """
 
     def __init__(
-        self, station: WorkerContext, trainee: Trainee, checkpointer: AsyncCheckpointer
+        self, context: WorkerContext, setup: TrainSetup, checkpointer: AsyncCheckpointer
     ) -> None:
-        collective = trainee.collective
+        collective = setup.collective
         super().__init__(
-            trainee.dataset,
-            profiler=station.profiler,
+            setup.dataset,
+            profiler=context.profiler,
             rank=collective.rank,
             num_workers=collective.size,
         )
-        self._job = station.job
-        self._metrics = station.metrics
-        self._replica = trainee.replica
-        self._strategy = trainee.strategy
+        self._job = context.job
+        self._metrics = context.metrics
+        self._replica = setup.replica
+        self._strategy = setup.strategy
         self._collective = collective
-        self._share = trainee.share or Share(collective.rank, collective.size)
+        self._share = setup.share or EvaluationShare(collective.rank, collective.size)
         self._checkpointer = checkpointer
 
     @property

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
+from phalanx.consistency.shards import ShardLayout
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.errors import PeerError
 from phalanx.paramserver.client import Client
@@ -17,7 +18,6 @@ from phalanx.paramserver.client_state import Detached
 from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.reader import Reader
 from phalanx.paramserver.server import Server
-from phalanx.protocol.shards import Layout
 from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
 from phalanx.wire.keys import KeyPair
 from support.paramserver import (
@@ -51,7 +51,7 @@ class Cluster:
         **consistency: object,
     ) -> None:
         self.stack = stack
-        self.layout: Layout = small_layout(size, servers=servers)
+        self.layout: ShardLayout = small_layout(size, servers=servers)
         self.keys = [KeyPair.make() for _ in range(workers)]
         self.shards = [
             make_shard(

@@ -16,7 +16,7 @@ import zmq
 
 from phalanx.paramserver.client import Client
 from phalanx.paramserver.handshake import ConnectAccepted, ConnectRequest, digest_of
-from phalanx.wire.bulk import Header, Kind, Op
+from phalanx.wire.bulk import BulkOp, Header, Kind
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.tokens import present_token
 from support.paramserver import (
@@ -268,7 +268,7 @@ class Intruder:
         """What a worker would send, to ruin the parameters."""
         poison = torch.full((LAYOUT.segments[0].size,), 1e6)
         payload = poison.numpy().tobytes()
-        for op in (Op.ENTER, Op.PUSH, Op.LOAD, Op.LEAVE):
+        for op in (BulkOp.ENTER, BulkOp.PUSH, BulkOp.LOAD, BulkOp.LEAVE):
             header = Header(
                 op=op, worker=0, incarnation=1, clock=1, kind=Kind.F32, num_bytes=len(payload)
             )
@@ -373,18 +373,18 @@ def test_a_worker_that_speaks_nonsense_hurts_only_itself(stack: ExitStack, encry
     segment = LAYOUT.segments[0]
     right = {"incarnation": 1, "clock": 1, "kind": Kind.F32}
     nonsense = [
-        (Header(op=Op.PUSH, worker=1, **right, num_bytes=8), bytes(8)),
+        (Header(op=BulkOp.PUSH, worker=1, **right, num_bytes=8), bytes(8)),
         (
-            Header(op=Op.PUSH, worker=0, **right, num_bytes=4 * segment.size),
+            Header(op=BulkOp.PUSH, worker=0, **right, num_bytes=4 * segment.size),
             bytes(4 * segment.size),
         ),
-        (Header(op=Op.PUSH, worker=1, **right, segment=999, num_bytes=4), bytes(4)),
+        (Header(op=BulkOp.PUSH, worker=1, **right, segment=999, num_bytes=4), bytes(4)),
         (
-            Header(op=Op.LOAD, worker=1, **right, num_bytes=4 * segment.size),
+            Header(op=BulkOp.LOAD, worker=1, **right, num_bytes=4 * segment.size),
             bytes(4 * segment.size),
         ),
-        (Header(op=Op.PARAMS, worker=1, **right), None),
-        (Header(op=Op.PUSH, worker=1, **right, num_bytes=12), bytes(8)),
+        (Header(op=BulkOp.PARAMS, worker=1, **right), None),
+        (Header(op=BulkOp.PUSH, worker=1, **right, num_bytes=12), bytes(8)),
     ]
     for header, payload in nonsense:
         assert link.send(header, None if payload is None else memoryview(payload))
@@ -396,6 +396,6 @@ def test_a_worker_that_speaks_nonsense_hurts_only_itself(stack: ExitStack, encry
     assert facts.refused == len(nonsense)
     # Longer than any frame may be: ZeroMQ cuts the connection.
     long = memoryview(bytes(4 * SIZE + (1 << 20)))
-    link.send(Header(op=Op.PUSH, worker=1, **right, num_bytes=long.nbytes), long)
+    link.send(Header(op=BulkOp.PUSH, worker=1, **right, num_bytes=long.nbytes), long)
     exchange(worker)
     assert parameters.eq(-2).all()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.cli.placement import placement_lines
-from phalanx.protocol.splitting.choose import Forecast
 from phalanx.records.events import Placed
 from phalanx.report.format import format_places
+from phalanx.split.placement import SplitForecast
 
 PLACES = {
     "left.conv": [0],
@@ -18,8 +18,8 @@ PLACES = {
 }
 
 
-def forecast(name: str, *, step_s: float, sent: int) -> Forecast:
-    return Forecast(
+def forecast(name: str, *, step_s: float, sent: int) -> SplitForecast:
+    return SplitForecast(
         placement=name,
         places=PLACES,
         step_s=step_s,

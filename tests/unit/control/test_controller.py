@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.control.controller import Controller, RunFailed
-from phalanx.control.roster import RunRequest
+from phalanx.control.process_table import RunRequest
 from phalanx.errors import ExitCode, Interrupted, LaunchError, Terminated
 from phalanx.launch.base import LaunchRequest
 from phalanx.records.events import Decision, Failure, Warned

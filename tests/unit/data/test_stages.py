@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from phalanx.data.stages import Origin, Prefetch, Stage
+from phalanx.data.stages import InputOrigin, InputStage, Prefetch
 from phalanx.errors import TimeoutExpired
 
 
@@ -25,9 +25,9 @@ def _no_thread_is_left():
 
 
 def test_stages_compose_and_count():
-    origin = Origin("numbers", iter(range(5)))
-    doubled = Stage("double", origin, lambda number: 2 * number)
-    texts = Stage("text", doubled, str)
+    origin = InputOrigin("numbers", iter(range(5)))
+    doubled = InputStage("double", origin, lambda number: 2 * number)
+    texts = InputStage("text", doubled, str)
     assert list(texts) == ["0", "2", "4", "6", "8"]
     assert [stage.items for stage in (origin, doubled, texts)] == [5, 5, 5]
     assert all(stage.seconds > 0 for stage in (origin, doubled, texts))

@@ -20,10 +20,10 @@ from phalanx.records.events import (
     HostSample,
     ProcessSample,
     Served,
-    Standstill,
+    Stall,
 )
 from phalanx.records.rundir import RunDir
-from phalanx.wire.facts import ServerFacts, StalenessFacts
+from phalanx.wire.server_stats import ServerStats, StalenessStats
 from support.written import started, step, write_run
 
 FAR_S = 5000.0
@@ -172,9 +172,9 @@ def test_samples_become_counters(tmp_path: Path) -> None:
         )  # fmt: skip
 
     def served(mono_s: float, version: int, stale: dict[int, int]) -> Served:
-        facts = ServerFacts(
+        facts = ServerStats(
             server=0, version=version, samples=0, pushes=0, applied=0, dropped=0, lost=0,
-            gathered=0, repeated=0, refused=0, staleness={0: StalenessFacts(stale)}, held_s={},
+            gathered=0, repeated=0, refused=0, staleness={0: StalenessStats(stale)}, held_s={},
             sent_bytes={}, received_bytes={}, running_s=mono_s, busy_s=mono_s / 4, queue_mean=1.5,
             queue_max=3,
         )  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_resumed_run_follows_its_first_attempt_even_after_a_reboot(tmp_path: P
 def test_steps_with_servers_show_how_long_they_were_held(tmp_path: Path) -> None:
     job = {"strategy": "parameter_server"}
     held = step(1, 11.0, exchange_s=0.4, wait_s=0.3, **PHASES)
-    pause = Standstill(epoch=0, what="work", duration_s=0.5, wait_s=0.5, mono_s=11.6)
+    pause = Stall(epoch=0, what="work", duration_s=0.5, wait_s=0.5, mono_s=11.6)
     trace = trace_of(write_run(tmp_path, {"worker-0": [started(0, 10.0), held, pause]}, job=job))
     found = {name: (begin, end) for name, begin, end in spans(trace, "worker-0")}
     assert found["waiting"] == (pytest.approx(1.5), pytest.approx(1.8))
@@ -236,7 +236,7 @@ def test_overlapped_pushes_are_laid_out_one_by_one(tmp_path: Path) -> None:
     steps = [
         step(1, 12.0, input_s=0.5, exchange_s=0.5, wait_s=0.0, **compute),
         step(3, 13.0, input_s=0.0, exchange_s=1.0, wait_s=0.0, **compute),
-        Standstill(epoch=0, what="work", duration_s=0.5, wait_s=0.5, mono_s=13.5),
+        Stall(epoch=0, what="work", duration_s=0.5, wait_s=0.5, mono_s=13.5),
         step(5, 15.0, input_s=0.0, exchange_s=0.25, wait_s=0.0, **compute),
     ]
     trace = trace_of(write_run(tmp_path, {"worker-0": [started(0, 10.0), *steps]}, job=job))

@@ -14,12 +14,12 @@ from phalanx.paramserver.client_state import (
     Pushing,
     check_transition,
 )
-from phalanx.wire.bulk import Header, Op
+from phalanx.wire.bulk import BulkOp, Header
 from phalanx.wire.keys import KeyPair
-from phalanx.wire.serving import ServerAddress
+from phalanx.wire.parameter_server import ServerAddress
 from support.paramserver import client_for, small_layout, soon
 
-PUSH = Header(op=Op.PUSH, worker=0)
+PUSH = Header(op=BulkOp.PUSH, worker=0)
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from phalanx.consistency.policy import PushMember, Update
+from phalanx.consistency.rule import ConsistencyRule
+from phalanx.consistency.shards import plan_shards
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.update import Contribution, DelayCompensation, SliceUpdater, StepSize
-from phalanx.protocol.policy import Member, Update
-from phalanx.protocol.rule import Rule
-from phalanx.protocol.shards import plan_shards
 from phalanx.spec.optimize import AdamSpec, SgdSpec
 from phalanx.wire.bulk import Kind
 
@@ -70,10 +70,12 @@ def test_segments_move_as_the_whole_buffer_would() -> None:
     assert all(torch.equal(other.state()[key], value) for key, value in state.items())
 
 
-def rate(scaling: str, rule: Rule, staleness: list[int], workers: int = 4) -> list[float]:
+def rate(
+    scaling: str, rule: ConsistencyRule, staleness: list[int], workers: int = 4
+) -> list[float]:
     sizes = StepSize(lambda _: 1.0, scaling=scaling, rule=rule)  # type: ignore[arg-type]
     return [
-        sizes.of(Update(i + 1, (Member(0, tau, 1),)), samples_seen=0, num_workers=workers)
+        sizes.of(Update(i + 1, (PushMember(0, tau, 1),)), samples_seen=0, num_workers=workers)
         for i, tau in enumerate(staleness)
     ]
 
@@ -81,28 +83,30 @@ def rate(scaling: str, rule: Rule, staleness: list[int], workers: int = 4) -> li
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Rule(), 0.25),
-        (Rule(gather=2), 0.5),
-        (Rule(gather=8), 1.0),
-        (Rule(gather=None, barrier=True), 1.0),
-        (Rule(gather=None, spare=1, barrier=True), 0.75),
+        (ConsistencyRule(), 0.25),
+        (ConsistencyRule(gather=2), 0.5),
+        (ConsistencyRule(gather=8), 1.0),
+        (ConsistencyRule(gather=None, barrier=True), 1.0),
+        (ConsistencyRule(gather=None, spare=1, barrier=True), 0.75),
     ],
 )
-def test_by_workers_makes_a_sample_count_as_under_bsp(rule: Rule, expected: float) -> None:
+def test_by_workers_makes_a_sample_count_as_under_bsp(
+    rule: ConsistencyRule, expected: float
+) -> None:
     assert rate("by_workers", rule, [3]) == [expected]
     assert rate("none", rule, [3]) == [1.0]
 
 
 def test_by_staleness_shortens_only_the_steps_of_outliers() -> None:
-    usual, *_, outlier, after = rate("by_staleness", Rule(), [3] * 50 + [30, 3])
+    usual, *_, outlier, after = rate("by_staleness", ConsistencyRule(), [3] * 50 + [30, 3])
     assert usual == 0.25
     assert 0.02 < outlier < 0.03
     assert after == 0.25
 
 
 def test_the_rate_follows_samples_seen() -> None:
-    sizes = StepSize(lambda samples: 1.0 / (1 + samples), scaling="none", rule=Rule())
-    update = Update(1, (Member(0, 0, 1),))
+    sizes = StepSize(lambda samples: 1.0 / (1 + samples), scaling="none", rule=ConsistencyRule())
+    update = Update(1, (PushMember(0, 0, 1),))
     assert sizes.of(update, samples_seen=3, num_workers=1) == 0.25
 
 

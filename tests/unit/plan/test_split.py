@@ -12,18 +12,18 @@ from phalanx.plan.result import Prediction
 from phalanx.plan.search import Objective, search
 from phalanx.plan.split import placement_for
 from phalanx.plan.workers import WorkerModels, worker_models
-from phalanx.protocol.splitting.graph import Graph, Part
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.split import SplitSpec
+from phalanx.split.graph import NetworkGraph, NetworkPart
 from support.worlds import even, job, machine, on_machines, world
 
 HALF = 5_000_000
 PARTS = PartsFacts(
-    graph=Graph(
+    graph=NetworkGraph(
         (
-            Part(name="left", out_bytes=2048, parameters=HALF, state_bytes=16 * HALF),
-            Part(name="right", out_bytes=2048, parameters=HALF, state_bytes=16 * HALF),
-            Part(name="trunk", reads=(0, 1), out_bytes=40, parameters=1000),
+            NetworkPart(name="left", out_bytes=2048, parameters=HALF, state_bytes=16 * HALF),
+            NetworkPart(name="right", out_bytes=2048, parameters=HALF, state_bytes=16 * HALF),
+            NetworkPart(name="trunk", reads=(0, 1), out_bytes=40, parameters=1000),
         )
     ),
     forward_s=(0.1, 0.1, 0.01),

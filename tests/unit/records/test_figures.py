@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.records.events import Epoch, Event
 from phalanx.records.summary import Summary
-from phalanx.wire.messages import EpochFigures, Outcome, WorkTimes
+from phalanx.wire.messages import EpochFigures, RunOutcome, WorkTimes
 
 
 def names(struct: type) -> set[str]:
@@ -18,8 +18,8 @@ def test_the_event_of_an_epoch_has_exactly_its_figures() -> None:
 
 def test_a_summary_says_all_that_a_run_came_to_and_where_time_went() -> None:
     times = names(WorkTimes) - {"sent_bytes"}
-    assert names(Outcome) | times <= names(Summary)
-    assert not names(Outcome) & times
+    assert names(RunOutcome) | times <= names(Summary)
+    assert not names(RunOutcome) & times
 
 
 def test_an_event_is_made_of_figures() -> None:

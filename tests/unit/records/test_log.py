@@ -17,7 +17,7 @@ from phalanx.records.events import (
     HostSample,
     ProcessSample,
     Resumed,
-    Standstill,
+    Stall,
     Started,
     Step,
     Warned,
@@ -28,7 +28,7 @@ from support.waiting import wait_until
 
 EVERY_KIND: list[Event] = [
     Clock(offset_s=-3.5, error_s=1e-4),
-    Standstill(epoch=1, what="settle", duration_s=0.25),
+    Stall(epoch=1, what="settle", duration_s=0.25),
     ProcessSample(
         pid=7,
         cpu_user_s=1.5,

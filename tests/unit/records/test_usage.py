@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
-from phalanx.records.tracks import Window
+from phalanx.records.tracks import TimeWindow
 from phalanx.records.usage import host_uses, process_uses, totals, training_windows
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def test_only_training_counts_and_totals_are_cut_at_its_edges() -> None:
             sample(45.0, 30.0, pid=8),
         ],
     }
-    assert training_windows(logs) == {1: Window(20.0, 40.0)}
+    assert training_windows(logs) == {1: TimeWindow(20.0, 40.0)}
     uses = process_uses(logs)
     worker, server = uses["worker-0"], uses["server-0"]
     assert (worker.duration_s, worker.cpu_user_s, worker.cpu_cores) == (20.0, 10.0, 0.5)
@@ -88,7 +88,7 @@ def test_a_lost_process_counts_up_to_its_last_sample_and_its_successor_from_its_
             sample(100.0, 72.0, "end", pid=9),
         ],
     }
-    assert training_windows(logs) == {1: Window(0.0, 100.0)}
+    assert training_windows(logs) == {1: TimeWindow(0.0, 100.0)}
     lost = process_uses(logs)["worker-1"]
     assert lost.cpu_user_s == pytest.approx(10.0 + 71.0)
     assert lost.duration_s == pytest.approx(90.0)
@@ -124,7 +124,7 @@ def test_machines_are_brought_to_the_controllers_clock() -> None:
         ],
     }
     # An offset within its own error is none.
-    assert training_windows(logs) == {1: Window(100.0, 110.0)}
+    assert training_windows(logs) == {1: TimeWindow(100.0, 110.0)}
     assert process_uses(logs)["server-0"].cpu_user_s == pytest.approx(10.0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.records.events import Clock, Standstill, Step
+from phalanx.records.events import Clock, Stall, Step
 from phalanx.report.blame import Blame, blame_rounds, charge
 from phalanx.report.rounds import PHASES, Round, make_rounds
 
@@ -83,7 +83,7 @@ def test_steps_without_an_exchange_add_up_to_the_next_one() -> None:
 
 def test_the_end_of_an_epoch_is_an_exchange_too() -> None:
     def worker(apply_s: float, settle_s: float) -> list[Any]:
-        end = Standstill(epoch=0, what="settle", duration_s=settle_s)
+        end = Stall(epoch=0, what="settle", duration_s=settle_s)
         return [step(1, apply_s=apply_s), end]
 
     found = blame(worker(1.0, 5.0), worker(3.0, 3.0))

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from phalanx.records.distribution import Distribution, WorkerShare
+from phalanx.records.predictions import PartPredictions
 from phalanx.records.rundir import RunDir
-from phalanx.records.verdicts import PartVerdicts
 from phalanx.report.document import NOTHING, Report
 from phalanx.report.make import make_document
 from support.records import Outcome, write_run
@@ -17,11 +17,11 @@ from support.records import Outcome, write_run
 JOB = {"model": "mlp", "data": {"name": "digits"}, "workers": 2}
 
 
-def judged(run: RunDir, metrics: dict[str, float], verdicts: PartVerdicts) -> None:
+def judged(run: RunDir, metrics: dict[str, float], verdicts: PartPredictions) -> None:
     summary = run.read_summary()
     assert summary is not None
     run.write_summary(msgspec.structs.replace(summary, test_metrics=metrics))
-    run.write_verdicts(verdicts)
+    run.write_predictions(verdicts)
 
 
 def table(document: Report, id: str) -> dict[str, list[str]]:
@@ -29,8 +29,8 @@ def table(document: Report, id: str) -> dict[str, list[str]]:
     return {row[0].text: [value.text for value in row[1:]] for row in found.rows}
 
 
-def land(predicted: list[int]) -> PartVerdicts:
-    return PartVerdicts(
+def land(predicted: list[int]) -> PartPredictions:
+    return PartPredictions(
         part="test",
         num_classes=3,
         class_names=["water", "soil", "grass"],
@@ -81,7 +81,7 @@ def test_the_best_run_is_drawn_as_confusion_and_maps(document: Report) -> None:
 
 
 def test_errors_of_a_scale_become_a_histogram(tmp_path: Path) -> None:
-    verdicts = PartVerdicts(
+    verdicts = PartPredictions(
         part="test",
         num_classes=80,
         scale=(1.0, 0.01),

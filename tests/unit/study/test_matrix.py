@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from phalanx.errors import SpecError
 from phalanx.spec.study_file import StudyFile, load_study, study_from_mapping
-from phalanx.study.matrix import Cell, expand, label_of
+from phalanx.study.matrix import StudyCell, expand, label_of
 
 
 def study(axes: dict[str, Any], **more: Any) -> StudyFile:
     return study_from_mapping({"study": "s", "axes": axes, **more})
 
 
-def cells(axes: dict[str, Any], **more: Any) -> list[Cell]:
+def cells(axes: dict[str, Any], **more: Any) -> list[StudyCell]:
     return expand(study(axes, **more))[1]
 
 

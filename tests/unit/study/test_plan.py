@@ -10,7 +10,7 @@ from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.study_file import study_from_mapping
-from phalanx.study.lanes import cores_wanted, share_lanes
+from phalanx.study.core_sets import cores_wanted, share_lanes
 from phalanx.study.plan import amend, plan_study
 
 

@@ -7,11 +7,11 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.wire.bulk import HEADER, Header, Kind, Op, take
+from phalanx.wire.bulk import HEADER, BulkOp, Header, Kind, take
 
 HEADERS = st.builds(
     Header,
-    op=st.sampled_from(list(Op)),
+    op=st.sampled_from(list(BulkOp)),
     worker=st.integers(0, 2**32 - 1),
     generation=st.integers(0, 2**32 - 1),
     incarnation=st.integers(0, 2**32 - 1),
@@ -44,13 +44,13 @@ def test_garbage_is_no_header(data: bytes) -> None:
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
 def test_a_weight_that_would_spoil_the_sum_is_refused(weight: float) -> None:
-    assert Header.unpack(Header(op=Op.PUSH, worker=0, weight=weight).pack()) is None
-    assert Header.unpack(Header(op=Op.PARAMS, worker=0, held_s=weight).pack()) is None
+    assert Header.unpack(Header(op=BulkOp.PUSH, worker=0, weight=weight).pack()) is None
+    assert Header.unpack(Header(op=BulkOp.PARAMS, worker=0, held_s=weight).pack()) is None
 
 
 @pytest.mark.parametrize("change", [slice(0, 2), slice(2, 3), slice(3, 4)])
 def test_unknown_magic_op_and_kind_are_refused(change: slice) -> None:
-    data = bytearray(Header(op=Op.PUSH, worker=0).pack())
+    data = bytearray(Header(op=BulkOp.PUSH, worker=0).pack())
     data[change] = b"\xee" * (change.stop - change.start)
     assert Header.unpack(bytes(data)) is None
 
@@ -60,7 +60,7 @@ def frames(*parts: bytes) -> list[zmq.Frame]:
 
 
 def test_payload_must_be_as_long_as_the_header_says() -> None:
-    header = Header(op=Op.PUSH, worker=0, num_bytes=3).pack()
+    header = Header(op=BulkOp.PUSH, worker=0, num_bytes=3).pack()
     taken = take(frames(header, b"abc"))
     assert taken is not None
     assert taken[1] is not None

@@ -17,7 +17,7 @@ from phalanx.wire.clock import ClockReading
 from phalanx.wire.control import ControlClient, ControlServer
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client
-from phalanx.wire.messages import Beat, Failed, FromWorker, Hello, Progress, Put, Stop
+from phalanx.wire.messages import Failed, FromWorker, Heartbeat, Hello, Progress, PutValue, Stop
 from support.waiting import wait_until
 
 LIMIT_S = 20.0
@@ -107,7 +107,7 @@ def test_all_messages_leave_before_the_channel_closes(server: ControlServer) -> 
 def test_heartbeats_go_out_by_themselves_and_show_current_progress(server: ControlServer) -> None:
     steps = iter(range(100))
     with client(server, server.admit("worker-0"), progress=lambda: Progress(step=next(steps))):
-        beats = [expect(server, Beat)[1] for _ in range(3)]
+        beats = [expect(server, Heartbeat)[1] for _ in range(3)]
     assert [beat.progress.step for beat in beats] == [0, 1, 2]  # type: ignore[union-attr]
 
 
@@ -152,7 +152,7 @@ def test_the_controller_can_ask_a_process_to_stop(server: ControlServer) -> None
         heard.set()
 
     with client(server, server.admit("worker-0"), on_stop=on_stop):
-        expect(server, Beat)
+        expect(server, Heartbeat)
         server.send("worker-0", Stop("enough"))
         assert heard.wait(LIMIT_S)
     assert reasons == ["enough"]
@@ -165,7 +165,7 @@ def test_a_message_to_someone_who_never_came_is_dropped(server: ControlServer) -
 
 
 def _put(key: str) -> bytes:
-    return msgspec.msgpack.encode(Put(key, b"forged"))
+    return msgspec.msgpack.encode(PutValue(key, b"forged"))
 
 
 def _without_keys(server: ControlServer) -> None:
@@ -298,7 +298,7 @@ def test_a_client_learns_how_the_clocks_stand_and_the_controller_never_sees_the_
         deadline = Deadline.after(LIMIT_S, "a reading of the clock")
         while not readings:
             received = server.receive(0.05)
-            assert received is None or isinstance(received[1], Beat)
+            assert received is None or isinstance(received[1], Heartbeat)
             deadline.check()
     # Both ends read the same clock here.
     assert abs(readings[0].offset_s) <= readings[0].error_s < LIMIT_S

@@ -7,7 +7,7 @@ import pytest
 from phalanx.spec.inject import InjectSpec
 from phalanx.strategy.base import StepFacts
 from phalanx.worker import inject
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 
 SLOW = [
     InjectSpec(rank=1, slow=3.0, begin=0.25, end=0.5),
@@ -32,7 +32,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_sleep_is_a_multiple_of_the_workers_own_time(naps: list[float]) -> None:
-    slowdown = Slowdown(SLOW, rank=1)
+    slowdown = InjectedSlowdown(SLOW, rank=1)
     assert slowdown.wait(0.3) == 0.0  # nothing is known of its steps yet
     slowdown.count(step(), 0.0)
     assert slowdown.wait(0.3) == pytest.approx(2 * 0.010)
@@ -49,20 +49,20 @@ def test_the_sleep_is_a_multiple_of_the_workers_own_time(naps: list[float]) -> N
 def test_it_is_slow_from_begin_to_end_and_as_slow_as_the_slowest(
     naps: list[float], progress: float, times: int
 ) -> None:
-    slowdown = Slowdown(SLOW, rank=1)
+    slowdown = InjectedSlowdown(SLOW, rank=1)
     slowdown.count(step(), 0.0)
     assert slowdown.wait(progress) == pytest.approx(times * 0.010)
     assert len(naps) == bool(times)
 
 
 def test_the_sleep_counts_as_computing(naps: list[float]) -> None:
-    facts = Slowdown(SLOW, rank=2).count(step(), 0.08)
+    facts = InjectedSlowdown(SLOW, rank=2).count(step(), 0.08)
     assert facts.forward_s == pytest.approx(0.086)
     assert (facts.backward_s, facts.exchange_s) == (0.004, 5.0)
 
 
 def test_others_are_left_alone(naps: list[float]) -> None:
-    slowdown = Slowdown(SLOW, rank=0)
+    slowdown = InjectedSlowdown(SLOW, rank=0)
     assert slowdown.count(step(), 0.0) == step()
     assert slowdown.wait(0.3) == 0.0
     assert naps == []

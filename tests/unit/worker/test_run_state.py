@@ -11,7 +11,7 @@ from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.messages import EpochDone
-from phalanx.wire.phases import Limit
+from phalanx.wire.switch import StepLimit
 from phalanx.worker.run_state import ResumePoint, RunState
 
 TRAIN = Measures(loss=1.5, accuracy=0.5, num_samples=100, duration_s=2.0)
@@ -144,10 +144,10 @@ def test_a_limit_is_reached_by_whole_steps() -> None:
     state = Kept().state
     state.count_step(10)
     assert not state.is_at(None)
-    assert not state.is_at(Limit(0, 2))
+    assert not state.is_at(StepLimit(0, 2))
     state.count_step(5)
-    assert state.is_at(Limit(0, 2))
-    assert not state.is_at(Limit(1, 0))
+    assert state.is_at(StepLimit(0, 2))
+    assert not state.is_at(StepLimit(1, 0))
 
 
 def test_a_resumed_run_keeps_its_own_number_of_workers() -> None:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from phalanx.protocol.rule import Rule
-from phalanx.wire.serving import Completed
+from phalanx.consistency.rule import ConsistencyRule
+from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.wire.tickets import TicketPlan
 
 # Without a finished batch for so long, a round lacks gradients that no worker is going to send.
@@ -41,7 +41,9 @@ class BatchScheduler:
         now: The time, from which a stalled round is told.
     """
 
-    def __init__(self, plan: TicketPlan, rule: Rule, *, static: bool, now: float) -> None:
+    def __init__(
+        self, plan: TicketPlan, rule: ConsistencyRule, *, static: bool, now: float
+    ) -> None:
         self.plan = plan
         self._in_rounds = rule.in_rounds(plan.num_parts)
         self._holds_back = rule.holds_back(plan.num_parts)
@@ -100,8 +102,8 @@ class BatchScheduler:
         self._wanted[worker] = count
 
     def complete(
-        self, worker: int, done: Sequence[Completed], *, want: int, now: float
-    ) -> list[Completed]:
+        self, worker: int, done: Sequence[CompletedTicket], *, want: int, now: float
+    ) -> list[CompletedTicket]:
         """Note what a worker has done and how many more tickets it wants.
 
         Returns:

@@ -12,36 +12,36 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
+from phalanx.consistency.rule import rule_for
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
-from phalanx.control.parameter_server.account import NormStatistics, RunAccount, ServerAccount
-from phalanx.control.parameter_server.course import PhaseBound, TrainingCourse
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
 from phalanx.control.parameter_server.membership import Membership
+from phalanx.control.parameter_server.run_counts import NormStatistics, RunCounts, ServerCounts
 from phalanx.control.parameter_server.states import Finishing, Left, RunState, Training
-from phalanx.protocol.rule import rule_for
+from phalanx.control.parameter_server.training_progress import PhaseBound, TrainingProgress
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver, WorkTimes
-from phalanx.wire.phases import HandedOver
-from phalanx.wire.serving import (
-    Copy,
+from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome, WorkTimes
+from phalanx.wire.parameter_server import (
+    Evaluated,
     Finish,
     Flushed,
-    Looked,
-    Measured,
+    HeldVersion,
     Paused,
     Ready,
+    RequestWork,
     Restored,
     Saved,
     ServerUp,
-    WantWork,
+    SnapshotTaken,
     WorkDone,
 )
+from phalanx.wire.switch import HandedOver
 
 
 class ParameterServerCoordinator(Coordinator):
@@ -83,13 +83,13 @@ class ParameterServerCoordinator(Coordinator):
             num_workers=job.workers,
             is_colocated=self._spec.servers == "colocated",
             is_static=self._spec.dispatch == "static",
-            course=TrainingCourse(job, position, bound or PhaseBound()),
+            course=TrainingProgress(job, position, bound or PhaseBound()),
             membership=Membership(
                 self._num_servers, api, num_workers=job.workers, incarnations=incarnations
             ),
             evaluation=EvaluationScheduler(job, api),
-            account=RunAccount(position, now=clock()),
-            servers=ServerAccount(),
+            account=RunCounts(position, now=clock()),
+            servers=ServerCounts(),
             statistics=NormStatistics(),
         )
         self._cycle = GateCycle(self._run)
@@ -152,14 +152,14 @@ class ParameterServerCoordinator(Coordinator):
                 cycle.dismiss_if_finishing(process)
             case Ready():
                 self._take_ready(process, message)
-            case WantWork():
+            case RequestWork():
                 cycle.work_wanted(rank, message.count)
             case WorkDone():
                 cycle.work_done(rank, message)
             case Paused():
                 run.statistics.note(rank, message.statistics)
                 cycle.worker_paused(rank)
-            case Copy():
+            case HeldVersion():
                 run.membership.copy_offered(process, message.server, message.version)
             case Restored():
                 self._take_restored(message)
@@ -168,7 +168,7 @@ class ParameterServerCoordinator(Coordinator):
                 cycle.server_flushed(process)
             case HandedOver():
                 cycle.worker_handed_over(rank)
-            case Looked() | Measured() | Saved():
+            case SnapshotTaken() | Evaluated() | Saved():
                 run.evaluation.take(message, run.course.position)
             case Done() | PhaseOver():
                 self._take_end(process, message)
@@ -214,7 +214,7 @@ class ParameterServerCoordinator(Coordinator):
         return self._run.membership.grow(num_workers)
 
     @override
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         return self._run.account.outcome(self._run.evaluation)
 
     def _take_ready(self, process: str, message: Ready) -> None:

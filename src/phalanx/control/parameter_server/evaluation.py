@@ -18,7 +18,7 @@ from phalanx.records import events
 from phalanx.records.improvement import is_validation_due, may_stop, note_validation
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.wire.serving import Look, Looked, Measured, Save, Saved
+from phalanx.wire.parameter_server import Evaluated, ReadAndEvaluate, Save, Saved, SnapshotTaken
 
 EVALUATOR = "evaluator-0"
 
@@ -119,7 +119,7 @@ class EvaluationScheduler:
         self._machine = StateMachine[EvaluationState](EvaluatorFree(), TRANSITIONS)
         self._num_requests = 0
         self._evaluator_is_up = False
-        self.test: Measured | None = None
+        self.test: Evaluated | None = None
         self.saved: Saved | None = None
         self.regularisation = 0.0
         self.val_metrics: dict[str, float] = {}
@@ -232,14 +232,14 @@ class EvaluationScheduler:
             self._report(of)
         self._machine.advance(EvaluationEvent.ABANDONED, EvaluatorFree())
 
-    def take(self, message: Looked | Measured | Saved, position: Position) -> None:
+    def take(self, message: SnapshotTaken | Evaluated | Saved, position: Position) -> None:
         """Take an answer of the evaluator; those to requests that were repeated are ignored."""
         state = self.state
         if isinstance(state, EvaluatorFree) or message.look != state.request.number:
             return
         request, is_superseded = state.request, state.is_superseded
         match state, message:
-            case ReadingServers(save=save), Looked():
+            case ReadingServers(save=save), SnapshotTaken():
                 if request.part is not None:
                     measuring = MeasuringPart(request, is_superseded)
                     self._machine.advance(EvaluationEvent.READ, measuring)
@@ -247,7 +247,7 @@ class EvaluationScheduler:
                 save = save or self._conclude(request, None, position)
                 assert save is not None, "the servers were read for nothing"
                 self._write(EvaluationEvent.READ_TO_SAVE, request, save)
-            case MeasuringPart(), Measured():
+            case MeasuringPart(), Evaluated():
                 self._take_measures(request, message, position)
             case SavingCheckpoint(), Saved():
                 self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
@@ -262,11 +262,13 @@ class EvaluationScheduler:
         request = replace(request, number=self._num_requests)
         self._machine.advance(event, ReadingServers(request, save))
         if self._evaluator_is_up:
-            look = Look(look=request.number, part=request.part, statistics=request.statistics)
+            look = ReadAndEvaluate(
+                look=request.number, part=request.part, statistics=request.statistics
+            )
             self._api.send(EVALUATOR, look)
 
     def _take_measures(
-        self, request: EvaluationRequest, message: Measured, position: Position
+        self, request: EvaluationRequest, message: Evaluated, position: Position
     ) -> None:
         position.evaluate_s += message.duration_s
         self.regularisation = message.regularisation
@@ -296,7 +298,7 @@ class EvaluationScheduler:
         )
 
     def _conclude(
-        self, request: EvaluationRequest, measured: Measured | None, position: Position
+        self, request: EvaluationRequest, measured: Evaluated | None, position: Position
     ) -> Save | None:
         """Report and judge a position of which all is known; returns what is to be written."""
         of = request.position

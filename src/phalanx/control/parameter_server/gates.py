@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from phalanx.consistency.rule import ConsistencyRule
 from phalanx.control.coordinator import ControllerApi, PhaseEnd
-from phalanx.control.parameter_server.account import NormStatistics, RunAccount, ServerAccount
 from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
-from phalanx.control.parameter_server.course import TrainingCourse
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.membership import Membership
+from phalanx.control.parameter_server.run_counts import NormStatistics, RunCounts, ServerCounts
 from phalanx.control.parameter_server.states import (
     TRANSITIONS,
     AtGate,
@@ -29,10 +29,10 @@ from phalanx.control.parameter_server.states import (
     Starting,
     Training,
 )
+from phalanx.control.parameter_server.training_progress import TrainingProgress
 from phalanx.control.state_machine import StateMachine
-from phalanx.protocol.rule import Rule
-from phalanx.wire.phases import HandOver
-from phalanx.wire.serving import Finish, Flush, Pause, Ready, Work, WorkDone
+from phalanx.wire.parameter_server import Finish, Flush, Pause, Ready, Work, WorkDone
+from phalanx.wire.switch import HandOver
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class ServedRun:
 
     api: ControllerApi
     clock: Callable[[], float]
-    rule: Rule
+    rule: ConsistencyRule
     num_workers: int
     """Workers of the job; more may have joined."""
     is_colocated: bool
     """Whether every worker hosts a server."""
     is_static: bool
     """Whether batches belong to workers by rank."""
-    course: TrainingCourse
+    course: TrainingProgress
     membership: Membership
     evaluation: EvaluationScheduler
-    account: RunAccount
-    servers: ServerAccount
+    account: RunCounts
+    servers: ServerCounts
     statistics: NormStatistics
 
 

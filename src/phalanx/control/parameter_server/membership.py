@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from phalanx.control.coordinator import ControllerApi, Process
-from phalanx.wire.serving import Admit, Connect, Dismiss, Donate, Offer, Recall, ServerAddress
+from phalanx.wire.parameter_server import (
+    Admit,
+    Connect,
+    Dismiss,
+    QueryVersion,
+    RestoreFromDisk,
+    SendParameters,
+    ServerAddress,
+)
 
 _READER = "reader"  # what servers call the evaluator
 
@@ -180,7 +188,7 @@ class Membership:
         self._donors.pop(server, None)
         self._offers[server] = dict.fromkeys(holders)
         for name in holders:
-            self._api.send(name, Offer(server))
+            self._api.send(name, QueryVersion(server))
         self._choose_donor(server)
 
     def _choose_donor(self, server: int) -> None:
@@ -192,9 +200,9 @@ class Membership:
         best = max(held, key=lambda name: held[name], default=None)
         if best is not None and held[best] >= 0:
             self._donors[server] = best
-            self._api.send(best, Donate(server))
+            self._api.send(best, SendParameters(server))
         else:
-            self._api.send(self._hosts[server], Recall())
+            self._api.send(self._hosts[server], RestoreFromDisk())
         del self._offers[server]
 
     def _admit(self, peer: Process, host: str) -> None:

@@ -7,13 +7,13 @@ import math
 from phalanx.spec.job import JobSpec
 from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.switch import PhaseSpec
-from phalanx.wire.phases import Limit
+from phalanx.wire.switch import StepLimit
 
 # Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
 _ROUNDING = 1e-6
 
 
-def boundary(phase: PhaseSpec, job: JobSpec, *, num_samples: int) -> Limit | None:
+def boundary(phase: PhaseSpec, job: JobSpec, *, num_samples: int) -> StepLimit | None:
     """The step before which a phase begins; None: that is decided on the way.
 
     Args:
@@ -39,14 +39,14 @@ def boundary(phase: PhaseSpec, job: JobSpec, *, num_samples: int) -> Limit | Non
     return limit_at(samples, num_samples=num_samples, global_batch=job.global_batch)
 
 
-def limit_at(samples: float, *, num_samples: int, global_batch: int) -> Limit:
+def limit_at(samples: float, *, num_samples: int, global_batch: int) -> StepLimit:
     """The first step that begins at or after so many samples."""
     epoch = math.floor((samples + _ROUNDING) / num_samples)
     within = max(0.0, samples - _ROUNDING - epoch * num_samples)
     step = math.ceil(within / global_batch)
     if step >= math.ceil(num_samples / global_batch):
-        return Limit(epoch + 1, 0)
-    return Limit(epoch, step)
+        return StepLimit(epoch + 1, 0)
+    return StepLimit(epoch, step)
 
 
 def describe_moment(phase: PhaseSpec) -> str:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
-from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.state_machine import StateMachine
 from phalanx.control.switch.attendance import Attendance
 from phalanx.control.switch.phase_controller import PhaseController
@@ -43,9 +43,9 @@ from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
 from phalanx.spec.switch import SwitchSpec
-from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver
-from phalanx.wire.phases import Begin, Begun, Idle, Keep, Window
-from phalanx.wire.serving import Finish, WorkDone
+from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome
+from phalanx.wire.parameter_server import Finish, WorkDone
+from phalanx.wire.switch import BeginPhase, KeepSnapshot, PhaseBegun, PhaseIdle, WindowReport
 
 
 class SwitchCoordinator(Coordinator):
@@ -113,9 +113,9 @@ class SwitchCoordinator(Coordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         match message:
-            case Idle():
+            case PhaseIdle():
                 self._take_idle(process, message)
-            case Begun():
+            case PhaseBegun():
                 pause_s = self._record.worker_began(process, message.pause_s)
                 if pause_s is not None:
                     self._decider.note_pause(pause_s)
@@ -170,7 +170,7 @@ class SwitchCoordinator(Coordinator):
         return ()
 
     @override
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         assert self._phase is not None
         last = self._phase.coordinator
         outcome = last.outcome()
@@ -220,7 +220,7 @@ class SwitchCoordinator(Coordinator):
                 return False
         return True
 
-    def _take_idle(self, process: str, message: Idle) -> None:
+    def _take_idle(self, process: str, message: PhaseIdle) -> None:
         self._attendance.came(process)
         if self._controller is None:
             samples = message.num_samples
@@ -245,7 +245,7 @@ class SwitchCoordinator(Coordinator):
             return
         phase.take(process, message)
         match message:
-            case Window():
+            case WindowReport():
                 self._request(self._decider.take_window(message))
             case WorkDone():
                 self._request(self._decider.take_work(message))
@@ -324,7 +324,7 @@ class SwitchCoordinator(Coordinator):
         phase.enter(process)
         self._api.send(
             process,
-            Begin(
+            BeginPhase(
                 phase=start.phase,
                 position=msgspec.json.encode(phase.position),
                 stop=self._sequence.limit(start.home),
@@ -344,7 +344,7 @@ class SwitchCoordinator(Coordinator):
         start = self._start
         if holder is not None and start.snapshot and not start.follows_servers:
             at = msgspec.json.encode(start.position)
-            self._api.send(holder, Keep(snapshot=start.snapshot, position=at))
+            self._api.send(holder, KeepSnapshot(snapshot=start.snapshot, position=at))
 
     def _dismiss_idle(self) -> None:
         """Dismiss processes that wait for another phase: there is none."""

@@ -19,8 +19,8 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.switch import PhaseStrategy, SwitchSpec
 from phalanx.wire.messages import Progress
-from phalanx.wire.phases import Window
-from phalanx.wire.serving import WorkDone
+from phalanx.wire.parameter_server import WorkDone
+from phalanx.wire.switch import WindowReport
 
 
 class PhaseController:
@@ -96,7 +96,7 @@ class PhaseController:
         if self._policy is not None:
             self._policy.switch_s = pause_s
 
-    def take_window(self, window: Window) -> PhaseTransition | None:
+    def take_window(self, window: WindowReport) -> PhaseTransition | None:
         """Consider what the workers of a lockstep phase found over a few steps."""
         self._loss = window.loss if math.isnan(self._loss) else 0.7 * self._loss + 0.3 * window.loss
         transition = self._compare_in(window)
@@ -117,7 +117,7 @@ class PhaseController:
         )
         return PhaseTransition("next", estimate.reason) if estimate.ready else None
 
-    def _compare_in(self, window: Window) -> PhaseTransition | None:
+    def _compare_in(self, window: WindowReport) -> PhaseTransition | None:
         """Compare the workers of a lockstep phase, once enough time has passed."""
         spec = self._switch.straggler
         if self._straggler is None or spec is None:

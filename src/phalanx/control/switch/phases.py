@@ -10,13 +10,13 @@ from typing_extensions import override
 
 from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd
 from phalanx.control.parameter_server.coordinator import ParameterServerCoordinator
-from phalanx.control.parameter_server.course import PhaseBound
+from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.switch.transition import PhaseTransition
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import Done, FromWorker, PhaseOver
-from phalanx.wire.phases import Turn
+from phalanx.wire.switch import EndPhase
 
 
 class PhaseRun(ABC):
@@ -117,7 +117,7 @@ class LockstepPhase(PhaseRun):
 
     @override
     def leave(self, transition: PhaseTransition) -> None:
-        self._api.send("worker-0", Turn(stay=transition.kind == "reshare"))
+        self._api.send("worker-0", EndPhase(stay=transition.kind == "reshare"))
 
     @override
     def take(self, process: str, message: FromWorker) -> None:

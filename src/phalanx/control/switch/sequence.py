@@ -14,7 +14,7 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.phases import LOOSENED, strategy_of
 from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
-from phalanx.wire.phases import CARRIED, Limit
+from phalanx.wire.switch import CARRIED, StepLimit
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PhaseSequence:
         self._switch = job.strategy
         self._num_samples = num_samples
 
-    def limit(self, home: int) -> Limit | None:
+    def limit(self, home: int) -> StepLimit | None:
         """Say where a phase ends by plan; None: with the job, or decided on the way."""
         following = self._after(home)
         if following is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import AutoSpec
-from phalanx.wire.phases import Window
+from phalanx.wire.switch import WindowReport
 
 # Weight of the newest window in the running means of noise and signal.
 _WEIGHT = 0.1
@@ -84,7 +84,7 @@ class SwitchPolicy:
         self.required_gain = 1 + 2 * (self.required_gain - 1)
         self._in_a_row = 0
 
-    def consider(self, window: Window) -> SwitchEstimate:
+    def consider(self, window: WindowReport) -> SwitchEstimate:
         """Estimate what switching would bring, and say whether it is time."""
         self._noise += _WEIGHT * (window.noise - self._noise)
         self._signal += _WEIGHT * (window.signal - self._signal)
@@ -109,14 +109,14 @@ class SwitchPolicy:
             ready=self._in_a_row >= self._spec.windows,
         )
 
-    def _smooth_gain(self, window: Window) -> float:
+    def _smooth_gain(self, window: WindowReport) -> float:
         """A single window is too short to trust its times."""
         gain = expected_gain(window, self._after)
         self._gain = gain if self._gain is None else self._gain + _WEIGHT * (gain - self._gain)
         return self._gain
 
     def _closed(
-        self, window: Window, rel_lr: float, noise_batches: float, gain: float, saved_s: float
+        self, window: WindowReport, rel_lr: float, noise_batches: float, gain: float, saved_s: float
     ) -> tuple[str, ...]:
         spec = self._spec
         price_s = spec.amortise * self.switch_s
@@ -133,7 +133,7 @@ class SwitchPolicy:
         return tuple(reason for is_closed, reason in gates if is_closed)
 
     @staticmethod
-    def _window_s(window: Window) -> float:
+    def _window_s(window: WindowReport) -> float:
         """Length of a window: every worker computes and exchanges for as long as the slowest."""
         return max(
             compute_s + exchange_s
@@ -141,7 +141,7 @@ class SwitchPolicy:
         )
 
 
-def expected_gain(window: Window, after: StrategySpec) -> float:
+def expected_gain(window: WindowReport, after: StrategySpec) -> float:
     """Samples per second under another strategy, in multiples of the present lockstep one's.
 
     The worker that arrives last waits for nobody: its time in exchanges is what they cost. Without

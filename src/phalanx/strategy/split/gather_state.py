@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.optimizer import FlatOptimizer
-from phalanx.engine.stage import Contents, Unit, put_unit
+from phalanx.engine.stage import Contents, StageUnit, put_unit
 from phalanx.engine.state_layout import StateLayout
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import OptimizerSpec
@@ -53,7 +53,7 @@ class StateGatherer:
         found |= {key: torch.empty((), device="meta") for key in self._counters}
         return found | dict(outline.others)
 
-    def gather(self, units: Sequence[Unit], collective: Collective) -> dict[str, Tensor]:
+    def gather(self, units: Sequence[StageUnit], collective: Collective) -> dict[str, Tensor]:
         """The whole state, at the chief; all workers call it together."""
         own = {unit.contents.parts: unit for unit in units}
         chief = collective.rank == 0
@@ -86,7 +86,7 @@ class StateGatherer:
         collective.all_reduce(torch.zeros(1))
         return whole
 
-    def _given(self, unit: Unit | None) -> dict[str, Tensor]:
+    def _given(self, unit: StageUnit | None) -> dict[str, Tensor]:
         return {} if unit is None else unit.flats() | unit.others
 
     def _expected(self, contents: Contents) -> dict[str, Tensor]:

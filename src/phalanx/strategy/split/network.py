@@ -18,12 +18,12 @@ from torch import Tensor
 from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
 from phalanx.engine.replica import as_tensors
-from phalanx.engine.result import Evaluation
+from phalanx.engine.result import EvaluationSums
 from phalanx.engine.stage import Contents, Stage
 from phalanx.engine.state_layout import StateLayout
 from phalanx.model.parts import INPUT, Columns
-from phalanx.protocol.splitting.graph import Places
 from phalanx.spec.optimize import OptimizerSpec
+from phalanx.split.graph import Places
 from phalanx.strategy.split.gather_state import StateGatherer, check_fit
 from phalanx.strategy.split.pipeline_runner import PipelineLayout, PipelineRunner
 
@@ -104,20 +104,20 @@ class SplitNetwork:
         """All trained parameters at the chief; a row of none at the others."""
         return self.state().get("parameters", torch.zeros(0))
 
-    def evaluate(self, batch: Batch) -> Evaluation:
+    def evaluate(self, batch: Batch) -> EvaluationSums:
         """Measure one batch; found by the worker with the last part, nothing by the others."""
         inputs, targets = self.tensors(batch)
         passed = self.runner.evaluate(inputs, targets)
-        return Evaluation(passed.loss_sum, passed.num_correct, passed.num_samples)
+        return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples)
 
-    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> Evaluation:
+    def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
         """The same; the worker with the last part writes down each sample's class."""
         inputs, targets = self.tensors(batch)
         passed = self.runner.evaluate(inputs, targets)
         if passed.output is not None:
             rows = slice(passed.first_row, passed.first_row + len(passed.output))
             predicted[rows] = passed.output.argmax(dim=1).numpy()
-        return Evaluation(passed.loss_sum, passed.num_correct, passed.num_samples)
+        return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples)
 
     def state(self) -> dict[str, Tensor]:
         """The whole state at the chief, nothing at the others."""

@@ -10,10 +10,10 @@ from phalanx.engine.precision import Precision
 from phalanx.engine.stage import Stage, contents_of
 from phalanx.engine.state_layout import state_layout_of
 from phalanx.model.parts import PartedNetwork
-from phalanx.protocol.splitting.graph import Graph, Places
-from phalanx.protocol.splitting.order import Costs
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
+from phalanx.split.graph import NetworkGraph, Places
+from phalanx.split.op_order import SplitCosts
 from phalanx.strategy.split.network import ModelPartition
 from phalanx.strategy.split.pipeline_runner import PipelineLayout
 
@@ -22,10 +22,10 @@ from phalanx.strategy.split.pipeline_runner import PipelineLayout
 class Partitioning:
     """What all workers know alike before the network is partition."""
 
-    graph: Graph
+    graph: NetworkGraph
     forms: Sequence[Form]
     places: Places
-    costs: Costs
+    costs: SplitCosts
 
 
 def partition_model(

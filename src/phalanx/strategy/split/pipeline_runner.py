@@ -3,7 +3,7 @@
 Autograd stops between parts: each part's output is cut off and its backward pass runs once, when
 the gradients of all its readers are there. So a part neither knows nor minds where its readers are,
 and sums are formed in the same order wherever they are. The order of operations comes from
-`protocol.splitting.order`, the same for all workers.
+`split.op_order`, the same for all workers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from phalanx.engine.rng import draw_seed
 from phalanx.engine.stage import Stage
 from phalanx.errors import EngineError
 from phalanx.model.rng import part_seed
-from phalanx.protocol.splitting.graph import Graph, Places, Share, Transfer, pieces, transfers
-from phalanx.protocol.splitting.order import BACKWARD, FORWARD, Costs, Op, Schedule, simulate
+from phalanx.split.graph import NetworkGraph, Places, RowShare, Transfer, pieces, transfers
+from phalanx.split.op_order import BACKWARD, FORWARD, Schedule, SplitCosts, SplitOp, simulate
 from phalanx.strategy.split.p2p import P2pTransfers, TransferMessage
 
 EVALUATION = "evaluation"
@@ -36,12 +36,12 @@ _TOKEN_TAG = 1 << 23
 class PipelineLayout:
     """What is where, and in which order it is computed; equal on all workers."""
 
-    graph: Graph
+    graph: NetworkGraph
     places: Places
     forms: Sequence[Form]
     sources: Sequence[Sequence[int | str]]
     """What each part reads: parts by number, inputs by name."""
-    costs: Costs
+    costs: SplitCosts
     micro_batches: int
     schedule: Schedule
     wire: str = "fp32"
@@ -95,21 +95,21 @@ class PipelineRunner:
         )
         self._transfers = transfers(layout.graph, layout.places)
         self._out: dict[int, list[int]] = defaultdict(list)
-        self._in: dict[tuple[int, Share], list[int]] = defaultdict(list)
+        self._in: dict[tuple[int, RowShare], list[int]] = defaultdict(list)
         for number, one in enumerate(self._transfers):
             if one.source == self._rank:
                 self._out[one.part].append(number)
             if one.target == self._rank:
                 self._in[one.part, one.target_share].append(number)
         self._own = {
-            number: Share(holders.index(self._rank), len(holders))
+            number: RowShare(holders.index(self._rank), len(holders))
             for number, holders in enumerate(layout.places)
             if self._rank in holders
         }
         self._last = len(layout.graph.parts) - 1
         busy = {worker for holders in layout.places for worker in holders}
         self._idle = [worker for worker in range(collective.size) if worker not in busy]
-        self._orders: dict[int, tuple[Op, ...]] = {}
+        self._orders: dict[int, tuple[SplitOp, ...]] = {}
         self.steps = 0
         self.samples = 0
 
@@ -154,7 +154,7 @@ class PipelineRunner:
         self._stage.set_training(False)
         work = _BatchInFlight(inputs, targets, (len(targets),))
         work.kind = EVALUATION
-        order = [Op(FORWARD, 0, number) for number in sorted(self._own)]
+        order = [SplitOp(FORWARD, 0, number) for number in sorted(self._own)]
         self.p2p.begin(self._expected(order, work))
         with torch.no_grad():
             for op in order:
@@ -171,13 +171,13 @@ class PipelineRunner:
         elif self._rank in self._idle:
             self.p2p.await_token(leader, _TOKEN_TAG)
 
-    def _order(self, num_rows: int) -> tuple[Op, ...]:
+    def _order(self, num_rows: int) -> tuple[SplitOp, ...]:
         # A run has full batches, and one that is smaller at the end of an epoch.
         if num_rows not in self._orders:
             self._orders[num_rows] = self._find_order(num_rows)
         return self._orders[num_rows]
 
-    def _find_order(self, num_rows: int) -> tuple[Op, ...]:
+    def _find_order(self, num_rows: int) -> tuple[SplitOp, ...]:
         layout = self._layout
         timeline = simulate(
             layout.graph,
@@ -189,7 +189,7 @@ class PipelineRunner:
         )
         return timeline.orders[self._rank]
 
-    def _expected(self, order: Sequence[Op], work: _BatchInFlight) -> list[TransferMessage]:
+    def _expected(self, order: Sequence[SplitOp], work: _BatchInFlight) -> list[TransferMessage]:
         """What will be received, in the order it is needed."""
         found: dict[tuple[int, int, int], TransferMessage] = {}
         for op in order:
@@ -226,7 +226,7 @@ class PipelineRunner:
             form=self._layout.forms[one.part],
         )
 
-    def _forward(self, op: Op, work: _BatchInFlight) -> None:
+    def _forward(self, op: SplitOp, work: _BatchInFlight) -> None:
         rows = work.pieces[op.micro_batch]
         first, last = self._own[op.part].rows(rows)
         if first == last:
@@ -260,7 +260,9 @@ class PipelineRunner:
                 kind = "activations" if work.kind != EVALUATION else EVALUATION
                 self.p2p.send(message, output[begin - first : end - first], kind)
 
-    def _gather(self, source: int, op: Op, work: _BatchInFlight, first: int, last: int) -> Tensor:
+    def _gather(
+        self, source: int, op: SplitOp, work: _BatchInFlight, first: int, last: int
+    ) -> Tensor:
         """Rows `first` to `last` of what a part needs, from wherever they are."""
         rows = work.pieces[op.micro_batch]
         found: list[tuple[int, Tensor]] = []
@@ -280,7 +282,9 @@ class PipelineRunner:
             return found[0][1]
         return torch.cat([tensor for _, tensor in sorted(found, key=lambda one: one[0])])
 
-    def _measure(self, op: Op, work: _BatchInFlight, output: Tensor, first: int, last: int) -> None:
+    def _measure(
+        self, op: SplitOp, work: _BatchInFlight, output: Tensor, first: int, last: int
+    ) -> None:
         offset = work.offsets[op.micro_batch]
         targets = work.targets[offset + first : offset + last]
         loss, correct = self._stage.measure(output, targets)
@@ -299,7 +303,7 @@ class PipelineRunner:
         work.passed.num_correct += int(correct)
         work.passed.num_samples += last - first
 
-    def _backward(self, op: Op, work: _BatchInFlight) -> None:
+    def _backward(self, op: SplitOp, work: _BatchInFlight) -> None:
         rows = work.pieces[op.micro_batch]
         first, last = self._own[op.part].rows(rows)
         saved = work.saved.get((op.micro_batch, op.part))
@@ -321,7 +325,7 @@ class PipelineRunner:
                 self._return(source, op, work, first)
 
     def _collect(
-        self, op: Op, work: _BatchInFlight, output: Tensor, first: int, last: int
+        self, op: SplitOp, work: _BatchInFlight, output: Tensor, first: int, last: int
     ) -> Tensor:
         """The gradient of a part's output, added up over all who read it."""
         rows = work.pieces[op.micro_batch]
@@ -342,7 +346,7 @@ class PipelineRunner:
             total[begin - first : end - first].add_(gradient)
         return total
 
-    def _return(self, source: int, op: Op, work: _BatchInFlight, first: int) -> None:
+    def _return(self, source: int, op: SplitOp, work: _BatchInFlight, first: int) -> None:
         """Send back the gradient of rows that came from elsewhere, once all readers here added."""
         own = self._own[op.part]
         for number in self._in[source, own]:
@@ -364,7 +368,7 @@ class PipelineRunner:
             self.p2p.send(message, total, "gradients")
             work.arrived.pop((FORWARD, number, op.micro_batch), None)
 
-    def _num_readers(self, source: int, share: Share) -> int:
+    def _num_readers(self, source: int, share: RowShare) -> int:
         return sum(
             self._own.get(reader) == share and self._layout.graph.parts[reader].needs_gradient
             for reader in self._layout.graph.readers[source]

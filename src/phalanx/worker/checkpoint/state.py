@@ -14,8 +14,8 @@ from phalanx.engine.replica import Replica
 from phalanx.records.position import Position
 from phalanx.strategy.base import Strategy
 from phalanx.worker.checkpoint.checkpoints import Checkpoints
-from phalanx.worker.learner import Learner
 from phalanx.worker.metrics import WorkerMetrics
+from phalanx.worker.trainable import Trainable
 
 REPLICA, OPTIMIZER = "replica.", "replica.optimizer/"
 """What the names of the replica's tensors begin with, and those of its optimiser's."""
@@ -23,11 +23,11 @@ _STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
 
 
 def collect_state(
-    replica: Learner, strategy: Strategy, collective: Collective, tally: WorkerMetrics
+    replica: Trainable, strategy: Strategy, collective: Collective, metrics: WorkerMetrics
 ) -> dict[str, torch.Tensor]:
     """Collect all tensors of the state, live; all workers call it, after `synchronize`."""
     sums = torch.tensor(
-        [tally.epoch_loss_sum, tally.epoch_correct, tally.epoch_samples], dtype=torch.float64
+        [metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples], dtype=torch.float64
     )
     state = {_SUMS: torch.stack(collective.all_gather(sums))}
     state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}
@@ -36,7 +36,7 @@ def collect_state(
 
 
 def served_state(
-    replica: Learner, optimizer: dict[str, torch.Tensor], position: Position
+    replica: Trainable, optimizer: dict[str, torch.Tensor], position: Position
 ) -> dict[str, torch.Tensor]:
     """Collect the state of a run whose parameters live on servers, named as `collect_state` does.
 
@@ -54,10 +54,10 @@ def served_state(
 
 def restore_state(
     state: dict[str, torch.Tensor],
-    replica: Learner,
+    replica: Trainable,
     strategy: Strategy,
     collective: Collective,
-    tally: WorkerMetrics,
+    metrics: WorkerMetrics,
 ) -> None:
     """Load a collected state into a worker, even of a group of another size."""
     replica.load_state(_named(REPLICA, state))
@@ -68,9 +68,9 @@ def restore_state(
     else:
         # The sums cannot be divided among other workers; their total is what counts.
         own = sums.sum(0) if collective.rank == 0 else torch.zeros(3, dtype=torch.float64)
-    tally.epoch_loss_sum = own[0].item()
-    tally.epoch_correct = int(own[1].item())
-    tally.epoch_samples = int(own[2].item())
+    metrics.epoch_loss_sum = own[0].item()
+    metrics.epoch_correct = int(own[1].item())
+    metrics.epoch_samples = int(own[2].item())
 
 
 def rescue_optimizer_state(

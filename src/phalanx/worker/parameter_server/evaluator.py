@@ -11,23 +11,23 @@ import numpy as np
 import torch
 
 from phalanx.comm.solo import SoloCollective
+from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.reader import Reader
-from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator
-from phalanx.wire.serving import (
+from phalanx.wire.parameter_server import (
     Connect,
+    Evaluated,
     Finish,
-    Look,
-    Looked,
-    Measured,
+    ReadAndEvaluate,
     Ready,
     Save,
     Saved,
     ServerAddress,
+    SnapshotTaken,
 )
 from phalanx.worker.checkpoint import Checkpoints, pinned
 from phalanx.worker.checkpoint.state import served_state
@@ -60,7 +60,7 @@ class _Evaluator:
         self._replica = build_replica(
             context.job, dataset, rank=0, precision="fp32", optimizer=False
         )
-        self._layout: Layout = context.layout(self._replica.parameters.numel())
+        self._layout: ShardLayout = context.layout(self._replica.parameters.numel())
         self._regulariser = FlatOptimizer(
             context.job.optimizer,
             self._replica.parameters,
@@ -70,7 +70,7 @@ class _Evaluator:
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
         self._optimizer: dict[str, torch.Tensor] = {}
-        self._deferred: Look | None = None
+        self._deferred: ReadAndEvaluate | None = None
         self._later: deque[FromCoordinator] = deque()
 
     def close(self) -> None:
@@ -85,10 +85,10 @@ class _Evaluator:
         match order:
             case Connect():
                 self._connect(order)
-            case Look() if self._reader is None:
+            case ReadAndEvaluate() if self._reader is None:
                 # A server was lost as well: addresses of all of them are yet to come.
                 self._deferred = order
-            case Look():
+            case ReadAndEvaluate():
                 self._look(order)
             case Save():
                 self._save(order)
@@ -122,7 +122,7 @@ class _Evaluator:
             else:
                 self._later.append(order)
 
-    def _look(self, order: Look) -> None:
+    def _look(self, order: ReadAndEvaluate) -> None:
         assert self._reader is not None, "asked to look before the servers were known"
         limit_s = self._context.job.deadlines.exchange_s
         self._context.metrics.activity = "reading"
@@ -132,16 +132,16 @@ class _Evaluator:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
         self._optimizer = read_optimizer(self._context.store, self._layout)
-        self._context.control.send(Looked(order.look))
+        self._context.control.send(SnapshotTaken(order.look))
         if order.part is None:
             return
         self._context.metrics.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
         measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
         if order.part == "test" and measures.verdicts is not None:
-            self._context.run.write_verdicts(measures.verdicts)
+            self._context.run.write_predictions(measures.verdicts)
         self._context.control.send(
-            Measured(
+            Evaluated(
                 look=order.look,
                 part=order.part,
                 num_samples=measures.num_samples,

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.base import Collective
+from phalanx.consistency.shards import ShardLayout
 from phalanx.engine.replica import Replica
 from phalanx.paramserver.shard import Shard
-from phalanx.protocol.shards import Layout
 from phalanx.records.position import Position
 from phalanx.spec.optimize import OptimizerSpec
 from phalanx.worker.checkpoint import Checkpoints
@@ -94,7 +94,7 @@ def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> 
         shard.updater.copy_state_to(slice_state(replica.optimizer.state(), bounds))
 
 
-def gather_slices(replica: Replica, layout: Layout, collective: Collective) -> None:
+def gather_slices(replica: Replica, layout: ShardLayout, collective: Collective) -> None:
     """Give every worker the slices that servers inside the workers held; all call it together.
 
     Each must have called `take_from_shard` before.

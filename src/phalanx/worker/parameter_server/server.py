@@ -13,6 +13,9 @@ from types import TracebackType
 
 import torch
 
+from phalanx.consistency.policy import ConsistencyPolicy
+from phalanx.consistency.rule import rule_for
+from phalanx.consistency.shards import ShardLayout
 from phalanx.engine.layout import Range
 from phalanx.engine.replica import Replica
 from phalanx.errors import StoreError
@@ -21,25 +24,22 @@ from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
 from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
-from phalanx.protocol.policy import Policy
-from phalanx.protocol.rule import rule_for
-from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
-from phalanx.wire.facts import ServerFacts
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator
-from phalanx.wire.serving import (
+from phalanx.wire.parameter_server import (
     Admit,
     Dismiss,
     Finish,
     Flush,
     Flushed,
-    Recall,
     Restored,
+    RestoreFromDisk,
     ServerUp,
 )
+from phalanx.wire.server_stats import ServerStats
 from phalanx.worker.checkpoint import NEWEST, Checkpoints
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.handover import (
@@ -111,7 +111,7 @@ class HostedServer:
         self,
         context: WorkerContext,
         replica: Replica,
-        layout: Layout,
+        layout: ShardLayout,
         *,
         samples_per_epoch: int,
         start: PhaseEntry,
@@ -187,7 +187,7 @@ class HostedServer:
             case Dismiss():
                 role = "worker" if order.role == "worker" else "reader"
                 server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
-            case Recall():
+            case RestoreFromDisk():
                 server.call(self._recall).result(_CALL_LIMIT_S)
             case Flush() if self._server.is_restoring:
                 pass  # nothing to apply or to write yet; asked again once that is over
@@ -223,7 +223,7 @@ class HostedServer:
         give = lambda: take_from_shard(replica, self._shard, self._bounds)  # noqa: E731
         self._server.call(give).result(_CALL_LIMIT_S)
 
-    def finish(self) -> ServerFacts:
+    def finish(self) -> ServerStats:
         """Return the totals, once no client asks for anything any more."""
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
         self._context.log.record(events.Served(facts=facts))
@@ -306,7 +306,7 @@ class HostedServer:
 def make_shard(
     context: WorkerContext,
     replica: Replica,
-    layout: Layout,
+    layout: ShardLayout,
     *,
     samples_per_epoch: int,
     start: PhaseEntry,
@@ -335,6 +335,6 @@ def make_shard(
             compensation=compensation,
         ),
         # A successor does not wait for workers that may be gone by now.
-        policy=Policy(rule, () if start.restoring else range(job.workers)),
+        policy=ConsistencyPolicy(rule, () if start.restoring else range(job.workers)),
         step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
+from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import StoreError
-from phalanx.protocol.shards import Layout
 from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
@@ -106,7 +106,7 @@ class ServerFile:
         self._due = now + max(self._every_s, rest_s)
 
 
-def read_optimizer(store: TorchStore, layout: Layout) -> dict[str, torch.Tensor]:
+def read_optimizer(store: TorchStore, layout: ShardLayout) -> dict[str, torch.Tensor]:
     """Return the optimiser state of all servers, put together as one optimiser would have it."""
     parts: list[dict[str, torch.Tensor]] = []
     for server in range(layout.num_servers):

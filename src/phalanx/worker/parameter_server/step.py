@@ -8,13 +8,13 @@ from collections.abc import Callable
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
 from phalanx.strategy.push_pull import Pushed, PushPull
-from phalanx.wire.serving import Completed
+from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.metrics import record_standstill, record_step
 from phalanx.worker.parameter_server.tickets import TicketQueue
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import Basis
+from phalanx.worker.replica import TrainResources
 
 
 class TicketTrainer:
@@ -33,12 +33,12 @@ class TicketTrainer:
     def __init__(
         self,
         context: WorkerContext,
-        basis: Basis,
+        basis: TrainResources,
         *,
         client: Client,
         tickets: TicketQueue,
         rate: Rate,
-        slowdown: Slowdown,
+        slowdown: InjectedSlowdown,
         on_idle: Callable[[], None],
     ) -> None:
         self._context = context
@@ -115,5 +115,5 @@ class TicketTrainer:
             sent_bytes=self._client.sent_bytes,
         )
         self._tickets.complete(
-            Completed(pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct)
+            CompletedTicket(pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct)
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
 from phalanx.wire.control import ControlClient
-from phalanx.wire.serving import Completed, WantWork, WorkDone
+from phalanx.wire.parameter_server import CompletedTicket, RequestWork, WorkDone
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.context import WorkerContext
 
@@ -90,7 +90,7 @@ class TicketQueue:
         self._control = control
         self.loader = loader
         self._tickets: deque[int] = deque()
-        self._completed: list[Completed] = []
+        self._completed: list[CompletedTicket] = []
         self._wanted = 0
         self._reported_s = time.monotonic()
         self._ticket_s = 0.05
@@ -101,7 +101,7 @@ class TicketQueue:
     def ask(self) -> None:
         """Ask for the first tickets."""
         self._wanted = _FIRST_TICKETS
-        self._control.send(WantWork(self._wanted))
+        self._control.send(RequestWork(self._wanted))
 
     def extend(self, tickets: Sequence[int]) -> None:
         """Take tickets from the coordinator, and have their batches prepared."""
@@ -115,7 +115,7 @@ class TicketQueue:
         """Return the next ticket."""
         return self._tickets.popleft()
 
-    def complete(self, completed: Completed) -> None:
+    def complete(self, completed: CompletedTicket) -> None:
         """Note a ticket whose gradient every server has acknowledged."""
         self._completed.append(completed)
 

@@ -15,29 +15,29 @@ from dataclasses import dataclass, field
 import torch
 
 from phalanx.comm.solo import SoloCollective
+from phalanx.consistency.shards import ShardLayout
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
-from phalanx.protocol.shards import Layout
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, FromCoordinator
-from phalanx.wire.phases import HandedOver, HandOver, Keep
-from phalanx.wire.serving import (
+from phalanx.wire.parameter_server import (
     Connect,
-    Copy,
-    Donate,
     Finish,
-    Offer,
+    HeldVersion,
     Pause,
     Paused,
+    QueryVersion,
     Ready,
+    SendParameters,
     ServerAddress,
     Work,
 )
+from phalanx.wire.switch import HandedOver, HandOver, KeepSnapshot
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
@@ -53,7 +53,7 @@ from phalanx.worker.parameter_server.states import (
 from phalanx.worker.parameter_server.step import TicketTrainer
 from phalanx.worker.parameter_server.tickets import TicketLoader, TicketQueue
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import Basis, build_replica, settle_precision
+from phalanx.worker.replica import TrainResources, build_replica, decide_precision
 
 _IDLE_S = 0.25
 
@@ -63,7 +63,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
     torch.set_num_threads(context.spec.threads)
     context.metrics.activity = "reading data"
     dataset = context.open_data()
-    precision = settle_precision(context.job, dataset, SoloCollective())
+    precision = decide_precision(context.job, dataset, SoloCollective())
     replica = build_replica(
         context.job,
         dataset,
@@ -72,7 +72,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
         optimizer=False,
     )
     with ExitStack() as stack:
-        basis = Basis(dataset, precision, replica)
+        basis = TrainResources(dataset, precision, replica)
         worker = ParameterServerWorker(context, basis, stack, start=first_start(context))
         worker.run(on_start=lambda: context.record_start(precision.name, precision.reason))
         return worker.finish()
@@ -134,22 +134,22 @@ class ParameterServerWorker:
     def __init__(
         self,
         context: WorkerContext,
-        basis: Basis,
+        basis: TrainResources,
         stack: ExitStack,
         *,
         start: PhaseEntry,
-        slowdown: Slowdown | None = None,
+        slowdown: InjectedSlowdown | None = None,
     ) -> None:
         self.state: WorkerState = Joining()
         self.paused_s = time.monotonic()
         """When this worker was last told that there is nothing to do."""
-        self.layout: Layout = context.layout(basis.replica.parameters.numel())
+        self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
         """How the model is cut over servers."""
         self._context = context
         self._basis = basis
         self._stack = stack
         self._start = start
-        self._slowdown = slowdown or Slowdown(context.job.inject, rank=context.spec.rank)
+        self._slowdown = slowdown or InjectedSlowdown(context.job.inject, rank=context.spec.rank)
         self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._host = self._host_server()
         self._servers = _Servers()
@@ -319,11 +319,13 @@ class ParameterServerWorker:
             case Pause():
                 self._advance(WorkerEvent.PAUSED)
                 self._report_pause()
-            case Offer():
-                self._context.control.send(Copy(order.server, self._version_of(order.server)))
-            case Donate():
+            case QueryVersion():
+                self._context.control.send(
+                    HeldVersion(order.server, self._version_of(order.server))
+                )
+            case SendParameters():
                 self._servers.donate(order.server)
-            case Keep():
+            case KeepSnapshot():
                 rescue_optimizer_state(
                     self._checkpoints,
                     order.snapshot,

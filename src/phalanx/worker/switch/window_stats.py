@@ -16,7 +16,7 @@ from phalanx.comm.base import Collective
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
 from phalanx.wire.control import ControlClient
-from phalanx.wire.phases import Turn, Window
+from phalanx.wire.switch import EndPhase, WindowReport
 
 _LEAVE, _STAY = 1.0, 2.0
 
@@ -114,7 +114,7 @@ class WindowStats:
             noise, signal = _noise_and_signal(table, mean_squared)
             num_samples = table[:, 2]
             self._control.send(
-                Window(
+                WindowReport(
                     samples=position.samples,
                     epoch=position.epoch,
                     step_s=sums.total_s / sums.num_steps,
@@ -133,7 +133,7 @@ class WindowStats:
         """Return what the chief has been asked; nothing, on the others."""
         while self._collective.rank == 0 and not self._control.inbox.empty():
             order = self._control.inbox.get()
-            assert isinstance(order, Turn), f"{order} is not for a worker in a lockstep phase"
+            assert isinstance(order, EndPhase), f"{order} is not for a worker in a lockstep phase"
             self._asked = _STAY if order.stay else _LEAVE
         return self._asked
 

@@ -1,7 +1,7 @@
 """Run one phase after another in the same process, without a restart.
 
-Data, model and optimiser are made once. Between two phases a process waits for `Begin`, which says
-what comes next and where it begins; what is carried over is listed in `parameter_server.handover`.
+Data, model and optimiser are made once. Between two phases a process waits for `BeginPhase`,
+which says what comes next and where it begins; what is carried over is listed in `parameter_server.handover`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.comm.solo import SoloCollective
+from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
 from phalanx.errors import StoreError
-from phalanx.protocol.shards import Layout
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
@@ -31,13 +31,13 @@ from phalanx.strategy.allreduce import Allreduce
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, PhaseOver
-from phalanx.wire.phases import Begin, Begun, Idle
-from phalanx.wire.serving import Finish
+from phalanx.wire.parameter_server import Finish
+from phalanx.wire.switch import BeginPhase, PhaseBegun, PhaseIdle
 from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.inject import Slowdown
+from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.parameter_server import handover
@@ -47,9 +47,9 @@ from phalanx.worker.parameter_server.server import run_server
 from phalanx.worker.parameter_server.server_file import read_optimizer
 from phalanx.worker.parameter_server.worker import ParameterServerWorker
 from phalanx.worker.rate import ramp_into
-from phalanx.worker.replica import Basis, build_replica, settle_precision
+from phalanx.worker.replica import TrainResources, build_replica, decide_precision
 from phalanx.worker.switch.window_stats import WindowStats
-from phalanx.worker.torch_trainer import TorchTrainer, Trainee
+from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
 
 # A newcomer waits so long for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
@@ -60,11 +60,11 @@ def run_switching_worker(context: WorkerContext) -> Done:
     torch.set_num_threads(context.spec.threads)
     context.metrics.activity = "reading data"
     dataset = context.open_data()
-    precision = settle_precision(context.job, dataset, SoloCollective())
+    precision = decide_precision(context.job, dataset, SoloCollective())
     replica = build_replica(context.job, dataset, rank=context.spec.rank, precision=precision.name)
     startup_s = context.record_start(precision.name, precision.reason)
     with ExitStack() as stack:
-        basis = Basis(dataset, precision, replica)
+        basis = TrainResources(dataset, precision, replica)
         return SwitchingWorker(context, basis, stack, startup_s=startup_s).run()
 
 
@@ -72,14 +72,14 @@ def run_switching_helper(context: WorkerContext) -> Done:
     """Run a server or the evaluator in the phases that have them."""
     control = context.control
     num_samples = context.open_data().train.num_samples
-    control.send(Idle(num_samples=num_samples))
+    control.send(PhaseIdle(num_samples=num_samples))
     while True:
         context.metrics.activity = "waiting for a phase"
         # Waits until the next phase or the end of this process: the lifelines end it.
         order = control.inbox.get()
         if isinstance(order, Finish):
             return Done()
-        if not isinstance(order, Begin):
+        if not isinstance(order, BeginPhase):
             continue  # of the phase before, and too late
         phase = phase_context(context, order)
         if context.spec.role == "evaluator":
@@ -89,7 +89,7 @@ def run_switching_helper(context: WorkerContext) -> Done:
         control.send(PhaseOver(server=done.server))
 
 
-def phase_context(context: WorkerContext, order: Begin) -> WorkerContext:
+def phase_context(context: WorkerContext, order: BeginPhase) -> WorkerContext:
     """Return a process's context in one phase."""
     job = phase_job(context.job, order.phase, order.shares)
     resume = context.spec.resume if order.checkpoint == NEWEST else None
@@ -97,7 +97,7 @@ def phase_context(context: WorkerContext, order: Begin) -> WorkerContext:
     return replace(context, spec=spec)
 
 
-def start_of(context: WorkerContext, order: Begin) -> PhaseEntry:
+def start_of(context: WorkerContext, order: BeginPhase) -> PhaseEntry:
     """Return what a process begins a phase with servers with."""
     position = msgspec.json.decode(order.position, type=Position)
     strategy = strategy_of(context.job, order.phase)
@@ -147,7 +147,7 @@ def _appears(context: WorkerContext, name: str) -> bool:
 class _ServedPhase:
     """The phase before had servers, which still hold the optimiser's state."""
 
-    layout: Layout
+    layout: ShardLayout
     colocated: bool
 
 
@@ -209,7 +209,7 @@ class SwitchingWorker:
     """
 
     def __init__(
-        self, context: WorkerContext, basis: Basis, stack: ExitStack, *, startup_s: float
+        self, context: WorkerContext, basis: TrainResources, stack: ExitStack, *, startup_s: float
     ) -> None:
         assert isinstance(context.job.strategy, SwitchSpec)
         self._context = context
@@ -220,7 +220,7 @@ class SwitchingWorker:
         self._window: WindowStats | None = None
         self._served: _ServedPhase | None = None
         self._stopped_s = time.monotonic()
-        self._slowdown = Slowdown(context.job.inject, rank=context.spec.rank)
+        self._slowdown = InjectedSlowdown(context.job.inject, rank=context.spec.rank)
         self._has_room = False
         checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._checkpointer = AsyncCheckpointer(checkpoints, context.log)
@@ -229,7 +229,7 @@ class SwitchingWorker:
     def run(self) -> Done:
         """Take up phases until the job is done."""
         control = self._context.control
-        control.send(Idle(num_samples=self._basis.dataset.train.num_samples))
+        control.send(PhaseIdle(num_samples=self._basis.dataset.train.num_samples))
         while True:
             self._context.metrics.activity = "waiting for a phase"
             # Waits until the next phase or the end of this process: the lifelines end it.
@@ -237,14 +237,14 @@ class SwitchingWorker:
             if isinstance(order, Finish):
                 # Other processes go on with the run.
                 return Done(times=self._context.metrics.times(sent_bytes=0))
-            if not isinstance(order, Begin):
+            if not isinstance(order, BeginPhase):
                 continue  # of the phase before, and too late
             serving = strategy_of(self._context.job, order.phase).updates_on_servers
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
 
-    def _train(self, order: Begin) -> Done | None:
+    def _train(self, order: BeginPhase) -> Done | None:
         """A lockstep phase; None: the run goes on with another."""
         phase, replica = phase_context(self._context, order), self._basis.replica
         collective = self._group.join(order.group)
@@ -258,8 +258,8 @@ class SwitchingWorker:
         self._window = self._make_window(strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
         self._take_sums(position)
-        trainee = Trainee(self._basis.dataset, replica, strategy, collective)
-        trainer = TorchTrainer(phase, trainee, self._checkpointer)
+        setup = TrainSetup(self._basis.dataset, replica, strategy, collective)
+        trainer = TorchTrainer(phase, setup, self._checkpointer)
         loop = TrainLoop(
             phase, trainer, position=position, window=self._window, slowdown=self._slowdown
         )
@@ -267,7 +267,7 @@ class SwitchingWorker:
             self._restore(loop, order.checkpoint, position)
         if order.save:
             self._keep(trainer, loop.position)
-        phase.control.send(Begun(pause_s=time.monotonic() - self._stopped_s))
+        phase.control.send(PhaseBegun(pause_s=time.monotonic() - self._stopped_s))
         self._checkpointer.write_staged()
         self._make_room()
         loop.advance(order.stop)
@@ -300,7 +300,7 @@ class SwitchingWorker:
             self._has_room = True
             self._checkpointer.reserve_memory(self._basis.replica.state())
 
-    def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: Begin) -> None:
+    def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: BeginPhase) -> None:
         """Leave a lockstep phase, so that the next can go on from exactly here."""
         stays = self._next_is_same(loop, order)
         loop.leave(synchronize=not stays)
@@ -329,7 +329,7 @@ class SwitchingWorker:
         apart = job.processes.servers > 0
         return switch.handover == "restart" or apart or job.workers == 1
 
-    def _next_is_same(self, loop: TrainLoop[Batch], order: Begin) -> bool:
+    def _next_is_same(self, loop: TrainLoop[Batch], order: BeginPhase) -> bool:
         """Whether the workers go on with the same strategy, each from its own replica."""
         if not isinstance(self._group.strategy, Allreduce) or self._switch.handover == "restart":
             return False
@@ -338,7 +338,7 @@ class SwitchingWorker:
             return self._group.is_same(phases[home + 1].strategy)
         return self._window is not None and self._window.same_strategy
 
-    def _serve(self, order: Begin) -> Done | None:
+    def _serve(self, order: BeginPhase) -> Done | None:
         """A phase with servers; None: the run goes on with another."""
         phase = phase_context(self._context, order)
         metrics, start = self._context.metrics, start_of(self._context, order)
@@ -346,7 +346,7 @@ class SwitchingWorker:
         self._checkpointer.copy_staged(serving=True)
 
         def on_start() -> None:
-            phase.control.send(Begun(pause_s=time.monotonic() - self._stopped_s))
+            phase.control.send(PhaseBegun(pause_s=time.monotonic() - self._stopped_s))
             self._checkpointer.write_staged()
 
         with ExitStack() as stack:

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.consistency.rule import ConsistencyRule
 from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
-from phalanx.protocol.rule import Rule
 from phalanx.spec.epoch_quota import EpochQuota
-from phalanx.wire.serving import Completed
-from phalanx.wire.tickets import TicketPlan, Unit
+from phalanx.wire.parameter_server import CompletedTicket
+from phalanx.wire.tickets import TicketPart, TicketPlan
 
-ASYNC = Rule()
-BSP = Rule(gather=None, fresh=True, barrier=True)
-SSP = Rule(lead=1)
+ASYNC = ConsistencyRule()
+BSP = ConsistencyRule(gather=None, fresh=True, barrier=True)
+SSP = ConsistencyRule(lead=1)
 PLENTY = 10_000
 
 
 class Bench:
     """A scheduler whose workers say what they want, and get it ticket by ticket."""
 
-    def __init__(self, plan: TicketPlan, *, static: bool, rule: Rule = ASYNC) -> None:
+    def __init__(self, plan: TicketPlan, *, static: bool, rule: ConsistencyRule = ASYNC) -> None:
         self.scheduler = BatchScheduler(plan, rule, static=static, now=0.0)
 
     def take(self, worker: int, count: int, present: Collection[int]) -> list[int]:
@@ -40,7 +40,7 @@ class Bench:
         return taken
 
     def complete(self, worker: int, ticket: int) -> bool:
-        done = Completed(ticket, num_samples=1, loss_sum=0.0, num_correct=0)
+        done = CompletedTicket(ticket, num_samples=1, loss_sum=0.0, num_correct=0)
         return self.scheduler.complete(worker, [done], want=0, now=0.0) == [done]
 
     def lose(self, worker: int, present: Collection[int] = ()) -> int:
@@ -49,11 +49,11 @@ class Bench:
 
 def test_numbering_runs_through_parts_steps_and_epochs() -> None:
     plan = TicketPlan(num_parts=3, num_steps=4)
-    assert plan.unit(1) == Unit(epoch=0, step=0, part=0)
-    assert plan.unit(3) == Unit(epoch=0, step=0, part=2)
-    assert plan.unit(4) == Unit(epoch=0, step=1, part=0)
+    assert plan.unit(1) == TicketPart(epoch=0, step=0, part=0)
+    assert plan.unit(3) == TicketPart(epoch=0, step=0, part=2)
+    assert plan.unit(4) == TicketPart(epoch=0, step=1, part=0)
     assert plan.first(1) == 13
-    assert plan.unit(plan.first(2, step=3)) == Unit(epoch=2, step=3, part=0)
+    assert plan.unit(plan.first(2, step=3)) == TicketPart(epoch=2, step=3, part=0)
 
 
 def test_static_parts_stay_with_their_worker() -> None:
@@ -120,7 +120,7 @@ def test_idle_workers_push_without_samples_when_a_round_is_stalled() -> None:
     scheduler.open(1, 3, {0, 1})
     scheduler.request(0, 2)
     assert scheduler.assign(0, {0, 1}) == [BatchAssignment(0, (1,))]
-    done = Completed(1, num_samples=1, loss_sum=0.0, num_correct=0)
+    done = CompletedTicket(1, num_samples=1, loss_sum=0.0, num_correct=0)
     scheduler.complete(0, [done], want=2, now=5.0)
     assert scheduler.even_out(5.5) == []
     assert scheduler.even_out(6.5) == [BatchAssignment(0, (0,))]
@@ -132,17 +132,17 @@ def test_idle_workers_push_without_samples_when_a_round_is_stalled() -> None:
     [
         (ASYNC, False, False),
         (BSP, True, False),
-        (Rule(gather=None, spare=1, fresh=True, barrier=True), False, True),
+        (ConsistencyRule(gather=None, spare=1, fresh=True, barrier=True), False, True),
         (SSP, False, True),
-        (Rule(lead=1, lead_max=3), False, True),
-        (Rule(gather=2, fresh=True, barrier=True), False, True),
-        (Rule(gather=3, fresh=True, barrier=True), True, False),
-        (Rule(gather=2), False, False),
+        (ConsistencyRule(lead=1, lead_max=3), False, True),
+        (ConsistencyRule(gather=2, fresh=True, barrier=True), False, True),
+        (ConsistencyRule(gather=3, fresh=True, barrier=True), True, False),
+        (ConsistencyRule(gather=2), False, False),
     ],
     ids=["async", "bsp", "backup", "ssp", "dssp", "k_sync", "k_sync of all", "k_async"],
 )
 def test_who_waits_for_whom_among_three_workers(
-    rule: Rule, in_rounds: bool, holds_back: bool
+    rule: ConsistencyRule, in_rounds: bool, holds_back: bool
 ) -> None:
     assert (rule.in_rounds(3), rule.holds_back(3)) == (in_rounds, holds_back)
 
@@ -233,7 +233,7 @@ def test_parts_that_run_out_get_no_more_tickets() -> None:
     plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)
     bench = Bench(plan, static=True)
     bench.scheduler.open(plan.first(0), plan.first(1), {0, 1})
-    assert [plan.unit(t) for t in bench.take(1, 9, {0, 1})] == [Unit(0, 0, 1)]
+    assert [plan.unit(t) for t in bench.take(1, 9, {0, 1})] == [TicketPart(0, 0, 1)]
     steps = [plan.unit(ticket).step for ticket in bench.take(0, 9, {0, 1})]
     assert steps == [0, 1, 2]
     assert [plan.step_at(samples) for samples in (0, 4, 6, 7)] == [0, 1, 2, 3]

@@ -22,7 +22,7 @@ from phalanx.control.state_machine import StateMachine
 from phalanx.records.events import Checkpoint, Epoch, Evaluation, Warned
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.wire.serving import Look, Looked, Measured, Save, Saved
+from phalanx.wire.parameter_server import Evaluated, ReadAndEvaluate, Save, Saved, SnapshotTaken
 from support.company import (
     EVALUATOR,
     NUM_SAMPLES,
@@ -46,12 +46,12 @@ def position_after(epoch: int) -> Position:
 
 def test_an_evaluator_lost_before_it_has_read_is_asked_again() -> None:
     company = Company(serving_job()).start()
-    company.play(until=company.reached(EVALUATOR, Look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
     company.lose(EVALUATOR)
     company.play()
     assert max(company.used) == 6, "the servers have to rest until they have been read"
     company.restart(EVALUATOR)
-    first, second = company.api.sent_to(EVALUATOR, Look)
+    first, second = company.api.sent_to(EVALUATOR, ReadAndEvaluate)
     assert second == msgspec.structs.replace(first, look=first.look + 1)
     company.play()
     assert company.is_finished
@@ -61,9 +61,9 @@ def test_an_evaluator_lost_before_it_has_read_is_asked_again() -> None:
 
 def test_an_evaluator_lost_while_it_measures_costs_the_measure_and_nothing_else() -> None:
     company = Company(serving_job()).start()
-    company.play(until=company.reached(EVALUATOR, Look))
-    [look] = company.api.sent_to(EVALUATOR, Look)
-    company.say(EVALUATOR, Looked(look.look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
+    [look] = company.api.sent_to(EVALUATOR, ReadAndEvaluate)
+    company.say(EVALUATOR, SnapshotTaken(look.look))
     assert company.busy(), "training goes on as soon as the servers have been read"
     company.lose(EVALUATOR)
     [warning] = company.api.recorded(Warned)
@@ -102,7 +102,7 @@ def test_what_was_measured_is_not_counted_twice(job: JobSpec) -> None:
     company.restart(EVALUATOR)
     company.play(until=company.reached(EVALUATOR, Save))
     # Read again and written as it was found the first time.
-    assert company.api.sent_to(EVALUATOR, Look)[-1].part is None
+    assert company.api.sent_to(EVALUATOR, ReadAndEvaluate)[-1].part is None
     again = company.api.sent_to(EVALUATOR, Save)[-1]
     assert (again.position, again.best) == (first.position, first.best)
     company.play()
@@ -124,7 +124,7 @@ def test_an_evaluator_lost_during_the_test_measures_it_again() -> None:
 
 def test_server_and_evaluator_lost_together() -> None:
     company = Company(serving_job(epochs=1, strategy={"servers": 2})).start()
-    company.play(until=company.reached(EVALUATOR, Look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
     company.lose("server-1")
     company.lose(EVALUATOR)
     company.restart(EVALUATOR)
@@ -134,8 +134,8 @@ def test_server_and_evaluator_lost_together() -> None:
     assert epochs_of(company) == [(0, 0.5)]
 
 
-def looks(company: Company) -> list[Look]:
-    return company.api.sent_to(EVALUATOR, Look)
+def looks(company: Company) -> list[ReadAndEvaluate]:
+    return company.api.sent_to(EVALUATOR, ReadAndEvaluate)
 
 
 def test_answers_of_a_look_that_was_given_up_are_ignored() -> None:
@@ -144,15 +144,15 @@ def test_answers_of_a_look_that_was_given_up_are_ignored() -> None:
     evaluation.evaluator_ready()
     position = position_after(1)
     evaluation.start(position, end_of_epoch=True, statistics=b"")
-    [first] = api.sent_to(EVALUATOR, Look)
+    [first] = api.sent_to(EVALUATOR, ReadAndEvaluate)
     evaluation.evaluator_left()
     evaluation.evaluator_ready()
-    second = api.sent_to(EVALUATOR, Look)[1]
-    evaluation.take(Looked(first.look), position)
+    second = api.sent_to(EVALUATOR, ReadAndEvaluate)[1]
+    evaluation.take(SnapshotTaken(first.look), position)
     assert not evaluation.may_train
     evaluation.take(measured(first, loss=9.0), position)
     assert position.val_loss is None
-    evaluation.take(Looked(second.look), position)
+    evaluation.take(SnapshotTaken(second.look), position)
     assert evaluation.may_train
     assert not evaluation.is_free
     evaluation.take(measured(second, loss=0.25), position)
@@ -170,9 +170,9 @@ def test_a_look_keeps_the_moment_it_was_begun_at() -> None:
     evaluation.evaluator_ready()
     position = position_after(1)
     evaluation.start(position, end_of_epoch=True, statistics=b"1234")
-    [look] = api.sent_to(EVALUATOR, Look)
+    [look] = api.sent_to(EVALUATOR, ReadAndEvaluate)
     assert look.statistics == b"1234"
-    evaluation.take(Looked(look.look), position)
+    evaluation.take(SnapshotTaken(look.look), position)
     evaluation.servers_move_on()
     position.samples += 7
     evaluation.take(measured(look), position)
@@ -191,8 +191,8 @@ def test_best_is_marked_only_when_it_is_better() -> None:
     for epoch, accuracy in enumerate([0.5, 0.75, 0.75], start=1):
         position.epoch = epoch
         evaluation.start(position, end_of_epoch=True, statistics=b"")
-        look = api.sent_to(EVALUATOR, Look)[-1]
-        for answer in (Looked(look.look), measured(look, accuracy=accuracy)):
+        look = api.sent_to(EVALUATOR, ReadAndEvaluate)[-1]
+        for answer in (SnapshotTaken(look.look), measured(look, accuracy=accuracy)):
             evaluation.take(answer, position)
         evaluation.take(saved(api.sent_to(EVALUATOR, Save)[-1]), position)
     assert [save.best for save in api.sent_to(EVALUATOR, Save)] == [True, True, False]
@@ -206,9 +206,9 @@ def test_without_an_evaluator_the_look_waits_for_one() -> None:
     assert api.sent == []
     assert not evaluation.may_train
     evaluation.evaluator_ready()
-    [look] = api.sent_to(EVALUATOR, Look)
+    [look] = api.sent_to(EVALUATOR, ReadAndEvaluate)
     assert look.part == "validation"
-    assert isinstance(measured(look), Measured)
+    assert isinstance(measured(look), Evaluated)
     assert not isinstance(evaluation.saved, Saved)
 
 
@@ -216,7 +216,7 @@ def test_nothing_is_measured_where_nothing_was_put_aside() -> None:
     company = Company(serving_job(data={"name": "digits", "validation": 0})).start()
     company.play()
     assert company.is_finished
-    assert {look.part for look in company.api.sent_to(EVALUATOR, Look)} <= {None, "test"}
+    assert {look.part for look in company.api.sent_to(EVALUATOR, ReadAndEvaluate)} <= {None, "test"}
     assert epochs_of(company) == [(0, None), (1, None)]
 
 
@@ -226,8 +226,8 @@ def test_a_part_that_rounds_to_no_samples_has_no_loss_and_accuracy() -> None:
     evaluation.evaluator_ready()
     position = position_after(1)
     evaluation.start(position, end_of_epoch=True, statistics=b"")
-    [look] = api.sent_to(EVALUATOR, Look)
-    evaluation.take(Looked(look=look.look), position)
+    [look] = api.sent_to(EVALUATOR, ReadAndEvaluate)
+    evaluation.take(SnapshotTaken(look=look.look), position)
     empty = msgspec.structs.replace(measured(look, loss=0.0, accuracy=0.0), num_samples=0)
     evaluation.take(empty, position)
     assert (position.val_loss, position.val_accuracy) == (None, None)
@@ -256,9 +256,9 @@ def act(evaluation: EvaluationScheduler, what: str, position: Position) -> None:
         case "answer":
             match state:
                 case ReadingServers(request):
-                    evaluation.take(Looked(request.number), position)
+                    evaluation.take(SnapshotTaken(request.number), position)
                 case MeasuringPart(request):
-                    look = Look(look=request.number, part=request.part, statistics=b"")
+                    look = ReadAndEvaluate(look=request.number, part=request.part, statistics=b"")
                     evaluation.take(measured(look), position)
                 case SavingCheckpoint(_, save):
                     evaluation.take(saved(save), position)

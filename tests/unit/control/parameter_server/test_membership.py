@@ -6,7 +6,15 @@ import pytest
 
 from phalanx.control.coordinator import Process
 from phalanx.control.parameter_server.membership import Membership
-from phalanx.wire.serving import Admit, Connect, Dismiss, Donate, Offer, Recall, ServerAddress
+from phalanx.wire.parameter_server import (
+    Admit,
+    Connect,
+    Dismiss,
+    QueryVersion,
+    RestoreFromDisk,
+    SendParameters,
+    ServerAddress,
+)
 from support.company import EVALUATOR, ScriptedApi
 
 WORKERS = [Process("worker", 0), Process("worker", 1)]
@@ -100,8 +108,8 @@ def restoring(members: Membership) -> None:
 def test_only_workers_are_asked_for_copies(members: Membership, api: ScriptedApi) -> None:
     members.peer_up(Process("evaluator", 0))
     restoring(members)
-    assert not api.sent_to(EVALUATOR, Offer)
-    assert api.sent_to("worker-0", Offer) == [Offer(0)]
+    assert not api.sent_to(EVALUATOR, QueryVersion)
+    assert api.sent_to("worker-0", QueryVersion) == [QueryVersion(0)]
 
 
 def test_the_donor_is_chosen_when_all_have_answered(members: Membership, api: ScriptedApi) -> None:
@@ -109,13 +117,13 @@ def test_the_donor_is_chosen_when_all_have_answered(members: Membership, api: Sc
     members.copy_offered("worker-1", 0, 3)
     members.copy_offered("worker-1", 1, 9)  # of a server that asked for nothing
     members.copy_offered("worker-7", 0, 9)  # of somebody who was not asked
-    assert not any(isinstance(one, Donate | Recall) for _, one in api.sent)
+    assert not any(isinstance(one, SendParameters | RestoreFromDisk) for _, one in api.sent)
     members.copy_offered("worker-0", 0, 2)
-    assert [(name, one) for name, one in api.sent if isinstance(one, Donate | Recall)] == [
-        ("worker-1", Donate(0))
-    ]
+    assert [
+        (name, one) for name, one in api.sent if isinstance(one, SendParameters | RestoreFromDisk)
+    ] == [("worker-1", SendParameters(0))]
     members.copy_offered("worker-0", 0, 8)
-    assert not api.sent_to("worker-0", Donate), "one donor is enough"
+    assert not api.sent_to("worker-0", SendParameters), "one donor is enough"
 
 
 @pytest.mark.parametrize("version", [-1, None])
@@ -126,22 +134,22 @@ def test_no_copy_means_recall(members: Membership, api: ScriptedApi, version: in
             members.peer_left(worker)
         else:
             members.copy_offered(worker.name, 0, version)
-    assert api.sent_to("server-0", Recall) == [Recall()]
-    assert not any(isinstance(one, Donate) for _, one in api.sent)
+    assert api.sent_to("server-0", RestoreFromDisk) == [RestoreFromDisk()]
+    assert not any(isinstance(one, SendParameters) for _, one in api.sent)
 
 
 def test_a_copy_of_version_0_is_as_good_as_any(members: Membership, api: ScriptedApi) -> None:
     restoring(members)
     members.copy_offered("worker-0", 0, -1)
     members.copy_offered("worker-1", 0, 0)
-    assert api.sent_to("worker-1", Donate) == [Donate(0)]
+    assert api.sent_to("worker-1", SendParameters) == [SendParameters(0)]
 
 
 def test_the_last_one_to_answer_may_leave_instead(members: Membership, api: ScriptedApi) -> None:
     restoring(members)
     members.copy_offered("worker-0", 0, 5)
     members.peer_left(WORKERS[1])
-    assert api.sent_to("worker-0", Donate) == [Donate(0)]
+    assert api.sent_to("worker-0", SendParameters) == [SendParameters(0)]
 
 
 def test_a_donor_that_leaves_before_the_server_is_restored_is_replaced(
@@ -151,13 +159,13 @@ def test_a_donor_that_leaves_before_the_server_is_restored_is_replaced(
     members.copy_offered("worker-0", 0, 4)
     members.copy_offered("worker-1", 0, 5)
     members.peer_left(WORKERS[1])
-    assert api.sent_to("worker-0", Offer) == [Offer(0), Offer(0)]
+    assert api.sent_to("worker-0", QueryVersion) == [QueryVersion(0), QueryVersion(0)]
     members.copy_offered("worker-0", 0, 4)
-    assert api.sent_to("worker-0", Donate) == [Donate(0)]
+    assert api.sent_to("worker-0", SendParameters) == [SendParameters(0)]
     members.server_restored(0)
     api.sent.clear()
     members.peer_left(WORKERS[0])
-    assert not api.sent_to("server-0", Recall), "it has its parameters again"
+    assert not api.sent_to("server-0", RestoreFromDisk), "it has its parameters again"
 
 
 def test_a_server_lost_again_while_it_was_restored_starts_over(
@@ -167,8 +175,8 @@ def test_a_server_lost_again_while_it_was_restored_starts_over(
     members.copy_offered("worker-0", 0, 4)
     members.server_left(0)
     members.copy_offered("worker-1", 0, 5)
-    assert not any(isinstance(one, Donate | Recall) for _, one in api.sent)
+    assert not any(isinstance(one, SendParameters | RestoreFromDisk) for _, one in api.sent)
     members.server_up("server-0", address(0, start=3), restoring=True)
     members.copy_offered("worker-0", 0, 4)
     members.copy_offered("worker-1", 0, 5)
-    assert api.sent_to("worker-1", Donate) == [Donate(0)]
+    assert api.sent_to("worker-1", SendParameters) == [SendParameters(0)]

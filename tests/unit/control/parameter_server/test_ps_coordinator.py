@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.control.parameter_server.course import PhaseBound
 from phalanx.control.parameter_server.states import TRANSITIONS, Finishing, Left
+from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.state_machine import StateMachine
 from phalanx.errors import ExitCode, SpecError
 from phalanx.records.events import Checkpoint, Decision, Epoch, Evaluation, ServerRestored
 from phalanx.records.position import Position
 from phalanx.wire.messages import EpochDone
-from phalanx.wire.phases import Limit
-from phalanx.wire.serving import (
+from phalanx.wire.parameter_server import (
     Admit,
     Connect,
     Dismiss,
-    Donate,
     Finish,
     Flush,
-    Look,
-    Offer,
     Pause,
-    Recall,
+    QueryVersion,
+    ReadAndEvaluate,
+    RestoreFromDisk,
     Save,
+    SendParameters,
     Work,
     WorkDone,
 )
+from phalanx.wire.switch import StepLimit
 from support.company import (
     EVALUATOR,
     NUM_SAMPLES,
@@ -67,7 +67,11 @@ def test_a_run_from_start_to_finish(consistency: str, dispatch: str, servers: in
     company.play()
     assert company.is_finished
     assert company.judge().finished
-    assert kinds(company, Work, Pause, Flush, Look, Save, Finish)[-3:] == ["Save", "Look", "Finish"]
+    assert kinds(company, Work, Pause, Flush, ReadAndEvaluate, Save, Finish)[-3:] == [
+        "Save",
+        "ReadAndEvaluate",
+        "Finish",
+    ]
     assert sorted(company.used) == list(range(1, 13))
     assert set(company.used.values()) == {1}
     outcome = company.coordinator.outcome()
@@ -86,22 +90,22 @@ def test_a_run_from_start_to_finish(consistency: str, dispatch: str, servers: in
 def test_an_epoch_ends_in_this_order() -> None:
     company = Company(serving_job(epochs=1)).start()
     company.play()
-    assert kinds(company, Work, Pause, Flush, Look, Save, Finish) == [
+    assert kinds(company, Work, Pause, Flush, ReadAndEvaluate, Save, Finish) == [
         "Work",
         "Pause",
         "Flush",
-        "Look",
+        "ReadAndEvaluate",
         "Save",
-        "Look",
+        "ReadAndEvaluate",
         "Finish",
     ]
-    looks = company.api.sent_to(EVALUATOR, Look)
+    looks = company.api.sent_to(EVALUATOR, ReadAndEvaluate)
     assert [look.part for look in looks] == ["validation", "test"]
 
 
 def test_nobody_gets_a_ticket_of_the_next_epoch_before_the_servers_have_been_read() -> None:
     company = Company(serving_job()).start()
-    company.play(until=company.reached(EVALUATOR, Look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
     handed_out = {t for _, one in company.api.sent if isinstance(one, Work) for t in one.tickets}
     assert handed_out == set(range(1, 7))
     company.scene(EVALUATOR)
@@ -114,7 +118,7 @@ def test_a_look_that_takes_longer_than_an_epoch_is_waited_for() -> None:
     # The evaluator is slow to save while a whole epoch goes by.
     company.gone.add(EVALUATOR)
     company.play()
-    assert len(company.api.sent_to(EVALUATOR, Look)) == 1
+    assert len(company.api.sent_to(EVALUATOR, ReadAndEvaluate)) == 1
     company.gone.clear()
     company.play()
     assert company.is_finished
@@ -124,9 +128,9 @@ def test_a_look_that_takes_longer_than_an_epoch_is_waited_for() -> None:
 
 def test_checkpoints_within_an_epoch_close_the_gate_there() -> None:
     company = Company(serving_job(epochs=1, checkpoint={"every_steps": 2})).start()
-    company.play(until=company.reached(EVALUATOR, Look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
     assert sorted(company.used) == [1, 2, 3, 4]
-    [look] = company.api.sent_to(EVALUATOR, Look)
+    [look] = company.api.sent_to(EVALUATOR, ReadAndEvaluate)
     assert look.part is None
     company.play()
     assert company.is_finished
@@ -151,7 +155,7 @@ def test_early_stopping_waits_for_what_the_look_finds(checkpoint: dict[str, obje
         epochs=9, early_stop={"monitor": "val_loss", "patience": 2}, checkpoint=checkpoint
     )
     company = Company(job, losses=[0.9, 0.5, 0.6, 0.7]).start()
-    company.play(until=company.reached(EVALUATOR, Look))
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
     assert max(company.used) == 6
     company.play()
     assert company.is_finished
@@ -230,7 +234,7 @@ def test_a_worker_may_come_back_and_work() -> None:
     assert company.coordinator.outcome().samples == 2 * NUM_SAMPLES
 
 
-@pytest.mark.parametrize("phase", [Look, Save], ids=["reading", "saving"])
+@pytest.mark.parametrize("phase", [ReadAndEvaluate, Save], ids=["reading", "saving"])
 def test_a_worker_lost_while_the_servers_are_looked_at_changes_nothing(phase: type) -> None:
     job = serving_job(early_stop={"monitor": "val_loss", "patience": 9})
     company = Company(job).start()
@@ -262,17 +266,17 @@ def test_a_lost_server_gets_the_freshest_copy() -> None:
     company.held["worker-0", 1], company.held["worker-1", 1] = 7, 9
     company.api.versions["server-1"] = 11
     company.lose("server-1")
-    assert not company.api.sent_to("worker-0", Offer)
+    assert not company.api.sent_to("worker-0", QueryVersion)
     company.restart("server-1")
     for worker in ("worker-0", "worker-1"):
         # Peers are told the new address before they are asked to send anything there.
         sent = [one for name, one in company.api.sent if name == worker]
-        assert sent[-1] == Offer(1)
+        assert sent[-1] == QueryVersion(1)
         assert isinstance(sent[-2], Connect)
         assert sent[-2].servers[1].door == "tcp://server-1-2"
     company.play(until=lambda: company.api.recorded(ServerRestored))
-    assert company.api.sent_to("worker-1", Donate) == [Donate(1)]
-    assert not company.api.sent_to("worker-0", Donate)
+    assert company.api.sent_to("worker-1", SendParameters) == [SendParameters(1)]
+    assert not company.api.sent_to("worker-0", SendParameters)
     [restored] = company.api.recorded(ServerRestored)
     assert (restored.version, restored.lost_updates) == (9, 2)
     company.play()
@@ -287,7 +291,7 @@ def test_a_server_recalls_what_it_wrote_when_nobody_holds_a_copy() -> None:
     company.lose("server-0")
     company.restart("server-0")
     company.play()
-    assert company.api.sent_to("server-0", Recall)
+    assert company.api.sent_to("server-0", RestoreFromDisk)
     assert company.is_finished
 
 
@@ -297,7 +301,7 @@ def test_a_server_recalls_when_there_is_no_worker_at_all() -> None:
     company.lose("worker-1")
     company.lose("server-0")
     company.restart("server-0")
-    assert company.api.sent_to("server-0", Recall)
+    assert company.api.sent_to("server-0", RestoreFromDisk)
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -308,10 +312,10 @@ def test_a_donor_that_is_lost_is_replaced_by_another(answered: bool) -> None:
     company.lose("server-0")
     company.restart("server-0")
     if answered:
-        company.play(until=company.reached("worker-1", Donate))
+        company.play(until=company.reached("worker-1", SendParameters))
     company.lose("worker-1")
     company.play(until=lambda: company.api.recorded(ServerRestored))
-    assert company.api.sent_to("worker-0", Donate) == [Donate(0)]
+    assert company.api.sent_to("worker-0", SendParameters) == [SendParameters(0)]
     company.restart("worker-1")
     company.play()
     assert company.is_finished
@@ -328,10 +332,10 @@ def test_a_server_lost_before_it_ever_served(servers: int | str) -> None:
     assert company.is_finished
 
 
-@pytest.mark.parametrize("phase", [Pause, Flush, Look])
+@pytest.mark.parametrize("phase", [Pause, Flush, ReadAndEvaluate])
 def test_a_server_lost_at_the_end_of_an_epoch_is_flushed_once_it_is_back(phase: type) -> None:
     company = Company(serving_job(epochs=1)).start()
-    at = {"Pause": "worker-0", "Flush": "server-0", "Look": EVALUATOR}[phase.__name__]
+    at = {"Pause": "worker-0", "Flush": "server-0", "ReadAndEvaluate": EVALUATOR}[phase.__name__]
     company.play(until=company.reached(at, phase))
     company.lose("server-0")
     company.play()
@@ -341,7 +345,7 @@ def test_a_server_lost_at_the_end_of_an_epoch_is_flushed_once_it_is_back(phase: 
     company.restart("server-0")
     company.play()
     assert company.is_finished
-    if phase is not Look:
+    if phase is not ReadAndEvaluate:
         assert len(company.api.sent_to("server-0", Flush)) > flushes
     assert company.coordinator.outcome().samples == NUM_SAMPLES
     assert len(company.api.recorded(Epoch)) == 1
@@ -352,10 +356,10 @@ def test_a_lost_worker_with_a_server_inside_is_both() -> None:
     company.play(until=lambda: len(company.used) == 4)
     company.lose("worker-1")
     company.restart("worker-1")
-    assert company.api.sent_to("worker-0", Offer) == [Offer(1)]
+    assert company.api.sent_to("worker-0", QueryVersion) == [QueryVersion(1)]
     company.play()
     assert company.is_finished
-    assert company.api.sent_to("worker-0", Donate) == [Donate(1)]
+    assert company.api.sent_to("worker-0", SendParameters) == [SendParameters(1)]
     assert company.coordinator.outcome().samples == 2 * NUM_SAMPLES
 
 
@@ -562,7 +566,9 @@ def play_phase(seed: int) -> Company:
         "max_failures": 1000,
     }
     job = serving_job(workers=3, epochs=3, strategy=strategy, checkpoint={"every_steps": 2})
-    limit = chance.choice([None, Limit(1, 0), Limit(1, 1), Limit(2, 2), Limit(0, 0)])
+    limit = chance.choice(
+        [None, StepLimit(1, 0), StepLimit(1, 1), StepLimit(2, 2), StepLimit(0, 0)]
+    )
     company = Company(job, bound=PhaseBound(limit, to_memory=chance.random() < 0.6))
     company.start(*chance.sample(company.names, len(company.names)))
     away: list[str] = []

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from phalanx.control.switch.boundaries import boundary, limit_at
 from phalanx.spec import job_from_mapping
 from phalanx.spec.switch import PhaseSpec, SwitchSpec
-from phalanx.wire.phases import Limit
+from phalanx.wire.switch import StepLimit
 
 
-def planned(num_samples: int = 1000, **moment: Any) -> Limit | None:
+def planned(num_samples: int = 1000, **moment: Any) -> StepLimit | None:
     fields = {
         "workers": 2,
         "epochs": 10,
@@ -31,21 +31,21 @@ def planned(num_samples: int = 1000, **moment: Any) -> Limit | None:
 @pytest.mark.parametrize(
     ("moment", "limit"),
     [
-        ({"at": 0.5}, Limit(5, 0)),
-        ({"at": 0.55}, Limit(5, 2)),  # 500 samples in: after the batches of 300 and 600
-        ({"at": 0.03}, Limit(0, 1)),  # exactly one batch
-        ({"at": 0.0301}, Limit(0, 2)),
-        ({"at": 0.0901}, Limit(1, 0)),  # in the last batch, of 100: with the next epoch
-        ({"at": 0.9999}, Limit(10, 0)),  # never
-        ({"at": 0.7}, Limit(7, 0)),  # 0.7 is not exact in binary
-        ({"epoch": 2}, Limit(2, 0)),
-        ({"epoch": 2.25}, Limit(2, 1)),
-        ({"lr_drop": 1}, Limit(3, 0)),
-        ({"lr_drop": 2}, Limit(6, 0)),
+        ({"at": 0.5}, StepLimit(5, 0)),
+        ({"at": 0.55}, StepLimit(5, 2)),  # 500 samples in: after the batches of 300 and 600
+        ({"at": 0.03}, StepLimit(0, 1)),  # exactly one batch
+        ({"at": 0.0301}, StepLimit(0, 2)),
+        ({"at": 0.0901}, StepLimit(1, 0)),  # in the last batch, of 100: with the next epoch
+        ({"at": 0.9999}, StepLimit(10, 0)),  # never
+        ({"at": 0.7}, StepLimit(7, 0)),  # 0.7 is not exact in binary
+        ({"epoch": 2}, StepLimit(2, 0)),
+        ({"epoch": 2.25}, StepLimit(2, 1)),
+        ({"lr_drop": 1}, StepLimit(3, 0)),
+        ({"lr_drop": 2}, StepLimit(6, 0)),
         ({"at": "auto"}, None),
     ],
 )
-def test_moments_in_whole_steps(moment: dict[str, Any], limit: Limit | None) -> None:
+def test_moments_in_whole_steps(moment: dict[str, Any], limit: StepLimit | None) -> None:
     assert planned(**moment) == limit
 
 
@@ -56,7 +56,7 @@ def test_decays_by_share_count_all_samples() -> None:
         | {"strategy": {"name": "switch", "lr_drop": 1}}
     )
     assert isinstance(job.strategy, SwitchSpec)
-    assert boundary(job.strategy.resolved[1], job, num_samples=101) == Limit(1, 0)
+    assert boundary(job.strategy.resolved[1], job, num_samples=101) == StepLimit(1, 0)
 
 
 @given(

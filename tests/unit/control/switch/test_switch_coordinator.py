@@ -11,20 +11,27 @@ from phalanx.control.switch.coordinator import SwitchCoordinator
 from phalanx.records.events import Switched, Warned
 from phalanx.records.position import Position
 from phalanx.spec import job_from_mapping
-from phalanx.wire.messages import Done, FromWorker, Outcome, PhaseOver
-from phalanx.wire.phases import Begin, Begun, HandedOver, HandOver, Idle, Keep
-from phalanx.wire.serving import (
+from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome
+from phalanx.wire.parameter_server import (
     Finish,
     Flush,
     Flushed,
-    Look,
-    Looked,
     Paused,
+    ReadAndEvaluate,
     Ready,
+    RequestWork,
     Save,
     ServerAddress,
     ServerUp,
-    WantWork,
+    SnapshotTaken,
+)
+from phalanx.wire.switch import (
+    BeginPhase,
+    HandedOver,
+    HandOver,
+    KeepSnapshot,
+    PhaseBegun,
+    PhaseIdle,
 )
 from support.company import ScriptedApi, process_facts, saved, server_facts
 
@@ -49,17 +56,17 @@ class Play:
         self.api = ScriptedApi()
         self.coordinator = SwitchCoordinator(job, self.api, Position())
         for name in (*WORKERS, EVALUATOR):
-            self.say(name, Idle(num_samples=NUM_SAMPLES * 2))
+            self.say(name, PhaseIdle(num_samples=NUM_SAMPLES * 2))
 
     def say(self, name: str, message: FromWorker) -> None:
         self.coordinator.take(name, message)
 
-    def begins(self, name: str) -> list[Begin]:
-        return self.api.sent_to(name, Begin)
+    def begins(self, name: str) -> list[BeginPhase]:
+        return self.api.sent_to(name, BeginPhase)
 
     def leave_lockstep(self) -> None:
         for name in WORKERS:
-            self.say(name, Begun(pause_s=0.1))
+            self.say(name, PhaseBegun(pause_s=0.1))
         at = msgspec.json.encode(AT)
         for name in WORKERS:
             self.say(name, PhaseOver(position=at, snapshot="switch-12"))
@@ -76,8 +83,8 @@ class Play:
             self.come_up(name)
         self.say(EVALUATOR, Ready(num_samples=NUM_SAMPLES * 2, precision="fp32"))
         for name in WORKERS:
-            self.say(name, Begun(pause_s=0.2))
-            self.say(name, WantWork(2))
+            self.say(name, PhaseBegun(pause_s=0.2))
+            self.say(name, RequestWork(2))
         for name in WORKERS:
             self.say(name, Paused(b""))
         for name in WORKERS:
@@ -112,7 +119,7 @@ def test_phases_follow_one_another_when_all_workers_have_left() -> None:
     last = play.begins("worker-0")[-1]
     assert (last.phase, last.group, last.save, last.checkpoint) == (2, 0, True, "")
     for name in WORKERS:
-        play.say(name, Begun(pause_s=0.3))
+        play.say(name, PhaseBegun(pause_s=0.3))
     found = play.api.recorded(Switched)
     assert [(event.phase, event.pause_s) for event in found] == [(1, 0.2), (2, 0.3)]
 
@@ -139,9 +146,9 @@ def test_a_worker_lost_after_the_commitment_is_replaced_and_the_group_formed_ane
     play.lose(lost)
     # Whoever is there writes what the successor needs, in case the chief has not.
     other = next(name for name in WORKERS if name != lost)
-    [keep] = play.api.sent_to(other, Keep)
+    [keep] = play.api.sent_to(other, KeepSnapshot)
     assert keep.snapshot == "switch-12"
-    play.say(lost, Idle(num_samples=NUM_SAMPLES * 2))
+    play.say(lost, PhaseIdle(num_samples=NUM_SAMPLES * 2))
     newcomer = play.begins(lost)[-1]
     assert (newcomer.newcomer, newcomer.checkpoint) == (True, "switch-12")
     play.enter_servers()
@@ -158,10 +165,10 @@ def test_a_worker_lost_while_handing_over_is_waited_for() -> None:
     assert verdict.failure is None
     play.lose("worker-1")
     assert [order.phase for order in play.begins("worker-0")] == [0, 1]
-    play.say("worker-1", Idle(num_samples=NUM_SAMPLES * 2))
+    play.say("worker-1", PhaseIdle(num_samples=NUM_SAMPLES * 2))
     play.come_up("worker-1", restoring=True)
     assert len(play.api.sent_to("worker-1", HandOver)) == 1  # of its predecessor
-    play.say("worker-1", WantWork(2))
+    play.say("worker-1", RequestWork(2))
     assert len(play.api.sent_to("worker-1", HandOver)) == 2
     play.say("worker-1", HandedOver())
     assert play.api.sent_to("worker-0", Finish) != []
@@ -196,7 +203,7 @@ def test_an_evaluator_that_is_not_back_yet_is_told_of_the_phase_when_it_is() -> 
     play.lose(EVALUATOR)
     play.leave_lockstep()
     assert play.begins(EVALUATOR) == []
-    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    play.say(EVALUATOR, PhaseIdle(num_samples=NUM_SAMPLES * 2))
     assert [order.phase for order in play.begins(EVALUATOR)] == [1]
 
 
@@ -205,7 +212,7 @@ def test_an_evaluator_that_is_late_at_the_end_is_sent_home() -> None:
     play.leave_lockstep()
     play.enter_servers()
     play.hand_over()
-    outcome = Outcome(
+    outcome = RunOutcome(
         precision="fp32", parameters=1, epochs=1, samples=1, updates=1, train_s=0.0,
         evaluate_s=0.0, startup_s=0.0, stopped_early=False, train_loss=None, train_accuracy=None,
         regularisation=0.0, val_loss=None, val_accuracy=None, test_loss=None, test_accuracy=None,
@@ -217,7 +224,7 @@ def test_an_evaluator_that_is_late_at_the_end_is_sent_home() -> None:
     assert len(play.api.sent_to(EVALUATOR, Finish)) == before + 1
     # So is one that comes up only now.
     play.lose(EVALUATOR)
-    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    play.say(EVALUATOR, PhaseIdle(num_samples=NUM_SAMPLES * 2))
     assert len(play.api.sent_to(EVALUATOR, Finish)) == before + 2
 
 
@@ -228,7 +235,7 @@ def test_nobody_joins_a_run_that_switches() -> None:
 def test_a_phase_with_servers_after_another_goes_through_a_file() -> None:
     phases = [*PHASES[:2], {"strategy": SERVED | {"servers": 1}, "at": 0.3 + 1e-12}]
     play = Play(phases=phases)
-    play.say("server-0", Idle(num_samples=NUM_SAMPLES * 2))
+    play.say("server-0", PhaseIdle(num_samples=NUM_SAMPLES * 2))
     play.leave_lockstep()
     play.enter_servers()
     assert [order.write for order in play.api.sent_to("worker-0", Flush)] == [True]
@@ -238,7 +245,7 @@ def test_a_phase_with_servers_after_another_goes_through_a_file() -> None:
 
 def test_a_server_that_a_phase_does_not_use_is_replaced_without_touching_the_phase() -> None:
     play = Play(phases=[*PHASES[:2], {"strategy": SERVED | {"servers": 1}, "at": 0.3 + 1e-12}])
-    play.say("server-0", Idle(num_samples=NUM_SAMPLES * 2))
+    play.say("server-0", PhaseIdle(num_samples=NUM_SAMPLES * 2))
     play.leave_lockstep()
     for name in WORKERS:
         play.come_up(name)
@@ -248,7 +255,7 @@ def test_a_server_that_a_phase_does_not_use_is_replaced_without_touching_the_pha
     assert [failure.process for failure in verdict.replace] == ["server-0"]
     play.lose("server-0")
     for name in WORKERS:
-        play.say(name, WantWork(2))
+        play.say(name, RequestWork(2))
         play.say(name, Paused(b""))
     # The server inside worker-0 has the same number, and is still there.
     assert play.api.sent_to("worker-0", Flush) != []
@@ -259,7 +266,7 @@ def test_an_evaluator_that_comes_into_a_phase_just_left_is_dismissed_from_it() -
     play.leave_lockstep()
     play.enter_servers()
     play.lose(EVALUATOR)
-    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    play.say(EVALUATOR, PhaseIdle(num_samples=NUM_SAMPLES * 2))
     assert play.begins(EVALUATOR)[-1].newcomer
     play.hand_over()
     before = len(play.api.sent_to(EVALUATOR, Finish))
@@ -271,15 +278,15 @@ def test_a_process_lost_before_the_commitment_and_back_after_it_is_not_waited_fo
     play = Play(phases=[*PHASES[:2], {"strategy": SERVED, "at": 0.3 + 1e-12}])
     play.leave_lockstep()
     play.enter_servers()
-    look = play.api.sent_to(EVALUATOR, Look)[-1]
-    play.say(EVALUATOR, Looked(look.look))
+    look = play.api.sent_to(EVALUATOR, ReadAndEvaluate)[-1]
+    play.say(EVALUATOR, SnapshotTaken(look.look))
     [save] = play.api.sent_to(EVALUATOR, Save)
     assert save.pin
     play.say(EVALUATOR, saved(save))
     play.lose(EVALUATOR)
     for name in WORKERS:
         play.say(name, HandedOver())
-    play.say(EVALUATOR, Idle(num_samples=NUM_SAMPLES * 2))
+    play.say(EVALUATOR, PhaseIdle(num_samples=NUM_SAMPLES * 2))
     play.hand_over()
     begin = play.begins(EVALUATOR)[-1]
     assert (begin.phase, begin.checkpoint) == (2, saved(save).pinned)

@@ -25,9 +25,9 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.phases import LOOSENED, phase_job
-from phalanx.wire.messages import Done, FromController, Outcome, PhaseOver
-from phalanx.wire.phases import Begin, Begun, HandOver, Idle, Turn, Window
-from phalanx.wire.serving import Connect, Finish, Ready
+from phalanx.wire.messages import Done, FromController, PhaseOver, RunOutcome
+from phalanx.wire.parameter_server import Connect, Finish, Ready
+from phalanx.wire.switch import BeginPhase, EndPhase, HandOver, PhaseBegun, PhaseIdle, WindowReport
 from support.company import (
     NUM_SAMPLES,
     Company,
@@ -41,7 +41,7 @@ COLOCATED = {"name": "parameter_server", "servers": "colocated", "max_failures":
 APART = COLOCATED | {"servers": 2, "consistency": "bsp"}
 # Whoever is slow once is answered by a looser strategy.
 STRAGGLER = {"windows": 1, "window_s": 0.1, "reshare": False, "loosen_above": 1.5}
-OUTCOME = Outcome(
+OUTCOME = RunOutcome(
     precision="fp32", parameters=1, epochs=3, samples=30, updates=1, train_s=0.0, evaluate_s=0.0,
     startup_s=0.0, stopped_early=False, train_loss=None, train_accuracy=None, regularisation=0.0,
     val_loss=None, val_accuracy=None, test_loss=None, test_accuracy=None, parameters_sha256="",
@@ -56,15 +56,15 @@ class SwitchCompany(Company):
         self.whole = job
         self.switcher: Coordinator = SwitchCoordinator(job, self.api, Position())
         self.coordinator = self.switcher  # type: ignore[assignment]  # takes the same messages
-        self.phase_of: dict[str, Begin] = {}
-        self.steps: dict[str, Begin] = {}
+        self.phase_of: dict[str, BeginPhase] = {}
+        self.steps: dict[str, BeginPhase] = {}
         """Workers of a lockstep phase that have not left it."""
         self.is_turned = False
         self.handed_over: set[str] = set()
 
     def report(self, name: str, *, restoring: bool = False) -> None:
         self.gone.discard(name)
-        self.say(name, Idle(num_samples=NUM_SAMPLES))
+        self.say(name, PhaseIdle(num_samples=NUM_SAMPLES))
 
     def lose(self, name: str) -> None:
         super().lose(name)
@@ -137,12 +137,12 @@ class SwitchCompany(Company):
 
     def _obey(self, name: str, order: FromController) -> None:
         match order:
-            case Begin() if name not in self.phase_of:
+            case BeginPhase() if name not in self.phase_of:
                 self.phase_of[name] = order
                 self._enter(name, order)
-            case Begin():
+            case BeginPhase():
                 self.api.inboxes[name].appendleft(order)
-            case Turn():
+            case EndPhase():
                 self.is_turned = name in self.steps
             case Finish():
                 self._finish(name)
@@ -154,12 +154,12 @@ class SwitchCompany(Company):
             case _:
                 super()._obey(name, order)
 
-    def _enter(self, name: str, order: Begin) -> None:
+    def _enter(self, name: str, order: BeginPhase) -> None:
         phase = phase_job(self.whole, order.phase, order.shares)
         role, rank = name.split("-")
         if not isinstance(phase.strategy, ParameterServerSpec):
             self.steps[name] = order
-            self.say(name, Begun(pause_s=0.1))
+            self.say(name, PhaseBegun(pause_s=0.1))
             return
         self.job = phase.model_copy(update={"epochs": self.whole.epochs})
         serves = role == "server" or (role == "worker" and self._colocated)
@@ -168,7 +168,7 @@ class SwitchCompany(Company):
         if role != "server":
             self.say(name, Ready(num_samples=NUM_SAMPLES, precision="fp32", serves=serves))
         if role == "worker":
-            self.say(name, Begun(pause_s=0.1))
+            self.say(name, PhaseBegun(pause_s=0.1))
 
     def _finish(self, name: str) -> None:
         begin = self.phase_of.pop(name, None)
@@ -190,9 +190,9 @@ class SwitchCompany(Company):
             self.say(name, PhaseOver(server=facts))
 
 
-def window(samples: int) -> Window:
+def window(samples: int) -> WindowReport:
     """The first worker is twice as slow as the other."""
-    return Window(
+    return WindowReport(
         samples=samples, epoch=0, step_s=0.1, compute_s=(2.0, 1.0), exchange_s=(0.1, 1.1),
         num_samples=(10, 10), noise=1.0, signal=1.0, loss=1.0, lr=0.1,
     )  # fmt: skip

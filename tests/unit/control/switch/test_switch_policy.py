@@ -11,11 +11,11 @@ from phalanx.control.switch.switch_policy import Canary, SwitchPolicy, expected_
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.switch import AutoSpec, PhaseStrategy
-from phalanx.wire.phases import Window
+from phalanx.wire.switch import WindowReport
 
 ASYNC = ParameterServerSpec(servers="colocated", dispatch="dynamic")
 # Two workers, one of half the speed; 1000 samples a second of window, noise far above signal.
-OPEN = Window(
+OPEN = WindowReport(
     samples=50_000,
     epoch=5,
     step_s=0.1,
@@ -40,7 +40,7 @@ def policy(after: PhaseStrategy = ASYNC, **settings: object) -> SwitchPolicy:
     )
 
 
-def changed(**fields: object) -> Window:
+def changed(**fields: object) -> WindowReport:
     return msgspec.structs.replace(OPEN, **fields)
 
 
@@ -68,7 +68,9 @@ def test_all_gates_open() -> None:
         (changed(samples=99_900), {}, "it saves less than 0.8 s"),
     ],
 )
-def test_each_gate_closes_alone(window: Window, settings: dict[str, object], reason: str) -> None:
+def test_each_gate_closes_alone(
+    window: WindowReport, settings: dict[str, object], reason: str
+) -> None:
     outlook = policy(**settings).consider(window)
     assert outlook.closed == (reason,)
     assert not outlook.ready

@@ -9,20 +9,20 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.comm.solo import SoloCollective
+from phalanx.consistency.policy import ConsistencyPolicy
+from phalanx.consistency.rule import rule_for
+from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.data.pipeline import train_batches
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import SliceUpdater, StepSize
-from phalanx.protocol.policy import Policy
-from phalanx.protocol.rule import rule_for
-from phalanx.protocol.shards import Layout, plan_shards
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.allreduce import Allreduce
-from phalanx.wire.phases import CARRIED
+from phalanx.wire.switch import CARRIED
 from phalanx.worker.parameter_server import handover
 from phalanx.worker.parameter_server.handover import PhaseEntry
 from phalanx.worker.rate import Ramp, Rate, ramp_into
@@ -52,19 +52,19 @@ def trained(job: JobSpec, folder: Path, *, steps: int = 3) -> Replica:
     return replica
 
 
-def shard_of(job: JobSpec, replica: Replica, layout: Layout, server: int) -> Shard:
+def shard_of(job: JobSpec, replica: Replica, layout: ShardLayout, server: int) -> Shard:
     segments = layout.of_server(server)
     rule = rule_for(ParameterServerSpec())
     parameters = replica.parameters[slice(*layout.bounds(server))].clone()
     return Shard(
         segments,
         updater=SliceUpdater(job.optimizer, parameters, segments),
-        policy=Policy(rule, range(2)),
+        policy=ConsistencyPolicy(rule, range(2)),
         step_size=StepSize(lambda samples: 0.1, scaling="none", rule=rule),
     )
 
 
-def layout_of(replica: Replica, num_servers: int) -> Layout:
+def layout_of(replica: Replica, num_servers: int) -> ShardLayout:
     return plan_shards(
         replica.parameters.numel(), num_servers=num_servers, min_shard_bytes=256, max_shards=8
     )

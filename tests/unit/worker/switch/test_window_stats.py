@@ -14,7 +14,7 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.records.position import Position
 from phalanx.strategy.allreduce import GradNoiseGauge
 from phalanx.strategy.base import StepFacts
-from phalanx.wire.phases import Turn, Window
+from phalanx.wire.switch import EndPhase, WindowReport
 from phalanx.worker.switch.window_stats import WindowStats
 from support.ranks import run_ranks
 
@@ -26,9 +26,9 @@ class Channel:
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.said: list[Window] = []
+        self.said: list[WindowReport] = []
 
-    def send(self, message: Window) -> None:
+    def send(self, message: WindowReport) -> None:
         self.said.append(message)
 
 
@@ -46,13 +46,13 @@ def window_stats(
 
 
 def test_all_workers_turn_at_the_window_after_the_chief_was_told() -> None:
-    def body(group: Collective) -> tuple[list[bool], list[Window], bool]:
+    def body(group: Collective) -> tuple[list[bool], list[WindowReport], bool]:
         channel = Channel()
         stats = window_stats(channel, group)
         turned = []
         for number in range(9):
             if number == 4 and group.rank == 0:
-                channel.inbox.put(Turn(stay=True))
+                channel.inbox.put(EndPhase(stay=True))
             facts = step(num_samples=8 + group.rank, compute_s=0.1 * (1 + group.rank))
             turned.append(stats.observe(facts, Position(samples=25 * number), lr=0.1))
         return turned, channel.said, stats.same_strategy
@@ -69,10 +69,12 @@ def test_all_workers_turn_at_the_window_after_the_chief_was_told() -> None:
     assert (window.samples, window.lr, window.loss) == (50, 0.1, pytest.approx(0.5))
 
 
-def measured(sizes: Sequence[int], *, variance: float, signal: float, rounds: int) -> list[Window]:
+def measured(
+    sizes: Sequence[int], *, variance: float, signal: float, rounds: int
+) -> list[WindowReport]:
     """Windows of workers whose samples' gradients have a known mean and variance."""
 
-    def body(group: Collective) -> list[Window]:
+    def body(group: Collective) -> list[WindowReport]:
         channel, gauge = Channel(), GradNoiseGauge()
         stats = window_stats(channel, group, gauge)
         generator = torch.Generator().manual_seed(group.rank)

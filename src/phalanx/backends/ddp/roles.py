@@ -1,0 +1,70 @@
+"""What a process of `backend: ddp` does: train as one worker of a group, as `peer.roles` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+
+from phalanx.backends.ddp.group import default_group
+from phalanx.backends.ddp.learner import DdpModel
+from phalanx.backends.ddp.step import DdpSteps
+from phalanx.data.pipeline import Dataset
+from phalanx.engine.precision import Precision
+from phalanx.errors import SpecError
+from phalanx.model.catalogue import build_model
+from phalanx.wire.messages import Done
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.replica import agree_on_precision, first_batch
+from phalanx.worker.torch_trainer import TrainSetup
+
+
+def run_ddp_role(context: WorkerContext) -> Done:
+    """Do this process's part of the run, to its end."""
+    spec, job = context.spec, context.job
+    if spec.role != "worker":
+        raise SpecError(f"backend ddp has no role '{spec.role}'")
+    torch.set_num_threads(spec.threads)
+    context.metrics.activity = "reading data"
+    dataset = context.open_data()
+    context.metrics.activity = "joining"
+    collective = join_group(context)
+    try:
+        with default_group(context) if job.workers > 1 else nullcontext():
+            precision = agree_on_precision(
+                job, collective, step_factory=lambda name: _trial_step(context, dataset, name)
+            )
+            learner = _build_learner(context, dataset, precision.name)
+            steps = DdpSteps(learner, collective, job=job, input_shape=dataset.input_shape)
+            setup = TrainSetup(dataset, learner, steps, collective)
+            return train_in_lockstep(context, setup, precision)
+    finally:
+        collective.close()
+
+
+def _build_learner(context: WorkerContext, dataset: Dataset, precision: Precision) -> DdpModel:
+    job = context.job
+    module = build_model(
+        job.model,
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        seed=job.seed,
+        modalities=dataset.modalities,
+    )
+    return DdpModel(module, job=job, precision=precision)
+
+
+def _trial_step(
+    context: WorkerContext, dataset: Dataset, precision: Precision
+) -> Callable[[], object]:
+    learner = _build_learner(context, dataset, precision)
+    learner.module.train()
+    batch = first_batch(context.job, dataset, num_workers=context.job.workers)
+
+    def step() -> None:
+        learner.optimizer.zero_grad(set_to_none=True)
+        learner.loss(learner.module, batch)[0].backward()  # type: ignore[no-untyped-call]
+
+    return step

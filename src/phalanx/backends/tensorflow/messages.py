@@ -1,0 +1,92 @@
+"""What chief, workers and evaluator of a parameter server send each other, by the controller.
+
+Work and parameters travel over TensorFlow's own channels; these are the facts about it. A worker of
+TensorFlow's does not see its own steps, so the chief tells it, and every process keeps its own
+records.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from phalanx.records.measures import Measures
+from phalanx.wire.relay import FromProcess, SendToProcess
+from phalanx.worker.context import WorkerContext
+
+
+class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step that a worker has made.
+
+    Attributes:
+        ticket: Its number in the run.
+        epoch: Of its samples.
+        num_samples: Its samples.
+        loss_sum: Over them.
+        num_correct: Of them.
+        lr: At its point of the schedule.
+        stamps: On the worker's clock, seconds since 1970: before it; after input, forward,
+            backward and apply.
+        sent_bytes: What the worker sent to the servers in it.
+    """
+
+    ticket: int
+    epoch: int
+    num_samples: int
+    loss_sum: float
+    num_correct: int
+    lr: float
+    stamps: tuple[float, float, float, float, float]
+    sent_bytes: int
+
+
+class StepsDone(_PeerMessage, frozen=True):
+    """To a worker: what it has done."""
+
+    rows: tuple[StepRow, ...]
+
+
+class TrainingMark(_PeerMessage, frozen=True):
+    """To a worker: training begins with the next step, or has ended with the last, for now."""
+
+    what: Literal["begin", "end"]
+    epoch: int
+    total: int
+    resumed: bool
+
+
+class EvaluatePart(_PeerMessage, frozen=True):
+    """To the evaluator: measure a part of the data with the state in a file."""
+
+    number: int
+    part: str
+
+
+class PartEvaluated(_PeerMessage, frozen=True):
+    """From the evaluator: what it has measured."""
+
+    number: int
+    measures: Measures
+
+
+class EvaluatorPresent(_PeerMessage, frozen=True):
+    """From the evaluator: it is there, maybe after a restart, and has been asked nothing yet."""
+
+
+PeerMessage = StepsDone | TrainingMark | EvaluatePart | PartEvaluated | EvaluatorPresent
+
+
+def send_message(context: WorkerContext, process: str, message: PeerMessage) -> None:
+    """Send a message to another process, by the controller."""
+    context.control.send(SendToProcess(process, msgspec.msgpack.encode(message)))
+
+
+def decode_message(relayed: FromProcess) -> PeerMessage:
+    """Decode what another process has sent; a malformed message is refused as a whole."""
+    message: PeerMessage = msgspec.msgpack.decode(relayed.body, type=PeerMessage)
+    return message

@@ -1,0 +1,76 @@
+"""Exchange the addresses of the processes of a TensorFlow cluster.
+
+Each takes a free port of its machine and keeps it bound, without listening, while TensorFlow's own
+server comes to share it: nobody else can get it in between. Addresses travel over the control
+channel. A process that is started again takes the port of its predecessor, because the others go
+on calling there.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from phalanx.errors import LaunchError
+from phalanx.spec.environment import Endpoint, tf_config
+from phalanx.wire.deadline import Deadline
+from phalanx.worker.context import WorkerContext
+
+
+class HeldPort:
+    """A port of this machine that is ours as long as this object lives.
+
+    Args:
+        host: The address of this machine by which the others reach it.
+        port: A certain one, or 0 for any that is free.
+    """
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise LaunchError(f"cannot take {host}:{port}: {error.strerror}") from error
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        host, port = self._socket.getsockname()
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """Leave the port to TensorFlow's server alone."""
+        self._socket.close()
+
+
+def exchange_addresses(
+    context: WorkerContext, processes: Sequence[str], *, group: int
+) -> tuple[str, HeldPort]:
+    """Publish where this process is, and learn where the others are.
+
+    Args:
+        context: Of this process.
+        processes: Those of the cluster, this one among them.
+        group: Keeps the clusters of several phases apart.
+
+    Returns:
+        This process's TF_CONFIG, and its port: to be closed once TensorFlow's server listens.
+    """
+    deadline = Deadline.after(context.job.deadlines.start_s, "the addresses of all processes")
+    prefix, own = f"tensorflow/{group}/", context.spec.process
+    wanted = 0
+    if context.spec.incarnation > 1:
+        before = context.control.get(prefix + own, deadline).decode()
+        wanted = int(before.rpartition(":")[2])
+    port = HeldPort(context.spec.address, wanted)
+    context.control.put(prefix + own, port.address.encode())
+    everybody = {name: _endpoint(name, context, prefix, deadline) for name in processes}
+    return tf_config(everybody[own], list(everybody.values())), port
+
+
+def _endpoint(process: str, context: WorkerContext, prefix: str, deadline: Deadline) -> Endpoint:
+    role, _, rank = process.partition("-")
+    address, _, port = context.control.get(prefix + process, deadline).decode().rpartition(":")
+    return Endpoint(role=role, rank=int(rank), machine=address, address=address, port=int(port))

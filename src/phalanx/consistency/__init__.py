@@ -1,0 +1,1 @@
+"""Consistency of parameter servers: pure policies, run by servers and simulator alike."""

@@ -1,0 +1,270 @@
+"""The processes of a run as the controller knows them: specs, heartbeats, last words, exits.
+
+Starts, restarts and ends them through the launcher; what their state means is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phalanx.control.coordinator import Identity, Process
+from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.launch.allocation import Allocation, ProcessSlot
+from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
+from phalanx.records.rundir import RunDir
+from phalanx.spec.job import JobSpec
+from phalanx.spec.worker import WorkerSpec
+from phalanx.store.server import StoreServer
+from phalanx.wire.control import ControlServer
+from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Progress
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the controller is asked to carry out."""
+
+    job: JobSpec
+    run: RunDir
+    data_root: Path
+    cache_root: Path
+    attempt: int = 1
+    resume: Path | None = None
+
+
+@dataclass
+class _Entry:
+    """What is known of one process since its last start."""
+
+    spec: WorkerSpec
+    started: float
+    joined: bool = False
+    done: bool = False
+    silent_s: float = 0.0
+    progress: Progress = field(default_factory=Progress)
+    error: ReportedError | None = None
+
+
+class ProcessTable:
+    """All processes of one run.
+
+    Args:
+        request: What the run is.
+        server: The control channel, which makes the processes' keys.
+        launcher: How processes start.
+        allocation: On which machines.
+        store: Serves this run directory to processes that do not share it.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        server: ControlServer,
+        launcher: Launcher,
+        *,
+        allocation: Allocation,
+        store: StoreServer,
+    ) -> None:
+        self._request = request
+        self._server = server
+        self._launcher = launcher
+        self._allocation = allocation
+        self._store = store
+        self._entries: dict[str, _Entry] = {}
+        self._group: WorkerGroup | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All processes, by name."""
+        return list(self._entries)
+
+    @property
+    def worker_progress(self) -> list[Progress]:
+        """What the workers' last heartbeats said."""
+        return [e.progress for e in self._entries.values() if e.spec.role == "worker"]
+
+    def start(self, processes: Sequence[Process]) -> None:
+        """Start all processes; on failure none is left behind."""
+        self._allocation.announce([(p.role, p.rank) for p in processes])
+        watchers = self._choose_watchers(processes)
+        observe = self._request.job.observe
+        baseline_s = observe.baseline_s if observe.interval_s is not None else 0.0
+        specs = [
+            self._spec(p, incarnation=1, watch_host=p in watchers, baseline_s=baseline_s)
+            for p in processes
+        ]
+        now = time.monotonic()
+        self._entries = {spec.process: _Entry(spec, now) for spec in specs}
+        self._group = self._launcher.start(specs)
+
+    def has_room(self, process: Process) -> bool:
+        """Whether a machine has room for one more process."""
+        return self._allocation.move(process.role, process.rank, crowd=False)
+
+    def add(self, process: Process) -> None:
+        """Start one more process."""
+        assert self._group is not None
+        spec = self._spec(process, incarnation=1)
+        self._entries[process.name] = _Entry(spec, time.monotonic())
+        self._group.add(spec)
+
+    def replace(self, name: str, *, crowd: bool) -> bool:
+        """Make sure that a process is gone, and start its successor, elsewhere if need be.
+
+        Args:
+            name: The process.
+            crowd: Put it on a machine whose slots are full if no other is left.
+
+        Returns:
+            Whether there is a machine for it; if not, the process is no longer part of the run.
+        """
+        assert self._group is not None
+        old = self._entries[name].spec
+        self._group.kill(name)
+        if not self._allocation.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
+            del self._entries[name]
+            # Should its machine come back, nobody listens to what is still there.
+            self._server.admit(name)
+            return False
+        spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
+        if spec.host == old.host:
+            spec = spec.model_copy(update={"watch_host": old.watch_host})
+        self._entries[name] = _Entry(spec, time.monotonic())
+        self._group.add(spec)
+        return True
+
+    def stop(self, grace_s: float) -> None:
+        """End all processes and wait until they are gone."""
+        if self._group is not None:
+            self._group.stop(grace_s)
+
+    def take(self, name: str, message: FromWorker) -> None:
+        """Note what a message says about its sender."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return
+        entry.silent_s = 0.0
+        entry.joined |= isinstance(message, Hello | Heartbeat)
+        if isinstance(message, Heartbeat):
+            entry.progress = message.progress
+        elif isinstance(message, Failed):
+            entry.error = ReportedError(
+                kind=message.kind,
+                message=message.message,
+                traceback=message.traceback,
+                exit_code=message.exit_code,
+            )
+        elif isinstance(message, Done):
+            entry.done = True
+
+    def age(self, elapsed_s: float) -> None:
+        """Time has passed in which nothing was heard, as far as is known."""
+        for entry in self._entries.values():
+            entry.silent_s += elapsed_s
+
+    def poll(self) -> dict[str, ProcessStatus]:
+        """How each process stands, or how it ended."""
+        assert self._group is not None
+        return {status.process: status for status in self._group.poll()}
+
+    def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
+        """What is known of every process."""
+        now = time.monotonic()
+        found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
+        return [
+            ProcessFacts(
+                process=name,
+                joined=entry.joined,
+                done=entry.done,
+                silent_s=entry.silent_s,
+                age_s=now - entry.started,
+                exit_code=found[name].exit_code,
+                error=entry.error,
+                machine=entry.spec.host if entry.spec.is_networked else "",
+                lost=found[name].lost,
+            )
+            for name, entry in self._entries.items()
+        ]
+
+    def identity(self, name: str) -> Identity:
+        """The present keys and incarnation of a process."""
+        spec = self._entries[name].spec
+        return Identity(public_key=spec.public_key, incarnation=spec.incarnation)
+
+    def progress(self, name: str) -> Progress:
+        """What a process's last heartbeat said."""
+        return self._entries[name].progress
+
+    def rank(self, name: str) -> int:
+        """Rank of a process."""
+        return self._entries[name].spec.rank
+
+    def log_tail(self, name: str) -> str:
+        """The last lines that a process printed."""
+        assert self._group is not None
+        return self._group.log_tail(name)
+
+    def _spec(
+        self,
+        process: Process,
+        *,
+        incarnation: int,
+        watch_host: bool = False,
+        baseline_s: float = 0.0,
+    ) -> WorkerSpec:
+        request, slot = self._request, self._allocation.slot(process.role, process.rank)
+        keys = self._server.admit(process.name)
+        return WorkerSpec(
+            job=_job_there(request.job, slot),
+            role=process.role,
+            rank=process.rank,
+            incarnation=incarnation,
+            host=slot.machine,
+            address=slot.address,
+            run_dir=slot.run_dir,
+            shared_run_dir=slot.shares_run_dir,
+            # Runs on one machine have no store server: it starts with the first remote process.
+            store_port=0 if slot.shares_run_dir else self._store.start(),
+            data_root=slot.data_root,
+            cache_root=slot.cache_root,
+            threads=slot.threads,
+            cpus=slot.cpus,
+            attempt=request.attempt,
+            resume=str(request.resume.resolve()) if request.resume else None,
+            control_address=self._server.address_at(slot.controller),
+            controller_key=self._server.public_key,
+            public_key=keys.public,
+            secret_key=keys.secret,
+            environment=self._allocation.environment(
+                process.role, process.rank, run=request.run.name
+            ),
+            watch_host=watch_host,
+            baseline_s=baseline_s,
+            parent_pid=os.getpid(),
+        )
+
+    def _choose_watchers(self, processes: Sequence[Process]) -> list[Process]:
+        """One process of each machine, which measures it.
+
+        Workers stay to the end; servers may have no slice and leave at once.
+        """
+        order = {"worker": 0, "chief": 1, "evaluator": 2, "server": 3}
+        chosen: dict[str, Process] = {}
+        for process in sorted(processes, key=lambda one: order[one.role]):
+            chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
+        return list(chosen.values())
+
+
+def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:
+    """The job as one machine knows it: where its data is, what the machine draws."""
+    changes: dict[str, object] = {}
+    if slot.data != job.data:
+        changes["data"] = slot.data
+    if slot.watts is not None and job.observe.watts_full is None:
+        idle, full = slot.watts
+        watts = {"watts_idle": idle, "watts_full": full}
+        changes["observe"] = job.observe.model_copy(update=watts)
+    return job.model_copy(update=changes) if changes else job

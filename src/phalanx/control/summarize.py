@@ -1,0 +1,132 @@
+"""Put the reports of all workers together into the summary of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from phalanx.control.coordinator import Coordinator
+from phalanx.control.split_summary import summarise_split
+from phalanx.records.log import read_logs
+from phalanx.records.rundir import RunDir
+from phalanx.records.summary import ServingSummary, SplitSummary, Summary, SwitchSummary
+from phalanx.records.usage import KINDS, process_uses, totals, training_windows
+from phalanx.spec.job import JobSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.wire.messages import WorkTimes
+from phalanx.wire.server_stats import ServerStats
+
+
+def summarise(
+    run: RunDir,
+    job: JobSpec,
+    coordinator: Coordinator,
+    *,
+    threads: int,
+    elapsed_s: float,
+    attempts: int,
+) -> Summary:
+    """Summarise a finished run.
+
+    What the run came to keeps its names; the controller adds what only it knows. Measures are over
+    all workers, times are means per worker, and bytes are the sum over workers.
+    """
+    outcome, times = coordinator.outcome(), list(coordinator.times.values())
+    resources = totals(read_logs(run.path / "events", *KINDS))
+    return Summary(
+        **msgspec.structs.asdict(outcome),
+        **_mean_times(times),
+        run_dir=str(run.path),
+        name=job.name,
+        state="finished",
+        strategy=job.strategy.name,
+        backend=job.backend,
+        model=job.model.name,
+        data=job.data.name,
+        workers=job.workers,
+        threads=threads,
+        seed=job.seed,
+        global_batch=job.global_batch,
+        elapsed_s=elapsed_s,
+        samples_per_s=outcome.samples / outcome.train_s if outcome.train_s > 0 else 0.0,
+        bytes_sent=sum(one.sent_bytes for one in times),
+        attempts=attempts,
+        serving=coordinator.serving,
+        split=_split(run, coordinator),
+        switches=[
+            SwitchSummary(
+                before=one.before,
+                after=one.after,
+                cause=one.cause,
+                epoch=one.epoch,
+                samples=one.samples,
+                pause_s=one.pause_s,
+            )
+            for one in coordinator.switches
+        ],
+        cpu_s=resources.cpu_s,
+        memory_peak_bytes=resources.memory_peak_bytes,
+        energy_j=resources.energy_j,
+        energy_source=resources.energy_source or None,
+    )
+
+
+def _mean_times(times: Sequence[WorkTimes]) -> dict[str, Any]:
+    """Average every time over the workers, by its name in the summary."""
+    names = [name for name in WorkTimes.__struct_fields__ if name.endswith("_s")]
+    share = 1.0 / max(1, len(times))
+    return {name: share * sum(getattr(one, name) for one in times) for name in names}
+
+
+def _split(run: RunDir, coordinator: Coordinator) -> SplitSummary | None:
+    if coordinator.splitting is None:
+        return None
+    outcome = coordinator.outcome()
+    logs = read_logs(run.path / "events", *KINDS)
+    uses = process_uses(logs, training_windows(logs))
+    return summarise_split(
+        coordinator.splitting,
+        coordinator.times,
+        step_s=outcome.train_s / max(1, outcome.updates),
+        cpu_s={name: use.cpu_s for name, use in uses.items()},
+    )
+
+
+def summarise_servers(
+    spec: ParameterServerSpec,
+    servers: Mapping[str, ServerStats],
+    *,
+    updates: int,
+    train_s: float,
+    updates_lost: int,
+    processes_replaced: int,
+) -> ServingSummary:
+    """What all servers saw, put together.
+
+    Every push goes to every server, so counts of pushes are those of the first one; staleness is
+    counted over the pushes of all.
+    """
+    facts = sorted(servers.values(), key=lambda one: one.server)
+    histogram: Counter[int] = Counter()
+    for one in facts:
+        for staleness in one.staleness.values():
+            histogram.update(staleness.histogram)
+    count = max(1, sum(histogram.values()))
+    return ServingSummary(
+        servers=len(facts),
+        consistency=spec.consistency,
+        updates_per_s=updates / train_s if train_s > 0 else 0.0,
+        pushes=facts[0].pushes if facts else 0,
+        pushes_applied=facts[0].applied if facts else 0,
+        pushes_dropped=facts[0].dropped if facts else 0,
+        staleness_mean=sum(value * times for value, times in histogram.items()) / count,
+        staleness_max=max(histogram, default=0),
+        staleness_histogram=dict(sorted(histogram.items())),
+        server_busy_share=max((one.busy_share for one in facts), default=0.0),
+        server_queue_max=max((one.queue_max for one in facts), default=0),
+        updates_lost=updates_lost,
+        processes_replaced=processes_replaced,
+    )

@@ -1,0 +1,1 @@
+"""Entry points for the APIs of other frameworks."""

@@ -1,5 +1,0 @@
-"""OTHER ENGINES: the same job, data and records, run by TensorFlow or by plain torch DDP.
-
-Beside `worker`, whose bootstrap, context and metrics it shares. Nothing imports it: launchers start
-`python -m phalanx.peer` by name.
-"""

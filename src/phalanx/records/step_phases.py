@@ -1,0 +1,94 @@
+"""Where the workers' time went, step by step: a pure reader of their events.
+
+Within a group that steps together no worker can tell waiting from communication: the one that
+arrives last at an exchange waits for nobody, so its time is the communication, and what the others
+spent beyond it they waited. Under parameter servers the servers say how long they held an answer
+back. Start-up, evaluation and checkpoints are events of their own and no part of any phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from phalanx.records.events import AnyEvent, Stall, Step
+
+
+class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of one worker, over its steps; they do not overlap except for `overlapped_s`."""
+
+    input_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    communication_s: float = 0.0
+    """Exposed: nothing else went on meanwhile, and nobody was waited for."""
+    wait_s: float = 0.0
+    apply_s: float = 0.0
+    overlapped_s: float = 0.0
+    """Exchange that went on behind forward and backward; not a part of the sum."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it, as a clock on the wall would see it."""
+        return (
+            self.input_s
+            + self.forward_s
+            + self.backward_s
+            + self.communication_s
+            + self.wait_s
+            + self.apply_s
+        )
+
+    def __add__(self, other: StepPhases) -> StepPhases:
+        return StepPhases(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        )
+
+
+class Comparison:
+    """The shortest exchange of each step over all workers of one attempt.
+
+    Args:
+        events: Of all workers; those whose waiting is known already do not matter.
+    """
+
+    def __init__(self, events: Iterable[AnyEvent]) -> None:
+        self._shortest: dict[tuple[str, int], float] = {}
+        for event in events:
+            if isinstance(event, Step | Stall) and event.wait_s is None:
+                key, spent_s = _key(event), _exchange_s(event)
+                self._shortest[key] = min(spent_s, self._shortest.get(key, spent_s))
+
+    def wait_s(self, event: Step | Stall) -> float:
+        """How long a worker waited for others in a step, or between two."""
+        if event.wait_s is not None:
+            return event.wait_s
+        spent_s = _exchange_s(event)
+        return spent_s - self._shortest.get(_key(event), spent_s)
+
+    def phases(self, event: Step | Stall) -> StepPhases:
+        """Where the time of one step, or between two, went."""
+        wait_s = self.wait_s(event)
+        communication_s = _exchange_s(event) - wait_s
+        if isinstance(event, Stall):
+            return StepPhases(communication_s=communication_s, wait_s=wait_s)
+        return StepPhases(
+            input_s=event.input_s,
+            forward_s=event.forward_s,
+            backward_s=event.backward_s,
+            communication_s=communication_s,
+            wait_s=wait_s,
+            apply_s=event.apply_s,
+            overlapped_s=event.overlapped_s,
+        )
+
+
+def _exchange_s(event: Step | Stall) -> float:
+    return event.exchange_s if isinstance(event, Step) else event.duration_s
+
+
+def _key(event: Step | Stall) -> tuple[str, int]:
+    if isinstance(event, Step):
+        return "step", event.step
+    return event.what, event.epoch

@@ -1,0 +1,245 @@
+"""Searching the share of a job that has to be synchronous; pure: runs in, decision out.
+
+Two searches, both as plain functions of all runs so far, so that an interrupted search goes on by
+being asked again. `binary` is the published one (Sync-Switch, ICDCS 2021): halve an interval, R
+runs at every point. `halving` is cheaper: all points at once with one seed, and a run that is
+behind at its bar is ended there; what survives is confirmed by more seeds if they are asked for.
+
+What a setting must reach is the mean accuracy of the synchronous job less a tolerance. A share of
+1 stands for the synchronous job itself. Who runs the jobs is `search`, what they are `switch_jobs`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from phalanx.spec.job import JobSpec
+
+Method = Literal["binary", "halving"]
+Outcome = Literal["meets", "misses", "dropped", "failed", "open"]
+
+SYNCHRONOUS = 1.0
+"""The share of the job that never switches."""
+# Sums of decimals are not exact in binary; accuracies are multiples of one sample.
+_ROUNDING = 1e-9
+# A schedule without decays: look when the rate is as low as a decay makes it, or half-way.
+_LOW_RATE = 0.2
+_HALF_WAY = 0.5
+
+
+@dataclass(frozen=True)
+class TuneGoal:
+    """What is searched, and how."""
+
+    method: Method = "binary"
+    runs: int = 5
+    """Runs of every setting that counts, each with another seed."""
+    tolerance: float = 0.01
+    """Loss of accuracy, as a share of 1, that counts as none."""
+    max_settings: int = 5
+    """Shares that are tried."""
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """What one run came to."""
+
+    share: float
+    repeat: int
+    accuracy: float | None
+    """None: it failed."""
+    dropped: bool = False
+    """It was ended at its bar."""
+
+
+@dataclass(frozen=True)
+class WantedTrial:
+    """A setting that is to have so many runs."""
+
+    share: float
+    runs: int
+    barred: bool = False
+    """A run that is behind at its bar is ended there."""
+
+
+@dataclass(frozen=True)
+class ShareVerdict:
+    """What is known of one setting."""
+
+    share: float
+    outcome: Outcome
+    accuracies: tuple[float, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """Over the runs that count; None before there is one."""
+        return fmean(self.accuracies) if self.accuracies else None
+
+
+@dataclass(frozen=True)
+class TuneDecision:
+    """Where a search stands."""
+
+    wanted: tuple[WantedTrial, ...]
+    """Settings that must have been run before the next decision; none: the search is over."""
+    verdicts: tuple[ShareVerdict, ...]
+    """The synchronous job, then every share in the order in which it was tried."""
+    target: float | None
+    """What a setting must reach; None until the synchronous job has run."""
+    found: float | None
+    """The smallest share that meets the target so far."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be run."""
+        return not self.wanted
+
+
+def decide(aim: TuneGoal, ran: Sequence[FinishedTrial]) -> TuneDecision:
+    """Where the search stands after these runs, in whatever order they came."""
+    runs: dict[float, list[FinishedTrial]] = {}
+    for one in sorted(ran, key=lambda one: one.repeat):
+        runs.setdefault(one.share, []).append(one)
+    search = _binary if aim.method == "binary" else _halving
+    return search(aim, runs)
+
+
+def first_shares(max_settings: int) -> tuple[float, ...]:
+    """1/2, 1/4, 1/8, ...: the shares of `halving`, and those of `binary` if all of them meet."""
+    return tuple(0.5**number for number in range(1, max_settings + 1))
+
+
+def bar_epoch(job: JobSpec, share: float) -> int | None:
+    """After how many epochs a run that switches at `share` is looked at; None: not before the end.
+
+    That is the first evaluation that has one whole epoch behind it in which the rate had decayed
+    and the job had switched. Before the switch it is the synchronous run itself, and before the
+    decay asynchronous runs lag in any case.
+    """
+    moment = max(decay_share(job), share) * job.epochs
+    epoch = math.ceil(moment - _ROUNDING) + 1
+    return epoch if epoch < job.epochs else None
+
+
+def decay_share(job: JobSpec) -> float:
+    """The share of the job at which its rate first decays."""
+    drops = job.schedule.drops(job.epochs)
+    if drops:
+        return min(1.0, drops[0])
+    low = job.schedule.share_at_factor(_LOW_RATE)
+    return _HALF_WAY if low is None else low
+
+
+def bar_value(curve: Mapping[int, float], epoch: int, *, tolerance: float) -> float | None:
+    """The accuracy that a run must have after an epoch: the synchronous one less two tolerances.
+
+    Args:
+        curve: Accuracy of the synchronous run of the same seed, by epochs done.
+        epoch: When the run is looked at.
+        tolerance: Loss of accuracy at the end that counts as none; half-way, where accuracies are
+            noisier and what was lost may still be won back, twice as much is.
+    """
+    reached = curve.get(epoch)
+    return None if reached is None else reached - 2 * tolerance
+
+
+def _binary(aim: TuneGoal, runs: Mapping[float, Sequence[FinishedTrial]]) -> TuneDecision:
+    synchronous = _judge(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
+    if synchronous.outcome != "meets":
+        return _begin(synchronous, aim.runs)
+    target = _target(synchronous, aim)
+    verdicts = [synchronous]
+    low, high, found = 0.0, 1.0, None
+    for _ in range(aim.max_settings):
+        share = (low + high) / 2
+        verdict = _judge(share, runs, num_runs=aim.runs, target=target)
+        verdicts.append(verdict)
+        if verdict.outcome == "open":
+            return TuneDecision((WantedTrial(share, aim.runs),), tuple(verdicts), target, found)
+        if verdict.outcome == "meets":
+            high = found = share
+        else:
+            low = share
+    return TuneDecision((), tuple(verdicts), target, found)
+
+
+def _halving(aim: TuneGoal, runs: Mapping[float, Sequence[FinishedTrial]]) -> TuneDecision:
+    first = {share: [one for one in some if one.repeat == 0] for share, some in runs.items()}
+    synchronous = _judge(SYNCHRONOUS, first, num_runs=1, target=None)
+    if synchronous.outcome != "meets":
+        return _begin(synchronous, 1)
+    shares = first_shares(aim.max_settings)
+    target = _target(synchronous, aim)
+    verdicts = {share: _judge(share, first, num_runs=1, target=target) for share in shares}
+    missing = [share for share in shares if verdicts[share].outcome == "open"]
+    survivors = [share for share in shares if verdicts[share].outcome == "meets"]
+    found = min(survivors, default=None)
+    if missing:
+        wanted = tuple(WantedTrial(share, 1, barred=True) for share in missing)
+        return TuneDecision(wanted, (synchronous, *verdicts.values()), target, found)
+    if aim.runs > 1 and survivors:
+        return _confirm(aim, runs, verdicts, survivors)
+    return TuneDecision((), (synchronous, *verdicts.values()), target, found)
+
+
+def _confirm(
+    aim: TuneGoal,
+    runs: Mapping[float, Sequence[FinishedTrial]],
+    verdicts: dict[float, ShareVerdict],
+    survivors: Sequence[float],
+) -> TuneDecision:
+    """Run the smallest survivor with the other seeds; if it misses, the next one."""
+    synchronous = _judge(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
+    if synchronous.outcome == "failed":
+        return TuneDecision((), (synchronous, *verdicts.values()), None, None)
+    target = _target(synchronous, aim)
+    also = () if synchronous.outcome == "meets" else (WantedTrial(SYNCHRONOUS, aim.runs),)
+    for share in sorted(survivors):
+        verdict = _judge(share, runs, num_runs=aim.runs, target=target)
+        verdicts[share] = verdict
+        shown = (synchronous, *verdicts.values())
+        if also or verdict.outcome == "open":
+            return TuneDecision((*also, WantedTrial(share, aim.runs)), shown, target, share)
+        if verdict.outcome == "meets":
+            return TuneDecision((), shown, target, share)
+    return TuneDecision((), (synchronous, *verdicts.values()), target, None)
+
+
+def _begin(synchronous: ShareVerdict, num_runs: int) -> TuneDecision:
+    """Nothing can be judged yet, or ever if the synchronous job fails."""
+    failed = synchronous.outcome == "failed"
+    wanted = () if failed else (WantedTrial(SYNCHRONOUS, num_runs),)
+    return TuneDecision(wanted, (synchronous,), None, None)
+
+
+def _target(synchronous: ShareVerdict, aim: TuneGoal) -> float:
+    assert synchronous.mean is not None
+    return synchronous.mean - aim.tolerance
+
+
+def _judge(
+    share: float,
+    runs: Mapping[float, Sequence[FinishedTrial]],
+    *,
+    num_runs: int,
+    target: float | None,
+) -> ShareVerdict:
+    """What the runs of one setting say; without a target it is enough to have run."""
+    mine = runs.get(share, ())
+    accuracies = tuple(one.accuracy for one in mine if one.accuracy is not None)
+    outcome: Outcome
+    if len(accuracies) < len(mine):
+        # Whatever made it fail, it has not shown that it can be relied upon.
+        outcome = "failed"
+    elif any(one.dropped for one in mine):
+        outcome = "dropped"
+    elif len(mine) < num_runs:
+        outcome = "open"
+    else:
+        enough = target is None or fmean(accuracies) >= target - _ROUNDING
+        outcome = "meets" if enough else "misses"
+    return ShareVerdict(share, outcome, accuracies)

@@ -1,0 +1,1 @@
+"""Worker role of split runs, and the measurements taken before parts are placed."""
