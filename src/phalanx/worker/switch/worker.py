@@ -1,7 +1,7 @@
 """Run one phase after another in the same process, without a restart.
 
 Data, model and optimiser are made once. Between two phases a process waits for `BeginPhase`,
-which says what comes next and where it begins; what is carried over is listed in `parameter_server.handover`.
+which says what comes next and where it begins; `parameter_server.handover` lists what is carried.
 """
 
 from __future__ import annotations
