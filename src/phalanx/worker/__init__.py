@@ -1,4 +1,4 @@
-"""INSIDE A PROCESS: bootstrap, the training loop, evaluation, checkpoints.
+"""WORKER PROCESSES: bootstrap, the training loop, evaluation, checkpoints.
 
 Started by command (`python -m phalanx.worker`) with a WorkerSpec on standard input; never imported
 by the control plane.

@@ -1,4 +1,4 @@
-"""`python -m phalanx.worker`: what every launcher starts."""
+"""Entry point `python -m phalanx.worker`, which every launcher starts."""
 
 from phalanx.worker.bootstrap import main
 

@@ -1,8 +1,8 @@
-"""From a started process to a worker that trains: the only module that reads the environment.
+"""Start a worker process from its WorkerSpec; the only module that reads the environment.
 
-Reads the WorkerSpec, sets the lifelines, binds cores and threads, joins the controller, runs the
-role and reports how it ended. The framework is imported after the cores are bound, so that its
-thread pools see the right ones. Shared by `phalanx.worker` and `phalanx.backends`.
+Sets the lifelines, binds cores and threads, joins the controller, runs the role and reports how it
+ended. The framework is imported after the cores are bound, so that its thread pools see the right
+ones. Shared by `phalanx.worker` and `phalanx.backends`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(roles: str) -> None:
     """Run the process described on standard input, then exit with its code.
 
     Args:
-        roles: Module whose `run_role(station)` does the work; imported once cores are bound.
+        roles: Module whose `run_role(context)` does the work; imported once cores are bound.
     """
     started = time.monotonic()
     spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
@@ -106,13 +106,13 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
 
 
 def _note_clock(reading: ClockReading, spec: WorkerSpec, log: EventLog) -> None:
-    # On a full disk whoever trains learns of it; the heartbeat must go on.
+    # The training thread reports a full disk; the heartbeat must go on.
     with contextlib.suppress(StoreError):
         log.record(Clock(offset_s=reading.offset_s, error_s=reading.error_s, attempt=spec.attempt))
 
 
 def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: EventLog) -> int:
-    """Tell the controller, the event log and the printed log why this process ends."""
+    """Report why this process ends, to the controller, the event log and the printed log."""
     code = error.exit_code if isinstance(error, PhalanxError) else ExitCode.FAILED
     message = str(error) if isinstance(error, PhalanxError) else f"{type(error).__name__}: {error}"
     message = message[:_MAX_REPORT]
@@ -126,7 +126,7 @@ def _report(error: Exception, spec: WorkerSpec, control: ControlClient, log: Eve
 
 
 def _trace(error: Exception) -> str:
-    """Where an error that nobody foresaw came from; empty for one that explains itself."""
+    """Return the traceback of an unexpected error; empty for one that explains itself."""
     if isinstance(error, EngineError) and error.__cause__ is not None:
         # The user's model failed; how its error was caught and passed on is of no interest.
         return "".join(traceback.format_exception(error.__cause__))
@@ -134,7 +134,6 @@ def _trace(error: Exception) -> str:
 
 
 def _limit_threads(threads: int) -> None:
-    """Tell the thread pools of the libraries below torch how many threads they may have."""
     # Libraries read the environment when they are loaded, so a cold process needs no more.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if "torch" in sys.modules:
@@ -143,7 +142,7 @@ def _limit_threads(threads: int) -> None:
 
 
 def _limit_openblas(threads: int) -> None:
-    """Set the thread count of the OpenBLAS below NumPy, which has no call for it in Python."""
+    """Set the thread count of NumPy's OpenBLAS, which has no Python call for it."""
     for path in {word for word in Path("/proc/self/maps").read_text().split() if _OPENBLAS in word}:
         library = ctypes.CDLL(path)
         for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("", "")):

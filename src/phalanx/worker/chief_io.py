@@ -1,7 +1,7 @@
-"""Let the chief read or write files while all workers of a group wait for it.
+"""Let the chief read or write files while the other workers of its group wait.
 
-The chief may need longer than the deadline of an exchange. So the others do not wait in one long
-exchange, but take part in a short one every few seconds until the chief is done.
+Files may take longer than the deadline of an exchange, so the others take part in a short exchange
+every few seconds until the chief is done.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _ROUND_S = 2.0
 _BROADCAST_BYTES = 1 << 24
 
 ChiefData = TensorBundle[torch.Tensor]
-"""What the chief reads for all: a few texts and tensors, by name."""
+"""Texts and tensors by name, read by the chief for all."""
 
 
 class _Header(msgspec.Struct):
-    """What the chief broadcasts before any tensor; `metadata` is None if it read nothing."""
+    """Broadcast by the chief before any tensor; `metadata` is None if it read nothing."""
 
     metadata: dict[str, str] | None
     tensors: list[tuple[str, str, list[int]]]
@@ -43,6 +43,7 @@ def wait_for_chief(collective: Collective, is_done: Callable[[float], bool]) -> 
     going = torch.ones(1)
     while going.item() > 0:
         done = collective.rank != 0 or is_done(_ROUND_S)
+        # The others always vote done, so the maximum is the chief's answer.
         going.fill_(0.0 if done else 1.0)
         collective.all_reduce(going, "max")
 
@@ -57,7 +58,7 @@ def broadcast_from_chief(
         read: Called on the chief only, in another thread; None: there is nothing to read.
 
     Raises:
-        Exception: On the chief the error of `read`, on the others a `StoreError` that says it.
+        Exception: On the chief the error of `read`, on the others a `StoreError` with its text.
     """
     if collective.size == 1:
         return read()
@@ -77,7 +78,7 @@ def broadcast_from_chief(
 
     wait_for_chief(collective, is_done)
     data = found[0] if found else None
-    # The error goes out before it is raised: the others would wait for tensors that never come.
+    # Broadcast the error before raising it: the others would wait for tensors that never come.
     header = _broadcast_header(collective, data, failure)
     if failure is not None:
         raise failure

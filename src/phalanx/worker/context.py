@@ -1,4 +1,4 @@
-"""Context of a process: what every role is given, and how all processes cut the model alike.
+"""Context of a process: spec, control channel, log, metrics and data of its role.
 
 Imports no framework: processes of every backend have a context.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Give a role its spec, its channels to the run and its data."""
+    """Spec, channels and data of one process; passed to its role."""
 
     spec: WorkerSpec
     control: ControlClient
@@ -49,17 +49,17 @@ class WorkerContext:
 
     @property
     def job(self) -> JobSpec:
-        """What the run is to do."""
+        """The job of the run."""
         return self.spec.job
 
     @property
     def run(self) -> RunDir:
-        """Where records go."""
+        """The run directory."""
         return RunDir(Path(self.spec.run_dir))
 
     @property
     def store(self) -> TorchStore:
-        """Where checkpoints and the state of servers are, for processes that hold torch."""
+        """The store of checkpoints and server state, for processes that use torch."""
         from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
 
         return self.open_store(TorchAdapter())
@@ -72,7 +72,7 @@ class WorkerContext:
 
     @cached_property
     def profiler(self) -> EpochProfiler:
-        """Takes the times of torch's operators where the job asks for it."""
+        """The profiler of torch's operators; inactive unless the job asks for profiling."""
         from phalanx.worker.profile import EpochProfiler
 
         return EpochProfiler(self.job.profile, run=self.run, process=self.spec.process)
@@ -84,12 +84,12 @@ class WorkerContext:
 
     @property
     def serving(self) -> ParameterServerSpec:
-        """The strategy's settings; only asked where it is this strategy."""
+        """The strategy's settings; valid only under `parameter_server`."""
         assert isinstance(self.job.strategy, ParameterServerSpec)
         return self.job.strategy
 
     def open_data(self) -> Dataset:
-        """Open the job's data set, partitioned as the job says; the chief records the partition."""
+        """Open the job's data set, partitioned as the job asks; the chief records the partition."""
         dataset = open_dataset(
             self.job.data,
             data_root=Path(self.spec.data_root),
@@ -103,7 +103,7 @@ class WorkerContext:
         return dataset
 
     def record_start(self, precision: str, reason: str) -> float:
-        """Note that this worker has joined; returns the seconds since the process started.
+        """Record that this worker has joined; return the seconds since the process started.
 
         Args:
             precision: The number format that it computes in.
@@ -128,7 +128,7 @@ class WorkerContext:
         return startup_s
 
     def layout(self, num_parameters: int) -> ShardLayout:
-        """Cut the model over servers; the same on every process of the run."""
+        """Return the slices of the model over servers; equal on every process of the run."""
         serving = self.serving
         return plan_shards(
             num_parameters,

@@ -1,7 +1,7 @@
-"""Measure a model on the validation or test part, shared out over all workers.
+"""Evaluate a model on the validation or test part, shared out over all workers.
 
-Counts are summed as whole numbers over workers, so an accuracy can never exceed 1. Where more than
-loss and accuracy is asked for, all workers learn the class that each sample was given.
+Counts are summed as integers over workers, so an accuracy can never exceed 1. For metrics beyond
+loss and accuracy, predictions of all samples are gathered on all workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKER_BATCH = 256
 
 @dataclass(frozen=True)
 class EvaluationShare:
-    """Whose samples a worker takes: as worker `rank` of `num_workers` would."""
+    """The share of samples that a worker evaluates: that of `rank` among `num_workers`."""
 
     rank: int
     num_workers: int
@@ -40,18 +40,18 @@ def evaluate(
     *,
     judge: Dataset | None = None,
 ) -> Measures:
-    """Measure the replica; all workers call it together, after `synchronize`.
+    """Evaluate the replica; all workers call it together, after `synchronize`.
 
     Args:
-        replica: What is measured.
+        replica: The model.
         collective: The workers.
         part: The samples.
-        share: Which of them this worker takes; None: its own, as one of the workers.
-        judge: The data set that `part` is of, if its own measures are wanted as well.
+        share: Which of them this worker takes; None: that of its rank.
+        judge: The data set of `part`, if its own metrics are wanted as well.
     """
     share = share or EvaluationShare(collective.rank, collective.size)
     speaker = replica if judge is not None and isinstance(replica, Predictor) else None
-    # Classes are counted from 1 here: 0 is what nobody has measured.
+    # Classes are counted from 1 here: 0 marks samples that no worker has measured.
     said = np.zeros(part.num_samples if speaker is not None else 0, dtype=np.int64)
     row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
     begin = time.perf_counter()
@@ -79,12 +79,12 @@ def evaluate(
 
 
 def judge_of(dataset: Dataset) -> Dataset | None:
-    """The data set, if it is judged by more than loss and accuracy."""
+    """Return the data set if it defines metrics beyond loss and accuracy, else None."""
     return dataset if set(dataset.metrics) - {"accuracy"} else None
 
 
 def _everybodys(said: npt.NDArray[np.int64], collective: Collective) -> npt.NDArray[np.int64]:
-    """What all workers said, each about its own samples."""
+    """Gather the predictions of all workers, each about its own samples."""
     together = torch.from_numpy(said).double()
     collective.all_reduce(together)
     return together.long().numpy() - 1
@@ -94,7 +94,7 @@ def _judged(
     measures: Measures, judge: Dataset, part: Part, predicted: npt.NDArray[np.int64]
 ) -> Measures:
     if (predicted < 0).any():
-        return measures  # a part of the network that says no classes
+        return measures  # a part of the network that predicts no classes
     actual = np.asarray(part.targets[part.rows], dtype=np.int64)
     predictions = Predictions(actual, predicted, judge.num_classes, judge.scale)
     scale = judge.scale

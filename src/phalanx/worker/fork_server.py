@@ -1,10 +1,10 @@
-"""`python -m phalanx.worker.fork_server`: import once, then fork one process per request.
+"""Fork server, `python -m phalanx.worker.fork_server`: import once, fork once per request.
 
-Started by `launch.fork_server`, which hands it a listening socket and keeps its standard input
-open as a lifeline. A forked process runs the same `python -m` module as a cold one, with the
-directory, variables, module path, cores and streams of its request; user code is imported there.
-It never forks while another thread or a foreign socket exists: neither survives a fork intact. It
-refuses then, and the launcher starts the process cold.
+Started by `launch.fork_server`, which passes a listening socket and keeps its standard input open
+as a lifeline. A forked process runs the same `python -m` module as a cold one, with the directory,
+variables, module path, cores and streams of its request; user code is imported there. Forking is
+refused while another thread or a foreign socket exists, since neither survives a fork intact; the
+launcher then starts the process cold.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from phalanx.wire.forking import (
 )
 from phalanx.worker.lifeline import die_with_parent
 
-# What every role of a torch process needs; user code and other frameworks are never among it.
+# Modules that every role of a torch process needs; never user code or other frameworks.
 PRELOADED = (
     "phalanx.worker.bootstrap",
     "phalanx.worker.roles",
@@ -43,7 +43,7 @@ PRELOADED = (
 # Imported by torch itself in the first backward pass of a process.
 _LATER = ("torch.fx.experimental.symbolic_shapes",)
 _LIFELINE = 0
-# A launcher sends its request in one go; one that was frozen meanwhile must not hold others up.
+# A launcher sends its request in one go; a frozen one must not hold others up.
 _REQUEST_S = 5.0
 
 
@@ -58,11 +58,11 @@ class _Forked:
 
 
 class ForkingLoop:
-    """Answers requests until its owner is gone; in a forked process `serve` returns.
+    """Answer requests until the owner is gone; in a forked process `serve` returns.
 
     Args:
         listener: Where launchers connect.
-        own: This process's surroundings; a request from others is refused.
+        own: Environment of this process; requests from another one are refused.
     """
 
     def __init__(self, listener: socket.socket, own: dict[str, object]) -> None:
@@ -83,7 +83,7 @@ class ForkingLoop:
                 source = key.fileobj
                 if source == _LIFELINE:
                     if not os.read(_LIFELINE, 1024):
-                        # Children hold this process as their parent and are killed with it.
+                        # Children have this process as their parent and are killed with it.
                         os._exit(0)
                 elif source is self._listener:
                     self._accept()
@@ -104,13 +104,13 @@ class ForkingLoop:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-        """Take in what a launcher sent; returns only in the process that was forked for it."""
+        """Read what a launcher sent; return only in the process that was forked for it."""
         if connection not in self._waiting:
             self._abandon(connection)
             return None
         self._waiting.discard(connection)
         received = None
-        # A launcher that is killed while it asks breaks its connection; others go on.
+        # A launcher killed in mid-request breaks its own connection; others go on.
         with contextlib.suppress(OSError, ValueError, TypeError):
             received = receive_request(connection)
         if received is None:
@@ -124,12 +124,12 @@ class ForkingLoop:
         return None
 
     def _fork(self, connection: socket.socket, request: ForkRequest) -> bool:
-        """Fork, unless something speaks against it; whether this is the forked process."""
+        """Fork unless that is unsafe; return whether this is the forked process."""
         reason = self._reason_against(request)
         try:
             pid = os.fork() if reason is None else -1
         except OSError as error:
-            # No room for one more process; those that run must not be lost for that.
+            # No room for one more process; running ones must not be lost for that.
             reason = f"the system refuses to fork ({error.strerror})"
         if reason is not None:
             with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ class ForkingLoop:
             self._close(connection)
             return False
         if pid == 0:
-            # Before anything else: whatever it runs, it must not outlive the fork server.
+            # First of all: whatever it runs, it must not outlive the fork server.
             die_with_parent(self._pid)
             self._let_go()
             connection.close()
@@ -152,14 +152,14 @@ class ForkingLoop:
         return False
 
     def _reason_against(self, request: ForkRequest) -> str | None:
-        """Say why a fork would not be what a cold start is; None: it would be."""
+        """Return why a fork would differ from a cold start; None: it would not."""
         differing = difference(self._own, request.surroundings)
         if differing is not None:
             return f"the launcher has other {differing} than the fork server"
         return unsafe_to_fork({key.fd for key in self._selector.get_map().values()})
 
     def _abandon(self, connection: socket.socket) -> None:
-        """Kill the process of a launcher that is gone; its end is reaped as any other."""
+        """Kill the process of a launcher that is gone; it is reaped like any other."""
         for child in self._forked.values():
             if child.connection is connection and not child.abandoned:
                 child.abandoned = True
@@ -169,7 +169,7 @@ class ForkingLoop:
         self._close(connection)
 
     def _report(self, child: _Forked) -> None:
-        """Reap an ended process and tell its launcher how it ended."""
+        """Reap an ended process and report its exit code to the launcher."""
         _, status = os.waitpid(child.pid, 0)
         del self._forked[child.pidfd]
         self._selector.unregister(child.pidfd)
@@ -200,7 +200,7 @@ class ForkingLoop:
 
 
 def unsafe_to_fork(own: set[int]) -> str | None:
-    """Say what a fork would tear apart: another thread, or a socket that is not among our own."""
+    """Return what a fork would break: another thread, or a socket that is not the server's."""
     num_threads = len(os.listdir("/proc/self/task"))
     if num_threads > 1:
         return f"{num_threads - 1} more threads run in the fork server"
@@ -214,7 +214,7 @@ def unsafe_to_fork(own: set[int]) -> str | None:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What imports have left in this process and a forked one needs."""
+    """State left by imports that a forked process needs."""
 
     variables: dict[str, str]
     """Set by libraries while they were imported, as they would be in a cold process."""
@@ -244,7 +244,7 @@ def _preload() -> _Loaded:
 
 
 def _become(request: ForkRequest, streams: list[int], loaded: _Loaded) -> None:
-    """Make a forked process what a cold one is when its first line runs."""
+    """Set up a forked process as a cold one is when its first line runs."""
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -252,7 +252,7 @@ def _become(request: ForkRequest, streams: list[int], loaded: _Loaded) -> None:
     os.sched_setaffinity(0, request.cpus)
     os.chdir(request.directory)
     environment = loaded.variables | request.environment
-    # Nothing of the fork server's own may remain.
+    # Nothing that belongs to the fork server may remain.
     os.environ.clear()
     os.environ.update(environment)
     named = environment.get("PYTHONPATH", "")
@@ -261,14 +261,14 @@ def _become(request: ForkRequest, streams: list[int], loaded: _Loaded) -> None:
     first = [] if sys.flags.safe_path else [request.directory]
     sys.path[:] = [*first, *dict.fromkeys([*map(os.path.abspath, own), *loaded.path])]
     importlib.invalidate_caches()
-    # Whoever draws without a seed must not draw what another process does.
+    # Unseeded draws must differ between processes.
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
 
 
 def main() -> None:
-    """Serve as fork server, and in each forked process run what was asked for."""
+    """Serve as fork server; in each forked process run the requested module."""
     listening, owner = int(sys.argv[1]), int(sys.argv[2])
     if owner:
         die_with_parent(owner)

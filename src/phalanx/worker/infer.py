@@ -1,8 +1,8 @@
-"""How fast the trained network answers, in the layout that the run has.
+"""Measure inference latency and throughput of the trained network, in the run's layout.
 
-Latency: requests one at a time. In a split run a request begins when all workers have met and ends
-when the worker with the last part has the answer. Under data parallelism every worker answers
-requests of its own. Throughput: requests in a row, from one meeting of all workers to the next.
+Latency: requests one at a time; in a split run from the barrier of all workers until the worker
+with the last part has the output, under data parallelism per worker. Throughput: requests back to
+back, between two barriers of all workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def measure_inference(
     spec: InferSpec,
     share: EvaluationShare,
 ) -> InferenceFacts | None:
-    """Measure; all workers call it together. None: there are no samples to ask about."""
+    """Measure latency and throughput; all workers call it together. None: there are no samples."""
     part = dataset.test if dataset.test.num_samples > 0 else dataset.validation
     if part.num_samples < spec.batch * share.num_workers:
         return None
@@ -64,7 +64,7 @@ def _at(batches: list[Batch], number: int) -> Batch:
 
 
 def _latency(learner: Trainable, batch: Batch, collective: Collective, *, together: bool) -> float:
-    """Seconds until the answer is here; -1: it is somewhere else."""
+    """Return the seconds until the output is here; -1: it is on another worker."""
     if together:
         collective.all_reduce(torch.zeros(1))
     begin = time.perf_counter()
@@ -75,7 +75,7 @@ def _latency(learner: Trainable, batch: Batch, collective: Collective, *, togeth
 def _row(
     learner: Trainable, batches: list[Batch], collective: Collective, requests: int
 ) -> tuple[float, float]:
-    """Samples answered by all workers, and how long that took them together."""
+    """Return the samples processed by all workers, and the seconds that took."""
     collective.all_reduce(torch.zeros(1))
     begin = time.perf_counter()
     answered = sum(learner.evaluate(_at(batches, n)).num_samples for n in range(requests))

@@ -1,7 +1,7 @@
-"""Slow a worker down on purpose: the steps of an injected rank take a multiple of their time.
+"""Slow a worker down on purpose, for experiments with stragglers.
 
-It sleeps before each step, so that its cores stay free for others, as they would be if the slow
-machine were another one. The sleep counts as computing: that is what a slow machine does longer.
+It sleeps before each step, so that its cores stay free for others, as if the slow machine were
+another one. The sleep counts as compute time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WEIGHT = 0.2
 
 
 class InjectedSlowdown:
-    """Apply what the job injects into one worker.
+    """Apply the job's injected slowdown to one worker.
 
     Args:
         injected: All of the job's.
@@ -30,7 +30,7 @@ class InjectedSlowdown:
         self._mean_s = 0.0
 
     def wait(self, progress: float) -> float:
-        """Sleep before a step, if this worker is slow now; returns the seconds.
+        """Sleep before a step if this worker is slowed now; return the seconds.
 
         Args:
             progress: Share of all samples that have been seen.
@@ -42,7 +42,7 @@ class InjectedSlowdown:
         return pause_s
 
     def count(self, facts: StepFacts, slept_s: float) -> StepFacts:
-        """Add the sleep before a step to its facts."""
+        """Add the sleep before a step to its compute time."""
         if not self._own:
             return facts
         own_s = facts.forward_s + facts.backward_s

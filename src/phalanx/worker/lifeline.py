@@ -18,12 +18,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the system kill this process when its parent goes, even by SIGKILL (Linux only)."""
+    """Have the system kill this process when its parent ends, even by SIGKILL (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        # The parent went before the signal was asked for.
+        # The parent ended before the signal was requested.
         os._exit(1)
 
 

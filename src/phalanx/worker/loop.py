@@ -1,8 +1,8 @@
-"""The training loop: batches in, steps through the strategy, measures and checkpoints out.
+"""Training loop of synchronous runs: batches, steps, evaluations and checkpoints.
 
-The same loop serves every strategy and every framework; imports none. All workers run it in
-lockstep as far as epochs, evaluations and checkpoints go; what happens inside a step is the
-strategy's business, and how it is computed that of the `Trainer`.
+Serves every strategy and every framework; imports none. All workers pass epochs, evaluations and
+checkpoints together; the exchange inside a step belongs to the strategy, its computation to the
+`Trainer`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class TrainLoop(Generic[BatchT]):
-    """One worker's way through a job, or through one phase of it.
+    """Drive one worker through a job, or through one phase of it.
 
     Args:
         context: This process's place in the run.
         trainer: Trains the model, ready to step.
         position: Where to begin; None: at the beginning of the job.
-        window: Where the workers agree now and then whether to end the phase; None: they do not.
-        slowdown: What the job injects into this worker, as it stands from earlier phases.
+        window: Window statistics, by which the workers agree to end the phase; None: none.
+        slowdown: The injected slowdown, with its state from earlier phases.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class TrainLoop(Generic[BatchT]):
         return self._state.is_over
 
     def is_at(self, limit: StepLimit | None) -> bool:
-        """Whether the limit is reached; in an epoch by whole steps."""
+        """Return whether the limit is reached; within an epoch by whole steps."""
         return self._state.is_at(limit)
 
     def restore(self, name: str = NEWEST) -> None:
-        """Take up a checkpoint, all workers together; with none, start anew."""
+        """Restore a checkpoint, all workers together; without one, start from the beginning."""
         point = self._trainer.restore(name)
         self._state.resume(point)
         if point is not None:
@@ -110,7 +110,7 @@ class TrainLoop(Generic[BatchT]):
         self._split_exchange_time()
 
     def conclude(self, *, precision: str, startup_s: float) -> RunOutcome:
-        """Measure the test part; what the run came to, all of it written down."""
+        """Evaluate the test part; return and record the outcome of the run."""
         test = None
         if self._state.is_test_due:
             test = self._measure("test")
@@ -124,7 +124,7 @@ class TrainLoop(Generic[BatchT]):
         return outcome
 
     def times(self) -> WorkTimes:
-        """Where this worker's time went, once the job is over."""
+        """Return the breakdown of this worker's time, once the job is over."""
         return self._context.metrics.times(sent_bytes=self._trainer.sent_bytes)
 
     def _train_epoch(self, limit: StepLimit | None) -> None:
@@ -142,7 +142,7 @@ class TrainLoop(Generic[BatchT]):
             for batch in batches:
                 phase_ends = self._step(batch, input_s=time.perf_counter() - asked)
                 if self._state.is_mid_epoch_checkpoint_due:
-                    # Writing is no training.
+                    # Time spent on checkpoints is not training time.
                     position.train_s += time.perf_counter() - begin
                     self._trainer.save(position)
                     begin = time.perf_counter()
@@ -173,9 +173,8 @@ class TrainLoop(Generic[BatchT]):
         return hooks.after_step(facts, position, lr=lr, input_s=input_s)
 
     def _end_epoch(self) -> None:
-        """Measure, record and save what the epoch came to."""
         metrics, trainer = self._context.metrics, self._trainer
-        # Measured and saved is the state that all replicas share: first make it one.
+        # Evaluation and checkpoints need one state shared by all replicas: synchronize first.
         self._synchronize()
         self._hooks.training_ends()
         self._split_exchange_time()
@@ -189,7 +188,7 @@ class TrainLoop(Generic[BatchT]):
             trainer.save(self.position, best=end.is_best)
 
     def _synchronize(self) -> None:
-        """Bring all replicas to one state; it is part of the training, and of its exchange."""
+        """Synchronize all replicas; counted as exchange time of the training."""
         begin = time.perf_counter()
         self._trainer.synchronize()
         if self._trainer.num_workers == 1:
@@ -207,8 +206,8 @@ class TrainLoop(Generic[BatchT]):
     def _split_exchange_time(self) -> None:
         """Divide the time in exchanges into communication and waiting for others.
 
-        The worker that arrives last at an exchange waits for nobody: its time is the communication,
-        and what the others spent beyond it they waited.
+        The worker that arrives last at an exchange does not wait: its time is the communication,
+        and what the others spent beyond it is waiting.
         """
         metrics = self._context.metrics
         shared = self._trainer.minimum(metrics.exchanges)

@@ -1,6 +1,6 @@
-"""Sum up one worker's steps, for heartbeats and the epoch's figures, and record them.
+"""Sum up and record one worker's steps, for heartbeats and epoch metrics.
 
-Imports no framework: the bootstrap needs it before torch is there.
+Imports no framework: the bootstrap needs it before torch is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TimeSpent:
-    """Where a worker's time went, in seconds; waiting is a part of exchanging."""
+    """Breakdown of a worker's time in seconds; waiting is a part of exchanging."""
 
     input_s: float = 0.0
     compute_s: float = 0.0
@@ -50,7 +50,7 @@ class WorkerMetrics:
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
     exchanges: list[float] = field(default_factory=list)
-    """Those of the epoch whose waiting only a comparison with the other workers can tell."""
+    """Exchanges of the epoch whose waiting only a comparison with other workers can tell."""
 
     def begin_epoch(self, epoch: int, *, total: int, resumed: bool) -> None:
         """Start the epoch's own sums at zero, unless it goes on where a checkpoint left it."""
@@ -89,7 +89,7 @@ class WorkerMetrics:
             self.exchanges.append(duration_s)
 
     def times(self, *, sent_bytes: int) -> WorkTimes:
-        """Return where this worker's time went, in all phases.
+        """Return the breakdown of this worker's time over all phases.
 
         Args:
             sent_bytes: By the transport of the present phase.
@@ -105,7 +105,7 @@ class WorkerMetrics:
         )
 
     def progress(self) -> Progress:
-        """Return what the next heartbeat says."""
+        """Return the progress for the next heartbeat."""
         return Progress(
             epoch=self.epoch,
             step=self.step,
@@ -144,7 +144,7 @@ def record_step(
     Args:
         log: Of this process.
         metrics: Of this worker.
-        facts: What the step came to.
+        facts: Result of the step.
         epoch: Of its samples.
         step: Its number in the run; the ticket, where batches are handed out.
         lr: The learning rate at its point of the schedule.
@@ -185,7 +185,7 @@ def record_standstill(
     duration_s: float,
     wait_s: float | None = None,
 ) -> None:
-    """Add a time without computing, between two steps, to the running totals and to the log.
+    """Record a stall between two steps in the running totals and in the log.
 
     Args:
         log: Of this process.

@@ -1,9 +1,8 @@
-"""Calls of operators added up: self times in the thread that trains, by span and name; pure.
+"""Sum up operator calls of the training thread as self times, by span and name; pure.
 
-A call's self time is its duration less that of the calls inside it. Which span it belongs to is
-decided by the innermost mark around it (`engine.spans`), so an addition of the optimiser is told
-from one of the model. Calls of other threads, and exchanges that end in another thread, run beside
-the training and are kept apart.
+A call's self time is its duration less that of the calls inside it. The innermost mark around it
+(`engine.spans`) decides its span, so an addition of the optimiser is told from one of the model.
+Calls of other threads, and exchanges that end in another thread, are kept apart.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class OperatorCall(NamedTuple):
     name: str
     beside: bool
     memory_bytes: int | None = None
-    """Set for a claim or release of memory, which takes no time of its own."""
+    """Set for an allocation or release of memory, which has no duration."""
 
 
 @dataclass
@@ -39,8 +38,6 @@ class _Sum:
 
 
 class _Open:
-    """A call whose end has not been reached."""
-
     __slots__ = ("end_ns", "key", "sum")
 
     def __init__(self, end_ns: int, key: Key, total: _Sum) -> None:
@@ -50,7 +47,7 @@ class _Open:
 
 
 class OperatorSums:
-    """What calls came to so far."""
+    """Sums over calls so far."""
 
     def __init__(self) -> None:
         self._operators: defaultdict[Key, _Sum] = defaultdict(_Sum)
@@ -90,7 +87,7 @@ class OperatorSums:
         stack.append(_Open(end_ns, key, total))
 
     def include(self, operators: Iterable[OperatorTime], beside: Iterable[OperatorTime]) -> None:
-        """Add what an earlier stretch came to."""
+        """Add the sums of an earlier stretch."""
         for found, sums in ((operators, self._operators), (beside, self._beside)):
             for one in found:
                 total = sums[one.span, one.name]
@@ -99,11 +96,11 @@ class OperatorSums:
                 total.memory_bytes += one.memory_bytes
 
     def operators(self) -> list[OperatorTime]:
-        """What the thread that trains did, longest first."""
+        """Return operators of the training thread, longest first."""
         return _listed(self._operators)
 
     def beside(self) -> list[OperatorTime]:
-        """What ran beside it, longest first."""
+        """Return operators of other threads, longest first."""
         return _listed(self._beside)
 
 

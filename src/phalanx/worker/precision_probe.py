@@ -1,6 +1,6 @@
-"""`python -m phalanx.worker.precision_probe`: what `precision: auto` would choose on this machine.
+"""Report what `precision: auto` would choose here: `python -m phalanx.worker.precision_probe`.
 
-Measures the default job's training step and writes one JSON object. A process of its own, because
+Measures the default job's training step and writes one JSON object. A separate process, because
 `phalanx doctor` runs without torch.
 """
 
@@ -21,7 +21,7 @@ from phalanx.worker.replica import decide_precision
 
 
 def probe() -> PrecisionChoice:
-    """The choice for the default job, which needs no files."""
+    """Return the choice for the default job, which needs no files."""
     job = JobSpec(precision="auto")
     with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as cache:
         dataset = open_dataset(job.data, data_root=Path(cache), cache_root=Path(cache))

@@ -1,4 +1,4 @@
-"""Take the times of torch's operators in the epochs that the job wants profiled."""
+"""Profile torch's operators in the epochs that the job selects."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ class _TorchWindow(ProfileWindow):
 
 
 def _calls(finished: torch_profile) -> list[OperatorCall]:
-    """What the profiler saw.
+    """Return the profiler's calls.
 
-    Taken from its raw results: torch's own list of events is made in Python at 60 µs an event,
-    half a minute for an epoch of a large model; this takes 3 µs.
+    Reads the raw results: torch's own list of events is made in Python at 60 µs an event, half a
+    minute for an epoch of a large model; this takes 3 µs.
     """
     results = finished.kineto_results
     assert results is not None
     events = results.events()
-    # Spans are only opened by the thread that trains.
+    # Spans are only opened by the training thread.
     threads = {event.start_thread_id() for event in events if event.name().startswith(PREFIX)}
     found: list[OperatorCall] = []
     for event in events:

@@ -1,10 +1,9 @@
-"""Take the times of operators in the epochs that the job wants profiled; for every framework.
+"""Profile operators in the epochs that the job selects; for every framework.
 
-The loops say where they are (`enter`, `step_done`, `leave`); outside of the chosen epochs that
+Loops report their position (`enter`, `step_done`, `leave`); outside of the selected epochs that
 costs a comparison. The profiler is read every few steps, because it keeps some hundred bytes per
 operator call and a large model makes thousands of calls a step. All workers read after the same
-step, so that they do not wait for one another, and the pause is not part of what is measured.
-Imports no framework.
+step, so that they do not wait for one another, and the pause is not measured. Imports no framework.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ProfileWindow(ABC):
 
     @abstractmethod
     def _count(self, *, input_s: float, exchange_s: float) -> None:
-        """Add what the loop itself measured of a step."""
+        """Add the loop's own measurements of a step."""
 
     @abstractmethod
     def _include(self, former: EpochProfile) -> None:
@@ -51,10 +50,10 @@ class ProfileWindow(ABC):
 
     @abstractmethod
     def _profile(self, *, wall_s: float, steps: int) -> EpochProfile:
-        """Put together what was seen."""
+        """Build the profile from what was measured."""
 
     def resume(self) -> None:
-        """Measure from now on."""
+        """Start measuring."""
         self._start()
         self._begin = time.perf_counter()
 
@@ -64,7 +63,7 @@ class ProfileWindow(ABC):
         self._stop()
 
     def count_step(self, *, input_s: float, exchange_s: float) -> None:
-        """Count a step; after every few the profiler is read and begins anew."""
+        """Count a step; every few steps, read the profiler and restart it."""
         self._steps += 1
         self._count(input_s=input_s, exchange_s=exchange_s)
         if self._steps % STEPS_PER_READING == 0:
@@ -72,7 +71,7 @@ class ProfileWindow(ABC):
             self.resume()
 
     def result(self, former: EpochProfile | None) -> EpochProfile:
-        """Put together this window and an earlier one of the same epoch."""
+        """Combine this window with an earlier one of the same epoch."""
         if former is not None:
             self._include(former)
             self._wall_s += former.wall_s
@@ -104,7 +103,7 @@ class WindowProfiler(ABC):
         """Make a window, which does not measure yet."""
 
     def enter(self, epoch: int) -> None:
-        """Steps of this epoch follow; calling it again within the epoch does nothing."""
+        """Prepare for steps of this epoch; further calls within the epoch do nothing."""
         if self._window is not None and self._window.epoch == epoch:
             return
         self.leave()
@@ -123,15 +122,15 @@ class WindowProfiler(ABC):
             self._window.count_step(input_s=input_s, exchange_s=exchange_s)
 
     def leave(self) -> None:
-        """The epoch's steps are over, or training pauses: write down what was measured."""
+        """End the measurement at the end of an epoch or a pause, and write the profile."""
         window, self._window = self._window, None
         if window is None:
             return
         window.pause()
         former = read_profile(self._run, self._process)
         epochs = {one.epoch: one for one in former.epochs} if former is not None else {}
-        # A gate within an epoch, such as a checkpoint, makes several windows of it. What an earlier
-        # process measured is replaced: a resumed run repeats the epoch.
+        # A gate within an epoch, such as a checkpoint, makes several windows of it. The profile of
+        # an earlier process is replaced: a resumed run repeats the epoch.
         earlier = epochs.get(window.epoch) if window.epoch in self._own else None
         epochs[window.epoch] = window.result(earlier)
         self._own.add(window.epoch)

@@ -19,7 +19,7 @@ class Ramp:
     start: float
 
     def factor(self, samples_seen: int) -> float:
-        """Return what the rate is multiplied by."""
+        """Return the factor of the rate."""
         if samples_seen >= self.begin + self.length:
             return 1.0
         done = max(0, samples_seen - self.begin) / self.length
@@ -37,10 +37,10 @@ def ramp_into(job: JobSpec, position: Position) -> Ramp | None:
 
 
 class Rate:
-    """Compute the learning rate by samples seen, ramp included; the same on servers and workers.
+    """Learning rate by samples seen, ramp included; the same on servers and workers.
 
     Args:
-        job: Says which schedule.
+        job: Gives the schedule.
         samples_per_epoch: Of one pass over the training data.
         ramp: After a switch.
     """
@@ -51,7 +51,7 @@ class Rate:
         self._ramp = ramp
 
     def __call__(self, samples_seen: int) -> float:
-        """Return the rate for what starts after so many samples."""
+        """Return the rate of a step that starts after so many samples."""
         rate = learning_rate(
             self._job.schedule,
             peak=self._job.optimizer.lr,

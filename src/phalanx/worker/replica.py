@@ -1,4 +1,4 @@
-"""Making this worker's replica: the job's model on the data's shapes, in the format that pays."""
+"""Build this worker's replica: the job's model on the data's shapes, in the chosen precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
 @dataclass(frozen=True)
 class TrainResources:
-    """What a worker computes with, in every phase of a run."""
+    """Data, replica and precision of a worker, shared by all phases of a run."""
 
     dataset: Dataset
     precision: PrecisionChoice
@@ -27,7 +27,7 @@ class TrainResources:
 
 
 def decide_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:
-    """The format that all workers compute in; under `auto` the chief measures for everyone."""
+    """Return the precision of all workers; under `auto` the chief measures it."""
 
     def step_factory(precision: Precision) -> Callable[[], object]:
         replica = build_replica(job, dataset, rank=0, precision=precision)
@@ -38,7 +38,7 @@ def decide_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> 
 
 
 def first_batch(job: JobSpec, dataset: Dataset, *, num_workers: int) -> Batch:
-    """What the chief would train on first, to try a step with."""
+    """Return the chief's first batch, to measure a step with."""
     with train_batches(
         dataset,
         spec=job.data,
@@ -58,14 +58,14 @@ def agree_on_precision(
     *,
     step_factory: Callable[[Precision], Callable[[], object]],
 ) -> PrecisionChoice:
-    """Let the chief choose for all workers.
+    """Let the chief choose the precision of all workers.
 
     Args:
-        job: Says what is asked for.
+        job: Requests the precision.
         collective: The workers.
         step_factory: Makes a step to measure, in a given format.
     """
-    # The others take the chief's word, so they need not measure.
+    # The others take the chief's choice, so they need not measure.
     requested = job.precision if collective.rank == 0 or job.precision != "auto" else "fp32"
     choice = choose_precision(requested, step_factory=step_factory)
     if job.precision != "auto":
@@ -80,10 +80,10 @@ def agree_on_precision(
 def build_replica(
     job: JobSpec, dataset: Dataset, *, rank: int, precision: Precision, optimizer: bool = True
 ) -> Replica:
-    """A worker's copy of the job's model, equal on all workers of the run.
+    """Build a worker's replica of the job's model, equal on all workers of the run.
 
     Args:
-        job: Says which model, loss and update rule.
+        job: Gives the model, loss and update rule.
         dataset: Gives the shapes.
         rank: Decides dropout, with the job's seed and the step.
         precision: Format of the forward and backward pass.

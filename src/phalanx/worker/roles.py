@@ -1,4 +1,4 @@
-"""Do what a process of some role does under the job's strategy; called by the bootstrap."""
+"""Run the role of a process under the job's strategy; called by the bootstrap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.worker.context import WorkerContext
 
 
 def run_role(context: WorkerContext) -> Done:
-    """Do this process's part of the run, to its end.
+    """Run this process's role to its end.
 
     Raises:
         SpecError: The strategy has no such role, or its code cannot be imported.

@@ -1,7 +1,7 @@
-"""Keep where a run stands, and report what its epochs and the whole of it come to.
+"""Track the position of a run, and report its epochs and its outcome.
 
-The same for every backend and every loop: imports no framework. Every worker of a group keeps one
-and comes to the same decisions; only the chief's writes them down.
+Used by every backend and every loop; imports no framework. Every worker of a group keeps one and
+comes to the same decisions; only the chief's writes records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RecordEvent = Callable[[events.Event], None]
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A checkpoint that was taken up."""
+    """A checkpoint that was restored."""
 
     position: Position
     path: str
@@ -32,7 +32,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class EpochEnd:
-    """What is to be done with the state at the end of an epoch."""
+    """Actions due on the state at the end of an epoch."""
 
     save: bool
     is_best: bool
@@ -44,7 +44,7 @@ class RunState:
     Args:
         job: What is to be done.
         position: Where the run stands; moved on here.
-        dataset: Says how long an epoch is, and what there is to measure.
+        dataset: Gives the length of an epoch, and the parts to evaluate.
         control: Where finished epochs are announced.
         record: Where facts about the whole run go; None: another process writes and announces.
     """
@@ -71,7 +71,7 @@ class RunState:
         return self.position.epoch >= self._job.epochs or self.position.stopped_early
 
     def is_at(self, limit: StepLimit | None) -> bool:
-        """Whether the limit is reached; in an epoch by whole steps."""
+        """Return whether the limit is reached; within an epoch by whole steps."""
         if limit is None:
             return False
         step = -(-self.position.epoch_samples // self._job.global_batch)
@@ -89,25 +89,25 @@ class RunState:
 
     @property
     def is_validation_due(self) -> bool:
-        """Whether the validation part is measured at the end of the present epoch."""
+        """Whether validation is due at the end of the present epoch."""
         wanted = is_validation_due(self._job, self.position.epoch + 1)
         return wanted and self._dataset.validation.num_samples > 0
 
     @property
     def is_test_due(self) -> bool:
-        """Whether the test part is measured at the end of the job."""
+        """Whether the test part is evaluated at the end of the job."""
         return self._job.evaluate != "never" and self._dataset.test.num_samples > 0
 
     @property
     def is_mid_epoch_checkpoint_due(self) -> bool:
-        """Whether the state is written down before the next step of the epoch."""
+        """Whether a checkpoint is due before the next step of the epoch."""
         every = self._job.checkpoint.every_steps
         if every is None or self.is_at_end_of_epoch:
             return False
         return self.position.updates % every == 0
 
     def resume(self, point: ResumePoint | None) -> None:
-        """Go on from a checkpoint; None: there was none to take up."""
+        """Continue from a checkpoint; None: there is none."""
         if point is None:
             self.record(events.Warned(message="no checkpoint yet: starting from the beginning"))
             return
@@ -120,13 +120,13 @@ class RunState:
         )
 
     def count_step(self, num_samples: int) -> None:
-        """Count an update that all workers have made together from so many samples."""
+        """Count an update that all workers made together from so many samples."""
         self.position.samples += num_samples
         self.position.epoch_samples += num_samples
         self.position.updates += 1
 
     def note_evaluation(self, part: str, measures: Measures) -> None:
-        """Count and record that a part has been measured."""
+        """Count and record an evaluation."""
         self.position.evaluate_s += measures.duration_s
         self.record(events.Evaluation.of(measures, part=part, epoch=self.position.epoch))
 
@@ -155,7 +155,7 @@ class RunState:
     def outcome(
         self, model: ModelFigures, test: Measures | None, *, precision: str, startup_s: float
     ) -> RunOutcome:
-        """Put together what the run came to."""
+        """Return the outcome of the run."""
         return self.position.outcome(
             model,
             test=test,
@@ -165,6 +165,6 @@ class RunState:
         )
 
     def record(self, event: events.Event) -> None:
-        """Write down a fact about the whole run, if this process is the one that does."""
+        """Record a fact about the whole run, if this process writes the records."""
         if self._record is not None:
             self._record(event)

@@ -1,7 +1,7 @@
-"""Call what a job adds to the steps of a loop: fault injection, profiling, window statistics.
+"""Call a job's additions to the steps of a loop: fault injection, profiling, window statistics.
 
-A loop knows nothing of these; where a job asks for none of them, a step costs a few comparisons.
-Imports no framework.
+Loops do not depend on any of these; without them a step costs a few comparisons. Imports no
+framework.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class StepHooks:
-    """What is called around the steps of one worker.
+    """Hooks around the steps of one worker.
 
     Args:
-        slowdown: What the job injects into this worker, as it stands from earlier phases.
-        profiler: Takes the times of operators.
-        sampler: Is told when training begins and ends.
-        window: Where the workers agree now and then whether to end the phase; None: they do not.
+        slowdown: The injected slowdown, with its state from earlier phases.
+        profiler: Profiles operators.
+        sampler: Notified when training begins and ends.
+        window: Window statistics, by which the workers agree to end the phase; None: none.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class StepHooks:
         return self._window is not None and self._window.has_ended
 
     def training_begins(self) -> None:
-        """Mark that training goes on."""
+        """Mark the beginning of a stretch of training."""
         self._sampler.mark("begin")
 
     def training_ends(self) -> None:
-        """Mark that training is over for now."""
+        """Mark the end of a stretch of training."""
         self._sampler.mark("end")
 
     def steps_begin(self, epoch: int) -> None:
@@ -60,15 +60,15 @@ class StepHooks:
         self._profiler.enter(epoch)
 
     def steps_end(self) -> None:
-        """Put away what was prepared for steps."""
+        """Release what was prepared for steps."""
         self._profiler.leave()
 
     def before_step(self, progress: float) -> None:
-        """Delay the step, if the job injects that; `progress` is the share of samples seen."""
+        """Delay the step if the job injects a slowdown; `progress` is the share of samples seen."""
         self._slept_s = self._slowdown.wait(progress)
 
     def adjust(self, facts: StepFacts) -> StepFacts:
-        """Count the delay into what the step came to, before anybody records it."""
+        """Add the delay to the step's compute time, before the step is recorded."""
         return self._slowdown.count(facts, self._slept_s)
 
     def after_step(
@@ -76,6 +76,6 @@ class StepHooks:
     ) -> bool:
         """Take part in window statistics; True: the workers agreed to end the phase here."""
         ends = self._window is not None and self._window.observe(facts, position, lr=lr)
-        # After the meeting: its exchange belongs to the window that is being profiled.
+        # After the window's exchange, which belongs to the window that is being profiled.
         self._profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
         return ends

@@ -1,6 +1,6 @@
-"""Train with torch tensors under the training loop: the engine's replicas, and those of `peer.ddp`.
+"""Train with torch tensors under the training loop: engine replicas, and `backends.ddp` models.
 
-What a checkpoint holds, and how the chief writes it in the background, is decided here.
+Decides what a checkpoint holds, and how the chief writes it in background.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from phalanx.worker.trainer import Trainer
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """What is trained, and with whom."""
+    """Data, model, strategy and group of a worker."""
 
     dataset: Dataset
     replica: Trainable
     strategy: Strategy
     collective: Collective
     share: EvaluationShare | None = None
-    """Whose samples this worker takes; None: its own."""
+    """The share of samples that this worker takes; None: its own."""
 
 
 class TorchTrainer(Trainer[Batch]):
@@ -48,7 +48,7 @@ class TorchTrainer(Trainer[Batch]):
 
     Args:
         context: This process's place in the run.
-        trainee: Data, replica, strategy and group.
+        setup: Data, replica, strategy and group.
         checkpointer: Writes the chief's checkpoints.
     """
 
@@ -128,7 +128,7 @@ class TorchTrainer(Trainer[Batch]):
         )
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Collect what a checkpoint would hold now, live; all workers call it together."""
+        """Collect the live state for a checkpoint; all workers call it together."""
         return collect_state(self._replica, self._strategy, self._collective, self._metrics)
 
     @override
@@ -137,7 +137,7 @@ class TorchTrainer(Trainer[Batch]):
         if position.epoch_samples > 0:
             self._strategy.synchronize()
         state = self.state()
-        # The one before may still be on its way.
+        # The previous one may still be under way.
         wait_for_chief(self._collective, self._checkpointer.wait)
         if self.rank == 0:
             self._checkpointer.save(position, state, best=best, begun=begin)
@@ -156,7 +156,7 @@ class TorchTrainer(Trainer[Batch]):
         self._checkpointer.wait()
 
     def _read(self, name: str) -> ChiefData | None:
-        # The newest may still be on its way.
+        # The newest may still be under way.
         self._checkpointer.wait()
         checkpoints = self._checkpointer.checkpoints
         found = checkpoints.load(name)

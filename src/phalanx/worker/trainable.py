@@ -1,4 +1,4 @@
-"""Define what the training loop asks of a model: the engine's `Replica` fits, and plain torch.
+"""Interface of a model in the training loop: the engine's `Replica`, or plain torch.
 
 How it is trained is `strategy.base.Strategy`.
 """
@@ -16,31 +16,31 @@ from phalanx.engine.result import EvaluationSums
 
 
 class Trainable(Protocol):
-    """A model that can be measured, saved and taken up again."""
+    """A model that can be evaluated, saved and restored."""
 
     @property
     def parameters(self) -> Tensor:
-        """All trainable parameters in one row."""
+        """Return all trainable parameters in one row."""
 
     def evaluate(self, batch: Batch) -> EvaluationSums:
-        """Measure one batch without learning."""
+        """Evaluate one batch without learning."""
 
     def regularisation(self) -> float:
-        """The present value of the L2 regulariser; 0 if there is none."""
+        """Return the present value of the L2 regulariser; 0 if there is none."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs."""
+        """Return everything that a resumed run needs."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` returned; raises `EngineError` if it is of another model."""
+        """Restore what `state` returned; raises `EngineError` if it is of another model."""
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """A learner that can say which class it takes each sample for."""
+    """A model that predicts the class of each sample."""
 
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
-        """Measure one batch, and write down each sample's class.
+        """Evaluate one batch, and write the predicted class of each sample.
 
         Args:
             batch: The samples.

@@ -1,4 +1,4 @@
-"""The seam between the training loop and a framework.
+"""Interface between the training loop and a framework.
 
 `TrainLoop` decides when something is done; a `Trainer` does it with the tensors of its framework.
 Imports no framework.
@@ -20,7 +20,7 @@ from phalanx.worker.run_state import ResumePoint
 
 
 class GlobalBatch(Protocol):
-    """One process's part of a batch of all workers."""
+    """One process's part of a global batch."""
 
     @property
     def global_count(self) -> int:
@@ -31,9 +31,9 @@ BatchT = TypeVar("BatchT", bound=GlobalBatch)
 
 
 class Trainer(ABC, Generic[BatchT]):
-    """Train, measure and save the model of one process, together with the others of its group.
+    """Train, evaluate and save the model of one process, together with the others of its group.
 
-    Unless said otherwise, all processes of the group make the same calls in the same order.
+    Unless noted otherwise, all processes of the group make the same calls in the same order.
 
     Args:
         dataset: What is learnt.
@@ -73,11 +73,11 @@ class Trainer(ABC, Generic[BatchT]):
 
     @abstractmethod
     def minimum(self, values: Sequence[float]) -> Sequence[float]:
-        """Take the least of each value over all processes."""
+        """Return the minimum of each value over all processes."""
 
     @abstractmethod
     def measure(self, part: str) -> Measures:
-        """Measure `validation` or `test`, over all processes, after `synchronize`."""
+        """Evaluate `validation` or `test` over all processes, after `synchronize`."""
 
     @abstractmethod
     def regularisation(self) -> float:
@@ -93,8 +93,8 @@ class Trainer(ABC, Generic[BatchT]):
 
     @abstractmethod
     def restore(self, name: str) -> ResumePoint | None:
-        """Take up a checkpoint, the epoch's running sums included; None: there is none."""
+        """Restore a checkpoint, the epoch's running sums included; None: there is none."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Return when all that was begun is done, and no other process needs this one."""
+        """Wait until all pending work is done and no other process needs this one."""

@@ -1,9 +1,9 @@
-"""Write checkpoints without holding up training, as far as the store allows.
+"""Write checkpoints in the background where the store is slow.
 
-A local store is fast: checkpoints of a lockstep run are written at once. A remote one is not: the
+A local store is fast: checkpoints of a synchronous run are written at once. For a remote one the
 state is copied, since training goes on changing it, and sent in background. The state at a switch
-of strategies is always written in background, into copies whose memory was reserved beforehand:
-fresh pages would cost more time at the switch than the copy itself.
+is always written in background, into copies whose memory was reserved beforehand: fresh pages would
+cost more time at the switch than the copy itself.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class AsyncCheckpointer:
         self._log = log
         self._background = BackgroundTask("checkpoints")
         self._staged: _Staged | None = None
-        # Copies are made here, and here again the next time.
+        # Reused by later copies of the same tensors.
         self._memory: dict[str, torch.Tensor] = {}
 
     def save(
@@ -110,7 +110,7 @@ class AsyncCheckpointer:
         Raises:
             StoreError: It, or the checkpoint before, could not be written.
         """
-        # What is being written may be in the memory that is about to be used.
+        # The previous checkpoint may still be read from the memory that is about to be overwritten.
         self.wait()
         if not self.checkpoints.is_remote:
             self._write(position, tensors, best=best, begun=begun)
@@ -145,11 +145,12 @@ class AsyncCheckpointer:
         """Copy what the next phase is going to change; does nothing if no state is staged.
 
         Args:
-            serving: The next phase has servers with optimisers of their own, so the optimiser
+            serving: The next phase has servers that own the optimiser, so the optimiser
                 state of this process does not change and needs no copy.
         """
         if self._staged is None:
             return
+        # Copies reuse memory that a write under way may still read.
         self.wait()
         tensors = self._staged.tensors
         for name, tensor in tensors.items():
@@ -190,7 +191,6 @@ class AsyncCheckpointer:
         )
 
     def _copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor into the memory of its last copy, if that still fits."""
         found = self._memory.get(name)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
             found = self._memory[name] = torch.empty_like(tensor)
@@ -198,5 +198,5 @@ class AsyncCheckpointer:
 
     def _touch_memory(self, named: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in named.items():
-            # Zeros on purpose: writing them is what makes the system hand out the pages.
+            # Writing zeros makes the system hand out the pages now, not at the switch.
             self._memory[name] = torch.empty_like(tensor).zero_()

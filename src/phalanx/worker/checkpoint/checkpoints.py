@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state of a run in one file, written atomically by the chief.
+"""Write and read checkpoints: the whole state of a run in one file, written by the chief.
 
-A file holds named tensors (safetensors) and the position as JSON in its header. A crash while it is
-written leaves the previous checkpoint; if the newest one cannot be read back, the one before it is
-taken. Where the files are, and how they get there, is up to the store.
+A file holds named tensors (safetensors) and the position as JSON in its header. Writes are atomic:
+a crash leaves the previous checkpoint, and a file that cannot be read is skipped for the one before
+it. Where files are is up to the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WrittenCheckpoint:
 
 @dataclass(frozen=True)
 class LoadedCheckpoint(Generic[TensorT]):
-    """What was read from a checkpoint."""
+    """Content of a checkpoint that was read."""
 
     name: str
     position: Position
@@ -73,13 +73,13 @@ class Checkpoints(Generic[TensorT]):
         Args:
             position: Where the run stands.
             tensors: The state.
-            metadata: What else the header is to say.
+            metadata: Further entries of the header.
         """
         name = name_at(position)
         header = {"position": msgspec.json.encode(position).decode()} | dict(metadata or {})
         size_bytes = self._store.save(_path(name), tensors, header)
         names = self._newest_first()
-        # One that claims to be of a later moment goes too: it could not be read when the run was
+        # A checkpoint of a later position goes too: it could not be read when the run was
         # resumed before it, and would push a good one out.
         past = [one for one in names if one <= name]
         self._drop(set(names) - set(past[: self._spec.keep]))
@@ -149,7 +149,7 @@ class Checkpoints(Generic[TensorT]):
         )
 
     def where(self, name: str) -> str:
-        """Say where a checkpoint is, for messages."""
+        """Return where a checkpoint is, for messages."""
         return f"{self._store.location}/{_FOLDER}/{name}".rstrip("/")
 
     def _read(

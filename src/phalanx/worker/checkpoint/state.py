@@ -1,7 +1,7 @@
-"""The whole state of a run as named tensors, and back: what a checkpoint holds.
+"""Collect the state of a run as named tensors for a checkpoint, and restore it.
 
 Parameters, statistics and optimiser state come from the replica, residuals and the like from the
-strategy, and the sums of the epoch in progress from every worker. Random state is not among them:
+strategy, and the sums of the epoch in progress from every worker. Random state is not needed:
 sample order, augmentation and dropout are functions of seed, epoch, step and rank.
 """
 
@@ -18,7 +18,7 @@ from phalanx.worker.metrics import WorkerMetrics
 from phalanx.worker.trainable import Trainable
 
 REPLICA, OPTIMIZER = "replica.", "replica.optimizer/"
-"""What the names of the replica's tensors begin with, and those of its optimiser's."""
+"""Prefixes of the names of the replica's tensors, and of its optimiser's."""
 _STRATEGY, _SUMS = "strategy.", "worker.epoch_sums"
 
 
@@ -38,7 +38,7 @@ def collect_state(
 def served_state(
     replica: Trainable, optimizer: dict[str, torch.Tensor], position: Position
 ) -> dict[str, torch.Tensor]:
-    """Collect the state of a run whose parameters live on servers, named as `collect_state` does.
+    """Collect the state of a run with parameter servers, named as `collect_state` does.
 
     Args:
         replica: Holds the parameters and statistics that were read from the servers.
@@ -76,10 +76,10 @@ def restore_state(
 def rescue_optimizer_state(
     checkpoints: Checkpoints[torch.Tensor], name: str, replica: Replica, *, position: bytes
 ) -> None:
-    """Write the optimiser state at the last switch now, unless the checkpoint exists.
+    """Write the optimiser state of the last switch now, unless its checkpoint exists.
 
-    Every worker holds it while servers train. The parameters have changed since: the file lacks
-    them, so it serves processes that get theirs from others, and nobody can roll back to it.
+    Every worker holds it while servers train. The parameters have changed since and are left out,
+    so the file serves processes that get theirs from others, and cannot be rolled back to.
     """
     if checkpoints.has(name):
         return

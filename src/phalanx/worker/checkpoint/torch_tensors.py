@@ -1,4 +1,4 @@
-"""Torch tensors in the checkpoint store; the only part of it that needs torch."""
+"""Adapt torch tensors to the checkpoint store; the only part of it that needs torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.store.base import CheckpointStore
 from phalanx.store.tensors import TensorView
 
 TorchStore = CheckpointStore[torch.Tensor]
-"""A store as the processes of the native engine use it."""
+"""A store of torch tensors."""
 
 _DTYPES = {
     "F64": torch.float64,

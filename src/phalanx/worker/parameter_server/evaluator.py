@@ -38,7 +38,7 @@ from phalanx.worker.replica import build_replica
 
 
 def run_evaluator(context: WorkerContext) -> Done:
-    """Carry out orders until the job is done."""
+    """Carry out the coordinator's orders until the job is done."""
     torch.set_num_threads(context.spec.threads)
     dataset = context.open_data()
     evaluator = _Evaluator(context, dataset)
@@ -86,7 +86,7 @@ class _Evaluator:
             case Connect():
                 self._connect(order)
             case ReadAndEvaluate() if self._reader is None:
-                # A server was lost as well: addresses of all of them are yet to come.
+                # A server was lost as well: the addresses of all of them are yet to come.
                 self._deferred = order
             case ReadAndEvaluate():
                 self._look(order)
@@ -114,7 +114,7 @@ class _Evaluator:
             self._look(order_deferred)
 
     def _attend(self) -> None:
-        """While servers are awaited: take the addresses of those that were restarted."""
+        """Take the addresses of restarted servers while they are awaited."""
         while not self._context.control.inbox.empty():
             order = self._context.control.inbox.get()
             if isinstance(order, Connect):
@@ -123,7 +123,7 @@ class _Evaluator:
                 self._later.append(order)
 
     def _look(self, order: ReadAndEvaluate) -> None:
-        assert self._reader is not None, "asked to look before the servers were known"
+        assert self._reader is not None, "asked to evaluate before the servers were known"
         limit_s = self._context.job.deadlines.exchange_s
         self._context.metrics.activity = "reading"
         deadline = Deadline.after(limit_s, "the servers' state")
@@ -132,6 +132,7 @@ class _Evaluator:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
         self._optimizer = read_optimizer(self._context.store, self._layout)
+        # Before evaluating: training may go on, since parameters and optimiser are copies now.
         self._context.control.send(SnapshotTaken(order.look))
         if order.part is None:
             return

@@ -1,20 +1,20 @@
-"""Carry state between a worker's replica and the servers' shards, in a switch and back.
+"""Transfer state between a worker's replica and the servers' shards at a switch.
 
-Everything that goes from one phase of a run into the next, and how:
+All state that goes from one phase of a run into the next:
 
-| What | Lockstep to servers | Servers to lockstep |
+| What | Synchronous to servers | Servers to synchronous |
 |---|---|---|
 | parameters | each server takes its slice of the replica | slices are put together, exactly |
 | optimiser state | each server takes its slice | slices are put together |
 | batch-norm statistics | averaged, then every worker's own | mean over workers |
 | schedule position | samples seen | samples seen |
 | sample position | epoch and samples within it | epoch and samples within it |
-| random state | a function of seed, epoch, step and rank: nothing to carry | the same |
+| random state | a function of seed, epoch, step and rank: nothing to transfer | the same |
 
 Servers inside the workers need no traffic for what they take, and every worker broadcasts its slice
-on the way back. Servers of their own take the checkpoint that the chief writes at the switch; on
-the way back workers read their parameters over the wire, and the chief reads the optimiser's state
-from what they wrote down and broadcasts it.
+on the way back. Server processes load the checkpoint that the chief writes at the switch; on the
+way back workers read their parameters over the wire, and the chief reads the optimiser's state
+from the servers' files and broadcasts it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from phalanx.worker.rate import Ramp
 
 @dataclass(frozen=True)
 class PhaseEntry:
-    """Say what a process begins a phase with servers with.
+    """State with which a process begins a phase with servers.
 
     Attributes:
         position: Where the phase begins, if it follows another.
@@ -55,12 +55,12 @@ class PhaseEntry:
 
     @property
     def carries(self) -> bool:
-        """Whether this process holds the state of the phase before."""
+        """Whether this process holds the state of the previous phase."""
         return self.position is not None and not self.restoring
 
     @property
     def version(self) -> int:
-        """Of the parameters that it holds; -1: none."""
+        """Version of the parameters that it holds; -1: none."""
         return self.position.updates if self.position is not None and self.carries else -1
 
 

@@ -1,7 +1,7 @@
 """Run a parameter server, as a process or inside a worker.
 
-The server itself runs in a thread; this module carries the coordinator's orders to it and writes
-its state to the store, so that a successor finds the optimiser state. The parameters of a lost
+The server itself runs in a thread; this module forwards the coordinator's orders to it and writes
+its state to the store, from which a successor restores the optimiser. The parameters of a lost
 server come from a worker.
 """
 
@@ -57,7 +57,7 @@ _CALL_LIMIT_S = 30.0
 
 
 def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
-    """Serve until the coordinator says that it is over.
+    """Serve until the coordinator ends the phase or the job.
 
     Args:
         context: Of this process.
@@ -88,7 +88,7 @@ def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
 
 
 def first_start(context: WorkerContext) -> PhaseEntry:
-    """Return what a process begins with in a run that has servers from its beginning."""
+    """Return the initial state of a process in a run that has servers from its beginning."""
     spec = context.spec
     return PhaseEntry(
         restoring=spec.incarnation > 1,
@@ -97,7 +97,7 @@ def first_start(context: WorkerContext) -> PhaseEntry:
 
 
 class HostedServer:
-    """Run a server in a thread and carry orders to it; use as a context manager.
+    """Run a server in a thread and forward orders to it; use as a context manager.
 
     Args:
         context: Of this process.
@@ -128,7 +128,7 @@ class HostedServer:
         self._optimizer_version = 0
         self._restoring = start.restoring
         self._phase_begin = start.position.phase_begin if start.position is not None else 0
-        # In a later phase the freshly built model is nothing to go on from.
+        # In a later phase the freshly built model is not the current state.
         self._begins_anew = start.position is not None and start.checkpoint is None
         if start.checkpoint is not None:
             self._take_up_checkpoint(start, start.checkpoint, job)
@@ -159,6 +159,7 @@ class HostedServer:
     def __enter__(self) -> HostedServer:
         self._server.__enter__()
         self._thread.start()
+        # Only once the thread runs: workers connect as soon as they learn the address.
         up = ServerUp(address=self._server.address, restoring=self._restoring)
         self._context.control.send(up)
         return self
@@ -169,6 +170,7 @@ class HostedServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # The thread uses the sockets: it ends before they are closed.
         self._server.stop()
         self._thread.join()
         self._server.__exit__(kind, error, traceback)
@@ -190,8 +192,9 @@ class HostedServer:
             case RestoreFromDisk():
                 server.call(self._recall).result(_CALL_LIMIT_S)
             case Flush() if self._server.is_restoring:
-                pass  # nothing to apply or to write yet; asked again once that is over
+                pass  # nothing to apply or to write yet; sent again once the restore is over
             case Flush():
+                # Apply first, so that the version written and reported holds every pending push.
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
@@ -202,7 +205,7 @@ class HostedServer:
         return True
 
     def tick(self) -> None:
-        """Called a few times a second: report and save what has changed."""
+        """Report and save what has changed; called a few times a second."""
         self._context.metrics.version = self._shard.policy.version
         restored = self._server.restored_version
         if self._restoring and restored is not None:
@@ -224,7 +227,7 @@ class HostedServer:
         self._server.call(give).result(_CALL_LIMIT_S)
 
     def finish(self) -> ServerStats:
-        """Return the totals, once no client asks for anything any more."""
+        """Return the totals, once no client has an open request."""
         facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
         self._context.log.record(events.Served(facts=facts))
         return facts
@@ -232,7 +235,7 @@ class HostedServer:
     def _admit(self, public_key: str, client: ClientIdentity) -> None:
         self._server.admit(public_key, client)
         if self._server.is_restoring and client.role == "worker":
-            # All workers were there before the loss; the next update has to wait for them again.
+            # All workers were there before the loss: the next update has to wait for them again.
             self._shard.policy.expect(client.rank)
 
     def _write_now(self) -> int:
@@ -253,7 +256,7 @@ class HostedServer:
         )
 
     def _last_written(self) -> ServerState | None:
-        """Return what was written last, if it was in this phase."""
+        """Return the state written last, if it is of this phase."""
         found = self._file.read()
         return found if found is not None and found.samples_seen >= self._phase_begin else None
 
@@ -266,14 +269,14 @@ class HostedServer:
         return found.version
 
     def _recall(self) -> None:
-        """Go on from what was written last, or from where the phase began if nothing was."""
+        """Restore the state written last, or that of the phase's beginning if there is none."""
         found = self._last_written()
         if found is not None:
             self._shard.updater.parameters.copy_(found.parameters)
             self._server.restored(version=found.version, samples_seen=found.samples_seen)
         elif self._begins_anew:
             raise StoreError(
-                f"server {self._index} was lost at the switch, and nobody holds a copy of its "
+                f"server {self._index} was lost at the switch, and no worker has a copy of its "
                 "parameters; continue with `phalanx train --resume`"
             )
         else:
@@ -311,7 +314,7 @@ def make_shard(
     samples_per_epoch: int,
     start: PhaseEntry,
 ) -> Shard:
-    """Make this server's slice with its rules, as the replica has it."""
+    """Make this server's shard with its rules, from the replica's parameters."""
     job, serving, index = context.job, context.serving, context.spec.rank
     first, end = layout.bounds(index)
     segments = layout.of_server(index)

@@ -14,20 +14,20 @@ from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
-# On a slow link, files that travel take at most about this share of the time.
+# On a slow link, uploads take at most about this share of the time.
 _TRAVELLING_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Hold a server's slice at one version."""
+    """A server's slice at one version."""
 
     version: int
     samples_seen: int
     parameters: torch.Tensor
     optimizer: dict[str, torch.Tensor]
     tickets: dict[int, int]
-    """Which segments of which batches it has taken; see `paramserver.shard.Ledger`."""
+    """Segments taken of each batch; see `paramserver.shard.Ledger`."""
 
 
 class ServerFile:
@@ -48,28 +48,28 @@ class ServerFile:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to write again.
+        """Return whether it is time to write again.
 
         Raises:
-            StoreError: What was being written meanwhile could not be.
+            StoreError: The previous write failed.
         """
         return self._background.wait(0.0) and time.monotonic() > self._due
 
     def write(self, state: ServerState) -> None:
         """Replace the file at once."""
-        # An older one that is still on its way must not arrive last.
+        # An older upload that is still under way must not arrive last.
         self._background.wait()
         self._write(state)
 
     def write_meanwhile(self, state: ServerState) -> None:
-        """Replace the file; where it has to travel, without waiting for it."""
+        """Replace the file; in a remote store without waiting for the upload."""
         if self._store.is_remote:
             self._background.start(lambda: self._write(state))
         else:
             self._write(state)
 
     def read(self) -> ServerState | None:
-        """Return what was written last; None: there is no whole file."""
+        """Return the state written last; None: there is no complete file."""
         try:
             found = self._store.load(self._name)
             metadata, tensors = found.metadata, found.tensors
@@ -84,11 +84,11 @@ class ServerFile:
             return None
 
     def forget(self) -> None:
-        """Remove what an earlier attempt has left, maybe cut in another way."""
+        """Delete the file of an earlier attempt, which may have another layout."""
         self._store.drop([self._name])
 
     def close(self) -> None:
-        """Wait until nothing is on its way: the next phase has a server of the same name."""
+        """Wait for the last write: the next phase has a server of the same name."""
         self._background.wait()
 
     def _write(self, state: ServerState) -> None:
@@ -107,7 +107,7 @@ class ServerFile:
 
 
 def read_optimizer(store: TorchStore, layout: ShardLayout) -> dict[str, torch.Tensor]:
-    """Return the optimiser state of all servers, put together as one optimiser would have it."""
+    """Return the optimiser state of all servers, joined as one optimiser would have it."""
     parts: list[dict[str, torch.Tensor]] = []
     for server in range(layout.num_servers):
         try:

@@ -1,6 +1,6 @@
 """States of a worker with parameter servers, and the table of its transitions.
 
-A gate is open while the coordinator hands out tickets: from the first ticket until the worker is
+A gate is open while the coordinator assigns tickets: from the first ticket until the worker is
 paused. The diagram in `docs/explain-protocol.md` is this table.
 """
 
@@ -13,17 +13,17 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class Joining:
-    """Addresses of the servers are awaited, then a place at each of them."""
+    """Waits for the addresses of the servers, then for a place at each of them."""
 
 
 @dataclass(frozen=True)
 class Resting:
-    """A place at every server; nothing to do before the next gate opens."""
+    """Has a place at every server; no gate is open."""
 
 
 @dataclass(frozen=True)
 class Computing:
-    """A ticket is computed, pushed and answered."""
+    """Computes, pushes and waits for the acknowledgement of a ticket."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Away:
 
 @dataclass(frozen=True)
 class Released:
-    """The servers' last state has been taken over, for another phase."""
+    """The replica has taken over the servers' last state, for another phase."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ GATE_OPEN = (Computing, Starved)
 
 
 class WorkerEvent(StrEnum):
-    """What moves a worker from one state to the next."""
+    """Events that move a worker from one state to the next."""
 
     JOINED = "joined"
     TICKET = "ticket"

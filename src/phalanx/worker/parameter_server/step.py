@@ -48,7 +48,7 @@ class TicketTrainer:
         self._rate = rate
         self._slowdown = slowdown
         self._slept_s = 0.0
-        self._seen_at: dict[int, int] = {}  # samples that were known of when a ticket was begun
+        self._seen_at: dict[int, int] = {}  # samples seen when a ticket was begun
         self._push_pull = PushPull(
             basis.replica,
             client,
@@ -80,7 +80,7 @@ class TicketTrainer:
         self._context.profiler.step_done()
 
     def settle(self) -> None:
-        """Wait for the push that is on its way, if there is one."""
+        """Wait for the outstanding push, if there is one."""
         for pushed in self._push_pull.drain():
             self._complete(pushed, input_s=0.0)
 

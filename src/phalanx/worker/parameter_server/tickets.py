@@ -1,4 +1,4 @@
-"""Tickets of a worker with parameter servers: requested, prepared, computed, reported."""
+"""Queue the tickets of a worker with parameter servers: request, prepare, compute, report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.wire.parameter_server import CompletedTicket, RequestWork, WorkDone
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.context import WorkerContext
 
-# Work is asked for and reported about this often: a chatty worker keeps the coordinator busy.
+# Interval of requests and reports: a chatty worker keeps the coordinator busy.
 _REPORT_S = 0.05
 _MOST_TICKETS = 64
 _FIRST_TICKETS = 2
@@ -23,10 +23,10 @@ _WEIGHT = 0.1
 
 
 class TicketLoader:
-    """Prepare the batches of the tickets that a worker is given, ahead of it.
+    """Prefetch the batches of a worker's tickets.
 
     Args:
-        context: Says which job.
+        context: Gives the job.
         dataset: What the batches are cut from.
         plan: What tickets stand for.
     """
@@ -76,10 +76,10 @@ class TicketLoader:
 
 
 class TicketQueue:
-    """Hold a worker's tickets from the coordinator's order to its own report.
+    """Hold a worker's tickets from the coordinator's assignment to the worker's report.
 
-    Asks for as many as last until the next report but one, so that a worker never runs dry while an
-    order is on its way.
+    Requests as many as last until the next report but one, so that a worker never runs dry while an
+    answer is under way.
 
     Args:
         control: To the coordinator.
@@ -126,7 +126,7 @@ class TicketQueue:
             self.report()
 
     def report(self) -> None:
-        """Tell the coordinator what is done, and ask for enough until the next report."""
+        """Report completed tickets, and request enough until the next report."""
         self._reported_s = time.monotonic()
         target = min(_MOST_TICKETS, max(2, math.ceil(2 * _REPORT_S / max(self._ticket_s, 1e-4))))
         want = max(0, target - len(self._tickets))

@@ -1,7 +1,7 @@
-"""Run a worker whose parameters live on servers: compute the tickets that it is given.
+"""Run a worker of a run with parameter servers: compute the tickets that it is assigned.
 
-All orders of the coordinator land in one inbox, which is read between tickets and several times a
-second while the servers are awaited, so that a worker always learns that a server has moved.
+All orders of the coordinator go through one inbox, read between tickets and several times a second
+while servers are awaited, so that a worker always learns that a server has moved.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
 
 
 class _JobDone(Exception):
-    """Leave the wait that the worker is in."""
+    """Raised to leave any wait when the job is done."""
 
 
 @dataclass
@@ -108,13 +108,14 @@ class _Servers:
     def open(self, client: Client) -> None:
         """Use a client from now on."""
         self.client = client
+        # A restarted server may ask for its copy before this worker can connect.
         for server in self.donations:
             client.donate(server)
 
 
 @dataclass
 class _Deferred:
-    """Orders that are carried out when the last push is answered and there are no tickets."""
+    """Orders that wait for the last push to be answered and all tickets to be done."""
 
     leave: bool = False
     hand_over: HandOver | None = None
@@ -128,7 +129,7 @@ class ParameterServerWorker:
         basis: What it computes with.
         stack: Closes what it opens.
         start: What it begins with.
-        slowdown: What the job injects into this worker, as it stands from earlier phases.
+        slowdown: The injected slowdown, with its state from earlier phases.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class ParameterServerWorker:
     ) -> None:
         self.state: WorkerState = Joining()
         self.paused_s = time.monotonic()
-        """When this worker was last told that there is nothing to do."""
+        """When this worker last ran out of tickets."""
         self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
-        """How the model is cut over servers."""
+        """The slices of the model over servers."""
         self._context = context
         self._basis = basis
         self._stack = stack
@@ -162,17 +163,18 @@ class ParameterServerWorker:
     def run(
         self, on_start: Callable[[], object], on_end: Callable[[], object] = lambda: None
     ) -> None:
-        """Take part until the coordinator says that it is over.
+        """Take part until the coordinator ends the phase or the job.
 
         Args:
             on_start: Called once this worker has a place at every server.
-            on_end: Called before the replica takes what is handed over to another phase.
+            on_end: Called before the replica takes over the servers' state for another phase.
         """
         self._on_end = on_end
-        # Finish may come while the answer to a push without samples is awaited: it never comes.
+        # Finish may come while a push without samples awaits an answer that never comes.
         with suppress(_JobDone):
             self._join()
             on_start()
+            # Last: a ticket must not wait for a worker without a place at the servers.
             self._tickets.ask()
             self._work()
         self._advance(WorkerEvent.FINISHED)
@@ -183,7 +185,7 @@ class ParameterServerWorker:
         return isinstance(self.state, Ended) and self.state.handed_over
 
     def finish(self) -> Done:
-        """Return the totals; a worker that came too late to take part has not sent anything."""
+        """Return the totals; zero bytes if the worker joined too late to take part."""
         self._context.profiler.leave()
         server = self._host.finish() if self._host is not None else None
         client = self._servers.client
@@ -196,7 +198,7 @@ class ParameterServerWorker:
         return self._servers.client
 
     def _advance(self, event: WorkerEvent) -> None:
-        """Move to the next state; the only place that does."""
+        """Move to the next state; the only place where the state changes."""
         before, now_s = self.state, time.perf_counter()
         after = self.state = next_state(before, event, now_s)
         if isinstance(before, Starved):
@@ -208,7 +210,6 @@ class ParameterServerWorker:
             self._context.sampler.mark("begin" if is_open else "end")
 
     def _join(self) -> None:
-        """Report, wait until the servers are there, and take a place at each."""
         context, dataset = self._context, self._basis.dataset
         context.control.send(
             Ready(
@@ -241,7 +242,6 @@ class ParameterServerWorker:
         context.profiler.prepare()
 
     def _work(self) -> None:
-        """Compute tickets as they come."""
         metrics = self._context.metrics
         while True:
             if not self._tickets:
@@ -250,13 +250,13 @@ class ParameterServerWorker:
                 if isinstance(self.state, Computing):
                     self._advance(WorkerEvent.DRAINED)
                 self._read_inbox(_IDLE_S)
-                # A server may have moved, and be waiting for the copy that is held here.
+                # A server may have moved, and be waiting for the copy held here.
                 self._client.attend()
                 continue
             self._read_inbox()
             metrics.activity = "training"
             ticket = self._tickets.pop()
-            # Work after a pause that has not been carried out yet takes it back.
+            # Work after a pause that has not been carried out yet cancels it.
             self._deferred.leave = False
             self._enter_again()
             self._advance(WorkerEvent.TICKET)
@@ -266,6 +266,7 @@ class ParameterServerWorker:
 
     def _carry_out_deferred(self) -> None:
         """Report all tickets as done, then leave the servers or take over their state."""
+        # Pushes are answered before they are reported: the gate closes on reported tickets.
         self._trainer.settle()
         self._tickets.report()
         if self._deferred.leave:
@@ -280,13 +281,14 @@ class ParameterServerWorker:
             self._deferred.hand_over = None
 
     def _hand_over(self, order: HandOver) -> None:
-        """Take what the servers hold last, so that another phase can go on from it."""
+        """Take over the servers' last state, so that another phase can continue from it."""
         self._on_end()
         if order.read:
             self._client.pull(self._limit("the servers' last state"), self._read_inbox)
         elif self._host is not None:
             self._host.give_back(self._basis.replica)
         self._advance(WorkerEvent.HANDED_OVER)
+        # Last: once all workers have sent it, the switch is committed and the servers end.
         self._context.control.send(HandedOver())
 
     def _enter_again(self) -> None:
@@ -294,7 +296,7 @@ class ParameterServerWorker:
             self._client.connect(self._limit("a place at every server"), self._read_inbox)
 
     def _read_inbox(self, wait_s: float = 0.0) -> None:
-        """Carry out what is in the inbox; with a wait, until something comes."""
+        """Carry out the orders in the inbox; with a wait, until one arrives."""
         inbox = self._context.control.inbox
         if wait_s > 0:
             with suppress(queue.Empty):
@@ -314,7 +316,7 @@ class ParameterServerWorker:
                 self._tickets.extend(order.tickets)
                 set_statistics(self._basis.replica, order.statistics)
             case Pause(leave=True):
-                # Only once the push is answered: a server drops what a worker leaves unfinished.
+                # Only after the answer: a server drops what a worker leaves unfinished.
                 self._deferred.leave = True
             case Pause():
                 self._advance(WorkerEvent.PAUSED)
@@ -340,6 +342,7 @@ class ParameterServerWorker:
                 raise AssertionError(f"{order} is not for a worker")
 
     def _version_of(self, server: int) -> int:
+        # Before joining there is no client: the version is that of the state it came with.
         if isinstance(self.state, Joining):
             return self._start.version
         return self._client.versions[server]

@@ -1,7 +1,7 @@
-"""What the workers of a split run measure before anything is placed: parts, links, memory.
+"""Measure parts, links and memory of the workers before the parts of a split run are placed.
 
-Workers take turns, so that those that share a machine do not measure one another. Everything is
-exchanged, and the chief decides: all workers go by the same numbers.
+Workers take turns, so that those on one machine do not disturb one another. Results are exchanged
+and the chief decides: all workers use the same numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def survey_costs(
     rows: int,
     precision: Precision,
 ) -> SplitCosts:
-    """How long each part takes on each worker, and how fast the links are; all call it together."""
+    """Measure the time of each part on each worker, and the links; all call it together."""
     times = _in_turns(
         collective,
         lambda: time_parts(network, input_shape, rows=rows, precision=precision),
@@ -71,7 +71,7 @@ def _in_turns(collective: Collective, measure: object, *, only_chief: bool) -> P
 
 
 def _measure_links(collective: Collective) -> tuple[float, float]:
-    """Latency and bytes per second of the slowest link from the chief."""
+    """Return latency and bytes per second of the slowest link from the chief."""
     latency_s, rate = 1e-6, 1e10
     small, bulk = torch.zeros(1), torch.zeros(_BULK_FLOATS)
     for peer in range(1, collective.size):
@@ -100,7 +100,7 @@ def _ping(collective: Collective, tensor: torch.Tensor, other: int) -> float:
 
 
 def survey_memory(collective: Collective, spec: SplitSpec) -> tuple[float, ...]:
-    """Bytes that each worker may use for its parts."""
+    """Return the bytes that each worker may use for its parts."""
     if spec.memory is not None:
         return tuple(map(float, spec.memory))
     host = int(hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12], 16)

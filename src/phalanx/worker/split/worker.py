@@ -1,4 +1,4 @@
-"""A worker of a split run: finds the network's parts, has them placed, keeps its own and trains.
+"""Run a worker of a split run: place the network's parts, keep the worker's own, train.
 
 Every worker builds the whole network once, because initial weights depend on the order in which all
 of them are drawn; the parts of others are dropped before the first step.
@@ -48,7 +48,7 @@ def run_split_worker(context: WorkerContext) -> Done:
     collective = join_group(context)
     try:
         precision = _precision(job)
-        context.metrics.activity = "looking at the parts"
+        context.metrics.activity = "profiling the parts"
         network = whole_network(job, dataset)
         warn_of_pieces(context, network)
         agreed, choice = agree(network, dataset, collective, job=job, precision=precision.name)
@@ -75,13 +75,13 @@ def run_split_worker(context: WorkerContext) -> Done:
             clip=job.optimizer.clip_norm is not None,
         )
         try:
-            # Every worker sees every sample, or the parts of it that it reads.
+            # Every worker sees every sample, or the columns of it that it reads.
             setup = TrainSetup(dataset, own, split, collective, share=EvaluationShare(0, 1))
             done = train_in_lockstep(context, setup, precision)
         finally:
             split.close()
         facts = facts_of(own, collective, agreed)
-        # Whoever leaves takes the connections, and what the kernel counted on them, along.
+        # A worker that leaves closes its connections, and loses the kernel's counters of them.
         collective.all_reduce(torch.zeros(1))
         return msgspec.structs.replace(done, split=facts)
     finally:
@@ -89,7 +89,7 @@ def run_split_worker(context: WorkerContext) -> Done:
 
 
 def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
-    """The job's network by its parts, with the weights that every worker draws alike."""
+    """Return the job's network by its parts, with weights equal on every worker."""
     model = build_model(
         job.model,
         input_shape=dataset.input_shape,
@@ -101,7 +101,7 @@ def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
 
 
 def warn_of_pieces(context: WorkerContext, network: PartedNetwork) -> None:
-    """Say what micro-batches change."""
+    """Warn of what micro-batches change."""
     spec = context.job.strategy
     assert isinstance(spec, SplitSpec)
     normed = [one for one in network.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
@@ -161,7 +161,7 @@ def _decide(spec: SplitSpec, question: PlacementProblem) -> ChiefData:
 def announce(
     context: WorkerContext, collective: Collective, agreed: Partitioning, choice: PlacementChoice
 ) -> None:
-    """Tell the controller where everything goes, and what is expected of it."""
+    """Report the placement and its predictions to the controller."""
     if collective.rank != 0:
         return
     costs, graph = agreed.costs, agreed.graph
@@ -196,7 +196,7 @@ def announce(
 
 
 def facts_of(network: SplitNetwork, collective: Collective, agreed: Partitioning) -> SplitFacts:
-    """What this worker sent, by kind and receiver, and what the system's own counters say."""
+    """Return the bytes that this worker sent, by kind and receiver, and the kernel's count."""
     posts = network.runner.p2p
     return SplitFacts(
         rank=collective.rank,

@@ -108,7 +108,7 @@ class WindowStats:
         )
         self._collective.all_reduce(shared)
         table, asked = shared[:-1].view(size, 6), float(shared[-1])
-        # Only the chief adds to it, so that the sum is what the chief was asked.
+        # Only the chief adds to it, so that the sum is what the controller requested of it.
         self.has_ended, self.same_strategy = asked > 0, asked == _STAY
         if rank == 0:
             noise, signal = _noise_and_signal(table, mean_squared)
@@ -130,10 +130,10 @@ class WindowStats:
         return self.has_ended
 
     def _read_inbox(self) -> float:
-        """Return what the chief has been asked; nothing, on the others."""
+        """Return the controller's requests to the chief; nothing on the others."""
         while self._collective.rank == 0 and not self._control.inbox.empty():
             order = self._control.inbox.get()
-            assert isinstance(order, EndPhase), f"{order} is not for a worker in a lockstep phase"
+            assert isinstance(order, EndPhase), f"{order} is not for a synchronous worker"
             self._asked = _STAY if order.stay else _LEAVE
         return self._asked
 

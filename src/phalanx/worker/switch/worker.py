@@ -1,7 +1,8 @@
-"""Run one phase after another in the same process, without a restart.
+"""Run the phases of a switched run in the same process, without a restart.
 
-Data, model and optimiser are made once. Between two phases a process waits for `BeginPhase`,
-which says what comes next and where it begins; `parameter_server.handover` lists what is carried.
+Data, model and optimiser are made once. Between two phases a process waits for `BeginPhase`, which
+names the next strategy and its first position; `parameter_server.handover` lists the state that is
+transferred.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from phalanx.worker.replica import TrainResources, build_replica, decide_precisi
 from phalanx.worker.switch.window_stats import WindowStats
 from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
 
-# A newcomer waits so long for the state that the chief is still writing.
+# How long a newcomer waits for the state that the chief is still writing.
 _SNAPSHOT_S = 10.0
 
 
@@ -80,7 +81,7 @@ def run_switching_helper(context: WorkerContext) -> Done:
         if isinstance(order, Finish):
             return Done()
         if not isinstance(order, BeginPhase):
-            continue  # of the phase before, and too late
+            continue  # of the previous phase, and too late
         phase = phase_context(context, order)
         if context.spec.role == "evaluator":
             done = run_evaluator(phase)
@@ -98,7 +99,7 @@ def phase_context(context: WorkerContext, order: BeginPhase) -> WorkerContext:
 
 
 def start_of(context: WorkerContext, order: BeginPhase) -> PhaseEntry:
-    """Return what a process begins a phase with servers with."""
+    """Return the state with which a process begins a phase with servers."""
     position = msgspec.json.decode(order.position, type=Position)
     strategy = strategy_of(context.job, order.phase)
     assert isinstance(strategy, ParameterServerSpec)
@@ -109,7 +110,7 @@ def start_of(context: WorkerContext, order: BeginPhase) -> PhaseEntry:
     if checkpoint is not None and not _appears(context, checkpoint):
         if not order.newcomer:
             raise StoreError(f"the state that a phase begins with was never written: {checkpoint}")
-        # The process that was writing it is gone. Others hold the parameters; the momentum is lost.
+        # Its writer is gone. Others hold the parameters; the momentum is lost.
         message = f"{checkpoint} was never written: going on without the momentum in it"
         context.log.record(events.Warned(message=message))
         checkpoint = None
@@ -123,7 +124,7 @@ def start_of(context: WorkerContext, order: BeginPhase) -> PhaseEntry:
 
 
 def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
-    """Return what the optimiser's momentum is multiplied by when a phase follows another."""
+    """Return the factor of the optimiser's momentum at a switch."""
     switch = job.strategy
     assert isinstance(switch, SwitchSpec)
     if switch.momentum == "zero":
@@ -132,7 +133,7 @@ def momentum_factor(job: JobSpec, *, asynchronous: bool) -> float:
 
 
 def _appears(context: WorkerContext, name: str) -> bool:
-    """Whether a checkpoint that may still be on its way is there in time."""
+    """Return whether a checkpoint that may still be uploaded arrives in time."""
     checkpoints = Checkpoints(context.store, context.job.checkpoint)
     deadline = Deadline.after(_SNAPSHOT_S, f"{name} to be written")
     while not checkpoints.has(name) and not deadline.expired:
@@ -145,7 +146,7 @@ def _appears(context: WorkerContext, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _ServedPhase:
-    """The phase before had servers, which still hold the optimiser's state."""
+    """The previous phase had servers, which still hold the optimiser's state."""
 
     layout: ShardLayout
     colocated: bool
@@ -166,7 +167,7 @@ class _Group:
         self.strategy: Strategy | None = None
 
     def join(self, number: int) -> Collective:
-        """Return the group of this number; forms it if it is another than before."""
+        """Return the group of this number; form it if it is not the present one."""
         if self.collective is None or self._number != number:
             if self.collective is not None:
                 self.collective.close()
@@ -176,7 +177,7 @@ class _Group:
         return self.collective
 
     def attach(self, spec: StrategySpec, replica: Replica, *, equal: bool) -> Strategy:
-        """Return the phase's strategy; the one before goes on if nothing about it changes.
+        """Return the phase's strategy; keep the attached one if nothing about it changes.
 
         Args:
             spec: Of the phase.
@@ -190,11 +191,11 @@ class _Group:
         return self.strategy
 
     def detach(self) -> None:
-        """Drop the strategy: the replica is changed by others now."""
+        """Drop the strategy: other processes change the replica from now on."""
         self.strategy = self._spec = None
 
     def is_same(self, spec: object) -> bool:
-        """Whether the attached strategy is that of a spec."""
+        """Return whether the attached strategy is that of a spec."""
         return self._spec == spec
 
 
@@ -227,7 +228,7 @@ class SwitchingWorker:
         stack.callback(self._checkpointer.wait)
 
     def run(self) -> Done:
-        """Take up phases until the job is done."""
+        """Run phases until the job is done."""
         control = self._context.control
         control.send(PhaseIdle(num_samples=self._basis.dataset.train.num_samples))
         while True:
@@ -238,22 +239,24 @@ class SwitchingWorker:
                 # Other processes go on with the run.
                 return Done(times=self._context.metrics.times(sent_bytes=0))
             if not isinstance(order, BeginPhase):
-                continue  # of the phase before, and too late
+                continue  # of the previous phase, and too late
             serving = strategy_of(self._context.job, order.phase).updates_on_servers
             done = self._serve(order) if serving else self._train(order)
             if done is not None:
                 return done
 
     def _train(self, order: BeginPhase) -> Done | None:
-        """A lockstep phase; None: the run goes on with another."""
+        """Run a synchronous phase; None: another phase follows."""
         phase, replica = phase_context(self._context, order), self._basis.replica
         collective = self._group.join(order.group)
         metrics = self._context.metrics
         position = msgspec.json.decode(order.position, type=Position)
         handover.set_statistics(replica, order.statistics)
+        # After servers all workers hold the same parameters: no broadcast is needed.
         equal = self._served is not None
         self._take_back(collective)
         self._checkpointer.copy_staged(serving=False)
+        # Attaching may change the replica, so the staged state is copied before.
         strategy = self._group.attach(phase.job.strategy, replica, equal=equal)
         self._window = self._make_window(strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
@@ -280,7 +283,7 @@ class SwitchingWorker:
         return None
 
     def _restore(self, loop: TrainLoop[Batch], checkpoint: str, position: Position) -> None:
-        """Take up a checkpoint: that of a run that is resumed, or one to go back to."""
+        """Restore a checkpoint: that of a resumed run, or one to roll back to."""
         loop.restore(checkpoint)
         if checkpoint != NEWEST and self._context.spec.rank == 0:
             self._checkpointer.checkpoints.go_back_to(checkpoint)
@@ -288,20 +291,19 @@ class SwitchingWorker:
         loop.position.phase_begin = position.phase_begin
 
     def _keep(self, trainer: TorchTrainer, position: Position) -> None:
-        """Have the state written down with which the phase begins."""
         state = trainer.state()
         if self._context.spec.rank == 0:
             self._checkpointer.stage(position, state)
             self._checkpointer.copy_staged(serving=False)
 
     def _make_room(self) -> None:
-        """The chief will have to copy its state if another phase follows."""
+        """Reserve memory for the chief's copy of its state, if another phase follows."""
         if self._context.spec.rank == 0 and not self._has_room:
             self._has_room = True
             self._checkpointer.reserve_memory(self._basis.replica.state())
 
     def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: BeginPhase) -> None:
-        """Leave a lockstep phase, so that the next can go on from exactly here."""
+        """Leave a synchronous phase, so that the next can continue from exactly here."""
         stays = self._next_is_same(loop, order)
         loop.leave(synchronize=not stays)
         state = trainer.state()
@@ -309,6 +311,7 @@ class SwitchingWorker:
         snapshot = ""
         if not stays and self._context.spec.rank == 0:
             snapshot = self._checkpointer.stage(position, state)
+            # On disk before PhaseOver, which commits the switch.
             if self._is_written_first:
                 self._checkpointer.write_staged()
                 self._checkpointer.wait()
@@ -321,16 +324,16 @@ class SwitchingWorker:
 
     @property
     def _is_written_first(self) -> bool:
-        """Whether the next phase may begin only with what is written down.
+        """Return whether the next phase may begin only after the checkpoint is written.
 
-        Servers in their own processes read it; with one worker there is no other copy.
+        Server processes read it; with one worker there is no other copy.
         """
         job, switch = self._context.job, self._switch
         apart = job.processes.servers > 0
         return switch.handover == "restart" or apart or job.workers == 1
 
     def _next_is_same(self, loop: TrainLoop[Batch], order: BeginPhase) -> bool:
-        """Whether the workers go on with the same strategy, each from its own replica."""
+        """Return whether the next phase has the same strategy, each worker keeping its replica."""
         if not isinstance(self._group.strategy, Allreduce) or self._switch.handover == "restart":
             return False
         phases, home = self._switch.resolved, loop.position.phase
@@ -339,7 +342,7 @@ class SwitchingWorker:
         return self._window is not None and self._window.same_strategy
 
     def _serve(self, order: BeginPhase) -> Done | None:
-        """A phase with servers; None: the run goes on with another."""
+        """Run a phase with servers; None: another phase follows."""
         phase = phase_context(self._context, order)
         metrics, start = self._context.metrics, start_of(self._context, order)
         metrics.sent_before = metrics.sent_bytes
@@ -353,7 +356,8 @@ class SwitchingWorker:
             worker = ParameterServerWorker(
                 phase, self._basis, stack, start=start, slowdown=self._slowdown
             )
-            # What is being written is in memory that the servers' last state is going to replace.
+            # The checkpoint under way reads memory that the servers' last state is going to
+            # replace.
             worker.run(on_start=on_start, on_end=self._checkpointer.wait)
             self._stopped_s = worker.paused_s
             self._group.detach()
@@ -366,7 +370,7 @@ class SwitchingWorker:
         return None
 
     def _take_back(self, collective: Collective) -> None:
-        """After a phase with servers: the optimiser's state, which they had."""
+        """Restore the optimiser's state from the servers of the previous phase."""
         if self._served is None:
             return
         served, self._served = self._served, None
@@ -390,7 +394,6 @@ class SwitchingWorker:
             replica.optimizer.load_state(changed)
 
     def _make_window(self, strategy: Strategy, collective: Collective) -> WindowStats | None:
-        """Return where the workers share statistics, if anything is decided on the way."""
         decides = any(phase.at == "auto" for phase in self._switch.resolved)
         if not decides and self._switch.straggler is None:
             return None
@@ -402,7 +405,7 @@ class SwitchingWorker:
         )
 
     def _take_sums(self, position: Position) -> None:
-        """In the middle of an epoch the chief goes on from the sums of all workers."""
+        """Continue the chief from the sums of all workers in the middle of an epoch."""
         metrics, chief = self._context.metrics, self._context.spec.rank == 0
         metrics.epoch_samples = position.epoch_samples if chief else 0
         metrics.epoch_loss_sum = position.epoch_loss_sum if chief else 0.0
