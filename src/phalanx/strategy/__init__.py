@@ -1,1 +1,1 @@
-"""WHO EXCHANGES WHAT, WHEN: one step of training under each strategy, behind one interface."""
+"""STRATEGIES: what one training step exchanges with other workers, behind one interface."""

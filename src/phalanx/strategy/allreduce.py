@@ -73,7 +73,7 @@ class Allreduce(Strategy):
         )
 
     def _start_bucket(self, index: int) -> None:
-        """Called during backward, with rising bucket numbers: the same order on every worker."""
+        """Start the exchange of a bucket during backward; the same order on every worker."""
         bucket = self._buckets[index]
         self.noise.read_own(self._replica.gradients[bucket.start : bucket.stop])
         with span("all_reduce"):
@@ -110,12 +110,12 @@ class Allreduce(Strategy):
         if len(residuals) == self._collective.size:
             self._compressor.residual.copy_(residuals[rank])
         elif rank == 0:
-            # In a group of another size the first worker carries what all of them still owed.
+            # In a group of another size the first worker carries the residuals of all.
             self._compressor.residual.copy_(residuals.sum(0))
 
 
 class GradNoiseGauge:
-    """Measure how long gradients are, for the gradient noise scale, at no extra traffic.
+    """Measure squared gradient norms, for the gradient noise scale, at no extra traffic.
 
     Armed for single steps, it reads each bucket once before its exchange and the sum once after it.
     """
@@ -132,12 +132,12 @@ class GradNoiseGauge:
         self._found = (0.0, 0.0)
 
     def read_own(self, part: Tensor) -> None:
-        """A part of this worker's gradient is final, and not yet exchanged."""
+        """Read a final bucket of this worker's gradient, before its exchange."""
         if self._armed:
             self._own += float(part.dot(part))
 
     def read_sum(self, gradients: Tensor, *, num_samples: int, global_count: int) -> None:
-        """The gradient of all workers is here.
+        """Read the gradient summed over all workers.
 
         Args:
             gradients: The mean over the global batch.
@@ -152,7 +152,7 @@ class GradNoiseGauge:
         self._found = (self._own * scale * scale, float(gradients.dot(gradients)))
 
     def take(self) -> tuple[float, float]:
-        """Squared lengths of this worker's own mean gradient and of that of all workers."""
+        """Return the squared norms of this worker's mean gradient and of that of all workers."""
         found, self._found = self._found, (0.0, 0.0)
         return found
 
@@ -160,10 +160,10 @@ class GradNoiseGauge:
 class OverlapMeter:
     """Measure how much of a step's exchange hides behind the computation.
 
-    Gloo's threads tell whether an exchange is over, not when it ended; it is looked at when the
-    next bucket is ready and when backward is over. A stretch between two looks counts in full if
-    something was still on its way at its end, and half if everything had arrived by then: the true
-    figure lies within half of those stretches. Time in which a peer had not begun yet counts as
+    Gloo's threads tell whether an exchange is over, not when it ended; it is polled when the next
+    bucket is ready and when backward is over. A stretch between two polls counts in full if an
+    exchange was still under way at its end, and half if all had finished by then: the true figure
+    lies within half of those stretches. Time in which another worker had not begun yet counts as
     well, because the exchange is under way for this worker.
     """
 
@@ -172,12 +172,12 @@ class OverlapMeter:
         self._seconds = 0.0
 
     def begin(self) -> None:
-        """A new step begins; nothing is on its way."""
+        """Begin a new step, with no exchange under way."""
         self._began_s = None
         self._seconds = 0.0
 
     def look(self, pending: Sequence[Pending]) -> None:
-        """Called right before the next exchange is started, with those started before."""
+        """Poll the exchanges started so far; called right before the next one is started."""
         now_s = time.perf_counter()
         if self._began_s is not None and pending:
             share = 0.5 if all(one.is_done() for one in pending) else 1.0
@@ -185,6 +185,6 @@ class OverlapMeter:
         self._began_s = now_s
 
     def end(self, pending: Sequence[Pending]) -> float:
-        """Backward is over: the seconds in which something was on its way behind it."""
+        """End backward; return the seconds in which an exchange was under way behind it."""
         self.look(pending)
         return self._seconds

@@ -1,8 +1,8 @@
-"""Define the one interface of a training step, exchange included, and build it from its spec.
+"""Interface of a training step, exchange included, and its factory.
 
-The training loop hands a `Strategy` batches and asks for nothing else, so strategies with quite
-different exchanges (none, every step, every few steps, through servers) fit the same loop. Nothing
-here imports torch: a process of another framework may use it.
+The training loop only passes batches to a `Strategy`, so strategies with different exchanges (none,
+every step, every few steps, through servers) fit the same loop. Nothing here imports torch: a
+process of another framework may use it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What one step of one worker came to, and where its time went."""
+    """Result of one step of one worker, and the breakdown of its time."""
 
     num_samples: int
     loss_sum: float
@@ -43,13 +43,13 @@ class StepFacts:
 
 
 class GradientNoise(Protocol):
-    """Measures the squared lengths of gradients, from which the noise scale is estimated."""
+    """Measure the squared norms of gradients, from which the noise scale is estimated."""
 
     def arm(self) -> None:
         """Measure in the next step."""
 
     def take(self) -> tuple[float, float]:
-        """Squared lengths of this worker's own mean gradient and of that of all workers."""
+        """Return the squared norms of this worker's mean gradient and of that of all workers."""
 
 
 class Strategy(ABC):
@@ -95,7 +95,7 @@ class Strategy(ABC):
         return {}
 
     def import_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most have none)
-        """Take up what `export_state` gave, maybe in a group of another size.
+        """Restore what `export_state` returned, maybe in a group of another size.
 
         What another strategy left, such as residuals, is ignored.
         """

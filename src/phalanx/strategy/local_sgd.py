@@ -45,7 +45,7 @@ class LocalSgd(Strategy):
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         num_samples = len(batch.targets)
-        # The mean over this worker's own samples: nobody else takes part in this update.
+        # The mean over this worker's samples: no other worker takes part in this update.
         own = dataclasses.replace(batch, global_count=max(1, num_samples))
         result = self._replica.forward_backward(own, step=step_index)
         computed = time.perf_counter()
@@ -69,13 +69,13 @@ class LocalSgd(Strategy):
 
     @override
     def synchronize(self) -> None:
-        """Average what is open: parameters, moments and batch-norm statistics."""
+        """Average parameters, moments and batch-norm statistics not yet averaged."""
         if self._steps > 0:
             self._average(moments=True)
         average_buffers(self._replica, self._collective)
 
     def _average(self, *, moments: bool) -> None:
-        """Replace every worker's parameters by the mean, each weighed by the samples it used."""
+        """Replace every worker's parameters by the mean, weighted by the samples used."""
         total = torch.tensor([float(self._samples)])
         self._collective.all_reduce(total)
         if total.item() > 0:
@@ -88,7 +88,7 @@ class LocalSgd(Strategy):
         self._samples = 0
 
     def _moments(self) -> list[torch.Tensor]:
-        """The optimiser's state per parameter, such as momentum."""
+        """Return the optimiser's state per parameter, such as momentum."""
         optimizer = self._replica.optimizer
         state = optimizer.state().values() if optimizer is not None else ()
         return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]

@@ -1,9 +1,9 @@
-"""Step against parameter servers: compute on what was pulled, push gradients, pull parameters.
+"""Step against parameter servers: compute on pulled parameters, push gradients, pull again.
 
-Here the coordinator hands out batches one by one, and workers need nothing of one another. Its
-worker loop calls `push` with tickets; any other loop can call `step`. Segments of the gradient
-leave while backward computes the rest. With `overlap`, the answer to a push is awaited only after
-the next gradient has been computed.
+The coordinator assigns batches one by one, and workers need nothing of one another. The
+parameter-server worker calls `push` with tickets; any other loop can call `step`. Segments of the
+gradient leave while backward computes the rest. With `overlap`, the answer to a push is awaited
+only after the next gradient has been computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pushed:
 
 
 class PushPull(Strategy):
-    """Trains a replica against servers.
+    """Train a replica against servers.
 
     Args:
         replica: Computes; its parameters are overwritten by what the servers send.
@@ -76,7 +76,7 @@ class PushPull(Strategy):
         self.drain()
 
     def push(self, batch: Batch, ticket: int) -> list[Pushed]:
-        """Compute and push one batch; returns what has been acknowledged meanwhile."""
+        """Compute and push one batch; return the tickets acknowledged meanwhile."""
         if len(batch.targets) == 0:
             acknowledged = self.drain()
             self._client.skip(ticket=ticket)
@@ -91,12 +91,12 @@ class PushPull(Strategy):
         return self.drain()
 
     def take_part(self) -> None:
-        """Take part in a round without samples, for the others' sake; call `drain` before."""
+        """Take part in a round without samples, so that others can finish it; `drain` first."""
         self._client.skip()
         self._wait()
 
     def drain(self) -> list[Pushed]:
-        """Wait for the push that is on its way, if there is one."""
+        """Wait for the outstanding push, if there is one."""
         if self._outstanding is None:
             return []
         (ticket, result), self._outstanding = self._outstanding, None
@@ -111,7 +111,7 @@ class PushPull(Strategy):
             exchange_s=time.perf_counter() - begin,
             apply_s=0.0,
             # Segments left during backward, or with `overlap` during all of the next step. At most:
-            # answers may have come, but are only looked at from here on.
+            # answers may have come, but are only read from here on.
             overlapped_s=max(0.0, begin - sent) if sent is not None else 0.0,
             wait_s=self._client.held_s,
         )

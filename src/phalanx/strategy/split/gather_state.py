@@ -19,7 +19,7 @@ _FIRST_TAG = 1 << 24
 
 
 class StateGatherer:
-    """Gather the units of all workers; knows which worker sends what.
+    """Gather the units of all workers at the chief.
 
     Args:
         outline: Of the whole network.
@@ -39,14 +39,14 @@ class StateGatherer:
         self._outline = outline
         self._contents = contents
         self._holders = holders
-        # What a rule remembers for no weights at all shows what it remembers for any.
+        # The rule's state for no weights at all shows its state for any.
         empty = FlatOptimizer(optimizer, torch.zeros(0)).state()
         self._flat_keys = ["parameters"]
         self._flat_keys += [f"optimizer/{key}" for key, value in empty.items() if value.ndim]
         self._counters = [f"optimizer/{key}" for key, value in empty.items() if not value.ndim]
 
     def template(self) -> dict[str, Tensor]:
-        """The whole state with the right shapes, on no device."""
+        """Return the whole state with the right shapes, on no device."""
         outline = self._outline
         found = {key: torch.empty(outline.size, device="meta") for key in self._flat_keys}
         found["buffers"] = torch.empty(outline.buffer_size, device="meta")
@@ -54,7 +54,7 @@ class StateGatherer:
         return found | dict(outline.others)
 
     def gather(self, units: Sequence[StageUnit], collective: Collective) -> dict[str, Tensor]:
-        """The whole state, at the chief; all workers call it together."""
+        """Return the whole state at the chief; all workers call it together."""
         own = {unit.contents.parts: unit for unit in units}
         chief = collective.rank == 0
         whole = (
@@ -81,8 +81,8 @@ class StateGatherer:
                     packed = given[key].contiguous()
                     collective.start_send(packed, target=0, tag=tag + number).wait()
             tag += len(expected)
-        # A send is done when the bytes have left, not when they are there: whoever closed its
-        # connections now would leave the chief waiting for them.
+        # A send is done when the bytes have left, not when they have arrived: a worker that closed
+        # its connections now would leave the chief waiting for them.
         collective.all_reduce(torch.zeros(1))
         return whole
 
@@ -90,7 +90,7 @@ class StateGatherer:
         return {} if unit is None else unit.flats() | unit.others
 
     def _expected(self, contents: Contents) -> dict[str, Tensor]:
-        """Keys and shapes of a unit's share; those without a number in them do not travel."""
+        """Return keys and shapes of a unit's share; empty entries are not sent."""
         outline = self._outline
         size = sum(len(outline.parameters[name]) for name in contents.parameters)
         found: dict[str, Tensor] = {}

@@ -1,7 +1,7 @@
-"""Present one worker's side of a split network: what can be measured, saved and loaded of it.
+"""One worker's side of a split network, in the interface of a replica.
 
-The training loop treats it like a replica. All workers call each method together, because nobody
-has the whole network: states are put together at the chief, measures known where the loss is.
+All workers call each method together, because none has the whole network: states are gathered at
+the chief, metrics are known where the loss is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from phalanx.strategy.split.pipeline_runner import PipelineLayout, PipelineRunne
 
 @dataclass(frozen=True)
 class ModelPartition:
-    """A network that has been cut up: what is known of all of it, and the parts that are here."""
+    """A partitioned network: facts about all of it, and the parts held here."""
 
     stage: Stage
     layout: PipelineLayout
@@ -84,15 +84,15 @@ class SplitNetwork:
         return self._partition.layout.places
 
     def holders(self, unit: Contents) -> tuple[int, ...]:
-        """The workers that hold a unit."""
+        """Return the workers that hold a unit."""
         return self.places[unit.parts[0]]
 
     def answers_for(self, unit: Contents) -> bool:
-        """Whether this worker is the one of a unit's holders that speaks for it."""
+        """Return whether this worker sends a unit's state for all of its holders."""
         return self.holders(unit)[0] == self._collective.rank
 
     def tensors(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """What own parts read of a batch, and its targets."""
+        """Return the inputs of own parts in a batch, and its targets."""
         samples, targets = as_tensors(batch)
         columns = self._partition.inputs
         return {
@@ -101,17 +101,17 @@ class SplitNetwork:
 
     @property
     def parameters(self) -> Tensor:
-        """All trained parameters at the chief; a row of none at the others."""
+        """Return all trained parameters at the chief; an empty row at the others."""
         return self.state().get("parameters", torch.zeros(0))
 
     def evaluate(self, batch: Batch) -> EvaluationSums:
-        """Measure one batch; found by the worker with the last part, nothing by the others."""
+        """Evaluate one batch; the result is at the worker with the last part, others get zeros."""
         inputs, targets = self.tensors(batch)
         passed = self.runner.evaluate(inputs, targets)
         return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples)
 
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
-        """The same; the worker with the last part writes down each sample's class."""
+        """Evaluate likewise; the worker with the last part writes the predicted classes."""
         inputs, targets = self.tensors(batch)
         passed = self.runner.evaluate(inputs, targets)
         if passed.output is not None:
@@ -120,11 +120,11 @@ class SplitNetwork:
         return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples)
 
     def state(self) -> dict[str, Tensor]:
-        """The whole state at the chief, nothing at the others."""
+        """Return the whole state at the chief, nothing at the others."""
         return self._gatherer.gather(self.stage.units, self._collective)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take own parts out of a whole state, of a run with any placement or none.
+        """Restore own parts from a whole state, of a run with any placement or none.
 
         Raises:
             EngineError: The state is of another model or optimiser; nothing was changed.
@@ -134,7 +134,7 @@ class SplitNetwork:
             unit.take_from(state, self._partition.outline)
 
     def regularisation(self) -> float:
-        """What the regulariser adds to the loss, over all workers."""
+        """Return the regulariser's part of the loss, over all workers."""
         own = [
             unit.optimizer.regularisation()
             for unit in self.stage.units

@@ -1,8 +1,8 @@
-"""Send and receive tensors between workers of a split run: posted ahead, with deadlines, counted.
+"""Send and receive tensors between workers of a split run: posted ahead, with deadlines.
 
 Receives are posted a few messages before they are needed, so that data arrives while the worker
-computes. How long a worker was blocked is measured; the part of it that the message needed on the
-wire is told from the link's measured speed, and the rest was waiting for the other's computation.
+computes. Of the time that a worker is blocked, the transfer time at the link's measured speed
+counts as communication, the rest as waiting for the sender's computation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from phalanx.comm.base import Collective, Pending
 from phalanx.engine.part_profiler import Form
 
 _AHEAD = 8
-# With more messages on their way, a worker waits for the oldest before it begins a new batch. Never
-# in the middle of one: who should take them may first need something else from this worker.
+# With more sends outstanding, a worker waits for the oldest before it begins a new batch. Never
+# in the middle of one: the receiver may first need another message from this worker.
 _MOST_ON_THE_WAY = 64
 
 
@@ -37,7 +37,7 @@ class TransferMessage:
 
 
 class P2pTransfers:
-    """One worker's messages.
+    """Send and receive the messages of one worker.
 
     Args:
         collective: The group.
@@ -61,7 +61,7 @@ class P2pTransfers:
         self.messages: Counter[tuple[str, int]] = Counter()
 
     def begin(self, expected: Iterable[TransferMessage]) -> None:
-        """A new piece of work begins; what will be received, in the order it is needed."""
+        """Begin a new batch, given the messages to receive in the order they are needed."""
         self._expected = deque(expected)
         self.blocked_s = self.wait_s = 0.0
         begin = time.perf_counter()
@@ -71,7 +71,7 @@ class P2pTransfers:
         self._post()
 
     def send(self, message: TransferMessage, tensor: Tensor, kind: str) -> None:
-        """Let rows go; they must not change afterwards."""
+        """Send rows; they must not change afterwards."""
         begin = time.perf_counter()
         packed = message.form.packed(tensor.detach())
         if self._narrow and packed.dtype == torch.float32:
@@ -82,12 +82,12 @@ class P2pTransfers:
         self.blocked_s += time.perf_counter() - begin
 
     def count(self, kind: str, peer: int, num_bytes: int) -> None:
-        """Note what was sent, here or by a group of holders."""
+        """Count bytes sent, here or by a group of holders."""
         self.traffic[kind, peer] += num_bytes
         self.messages[kind, peer] += 1
 
     def receive(self, key: tuple[int, int, int]) -> Tensor:
-        """The rows of one message, once they are here."""
+        """Return the rows of one message; blocks until they have arrived."""
         message, memory, pending = self._posted.pop(key)
         begin = time.perf_counter()
         pending.wait()
@@ -98,13 +98,13 @@ class P2pTransfers:
         return message.form.unpacked(memory.to(message.form.dtype))
 
     def send_token(self, peer: int, tag: int) -> None:
-        """Tell a worker without parts that a batch is done."""
+        """Notify a worker without parts that a batch is done."""
         token = torch.zeros(1, dtype=torch.uint8)
         pending = self._collective.start_send(token, target=peer, tag=tag)
         self._sent.append((pending, token))
 
     def await_token(self, peer: int, tag: int) -> None:
-        """Wait for that; the deadline of an exchange then holds for a batch, not for an epoch."""
+        """Wait for that notice: an exchange's deadline then covers a batch, not an epoch."""
         begin = time.perf_counter()
         token = torch.zeros(1, dtype=torch.uint8)
         self._collective.start_receive(token, source=peer, tag=tag).wait()

@@ -1,4 +1,4 @@
-"""Partition a network: which parts stay here, and what all workers agree on about it."""
+"""Partition a network: keep the parts of this worker, and the facts shared by all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.strategy.split.pipeline_runner import PipelineLayout
 
 @dataclass(frozen=True)
 class Partitioning:
-    """What all workers know alike before the network is partition."""
+    """Facts that all workers share before the network is partitioned."""
 
     graph: NetworkGraph
     forms: Sequence[Form]
@@ -42,7 +42,7 @@ def partition_model(
     Args:
         network: Built alike on all workers.
         partitioning: What is where.
-        job: Says the rest.
+        job: Gives the other settings.
         rank: Of this worker.
         precision: Format of the forward and backward pass.
         offset: The first column of the samples that this worker loads.
@@ -79,7 +79,7 @@ def partition_model(
     return ModelPartition(
         stage=stage,
         layout=layout,
-        # Identities of parameters mean nothing once the network is gone.
+        # Identities of parameters are invalid once the network is gone.
         outline=replace(outline, name_of={}),
         contents=contents,
         inputs={
@@ -90,9 +90,9 @@ def partition_model(
 
 
 def loaded_columns(network: PartedNetwork, places: Places, rank: int) -> tuple[int, int] | None:
-    """First and last column (excluded) of samples that a worker has to load; None: all of them.
+    """Return the first and last (excluded) column that a worker has to load; None: all columns.
 
-    A worker that reads none at all gets the first, because a batch has to have something in it.
+    A worker that reads no columns gets the first, because a batch cannot be empty.
     """
     read = {
         source

@@ -1,9 +1,9 @@
 """Run this worker's parts of a split network: activations forward, gradients back.
 
-Autograd stops between parts: each part's output is cut off and its backward pass runs once, when
-the gradients of all its readers are there. So a part neither knows nor minds where its readers are,
-and sums are formed in the same order wherever they are. The order of operations comes from
-`split.op_order`, the same for all workers.
+Autograd stops between parts: each part's output is detached and its backward pass runs once, when
+the gradients of all its readers are there. So the placement of readers does not matter, and sums
+are formed in the same order wherever they are. The order of operations comes from `split.op_order`,
+the same for all workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKEN_TAG = 1 << 23
 
 @dataclass(frozen=True)
 class PipelineLayout:
-    """What is where, and in which order it is computed; equal on all workers."""
+    """Placement and order of operations; equal on all workers."""
 
     graph: NetworkGraph
     places: Places
@@ -49,7 +49,7 @@ class PipelineLayout:
 
 @dataclass
 class PassResult:
-    """What one piece of work came to on this worker."""
+    """Result of one pass on this worker."""
 
     loss_sum: float = 0.0
     num_correct: int = 0
@@ -57,21 +57,19 @@ class PassResult:
     forward_s: float = 0.0
     backward_s: float = 0.0
     output: Tensor | None = None
-    """Of an evaluation: what the last part said, where it is on this worker."""
+    """Of an evaluation: the last part's output, if that is on this worker."""
     first_row: int = 0
     """The row of the batch that `output` begins with."""
 
 
 @dataclass
 class _Saved:
-    """What a part's backward pass needs."""
-
     output: Tensor
     leaves: dict[int, Tensor]
 
 
 class PipelineRunner:
-    """One worker's side of the network.
+    """Run one worker's side of the network.
 
     Args:
         stage: Its parts.
@@ -116,7 +114,7 @@ class PipelineRunner:
     def train(
         self, inputs: dict[str, Tensor], targets: Tensor, *, step: int, global_count: int
     ) -> PassResult:
-        """One step's forward and backward passes; gradients of own weights are added up.
+        """Run one step's forward and backward passes, accumulating gradients of own weights.
 
         Args:
             inputs: What own parts read of the samples, all rows of the batch.
@@ -150,7 +148,7 @@ class PipelineRunner:
         return work.passed
 
     def evaluate(self, inputs: dict[str, Tensor], targets: Tensor) -> PassResult:
-        """Forward only, without dropout; the worker with the last part learns the loss."""
+        """Run forward only, without dropout; the worker with the last part learns the loss."""
         self._stage.set_training(False)
         work = _BatchInFlight(inputs, targets, (len(targets),))
         work.kind = EVALUATION
@@ -163,7 +161,7 @@ class PipelineRunner:
         return work.passed
 
     def _keep_step(self) -> None:
-        """Let workers without parts go through batches no faster than the others."""
+        """Keep workers without parts from running ahead of the others."""
         leader = self._layout.places[self._last][0]
         if self._rank == leader:
             for peer in self._idle:
@@ -190,7 +188,6 @@ class PipelineRunner:
         return timeline.orders[self._rank]
 
     def _expected(self, order: Sequence[SplitOp], work: _BatchInFlight) -> list[TransferMessage]:
-        """What will be received, in the order it is needed."""
         found: dict[tuple[int, int, int], TransferMessage] = {}
         for op in order:
             rows = work.pieces[op.micro_batch]
@@ -213,7 +210,7 @@ class PipelineRunner:
     def _message(
         self, number: int, micro_batch: int, num_rows: int, *, direction: int
     ) -> TransferMessage | None:
-        """The message that a transfer makes of a piece of work; None: it has no rows in it."""
+        """Return the message of a transfer in one operation; None: it has no rows."""
         one: Transfer = self._transfers[number]
         first, last = one.rows(num_rows)
         if first == last:
@@ -263,7 +260,7 @@ class PipelineRunner:
     def _gather(
         self, source: int, op: SplitOp, work: _BatchInFlight, first: int, last: int
     ) -> Tensor:
-        """Rows `first` to `last` of what a part needs, from wherever they are."""
+        """Return rows `first` to `last` of a part's input, from here or from other workers."""
         rows = work.pieces[op.micro_batch]
         found: list[tuple[int, Tensor]] = []
         if source in self._own:
@@ -316,7 +313,7 @@ class PipelineRunner:
         else:
             gradient = self._collect(op, work, saved.output, first, last)
             torch.autograd.backward([saved.output], [gradient])
-        # The graph is used up; only what the sources need of it stays.
+        # Free the graph; only the gradients of its sources are needed from here on.
         del work.saved[op.micro_batch, op.part]
         for source, leaf in saved.leaves.items():
             if leaf.requires_grad:
@@ -327,7 +324,7 @@ class PipelineRunner:
     def _collect(
         self, op: SplitOp, work: _BatchInFlight, output: Tensor, first: int, last: int
     ) -> Tensor:
-        """The gradient of a part's output, added up over all who read it."""
+        """Return the gradient of a part's output, summed over all its readers."""
         rows = work.pieces[op.micro_batch]
         pieces_: list[tuple[int, int, Tensor]] = []
         for begin, end, gradient in work.found.pop((op.micro_batch, op.part), []):
@@ -347,7 +344,7 @@ class PipelineRunner:
         return total
 
     def _return(self, source: int, op: SplitOp, work: _BatchInFlight, first: int) -> None:
-        """Send back the gradient of rows that came from elsewhere, once all readers here added."""
+        """Send back the gradient of received rows, once all readers here have added theirs."""
         own = self._own[op.part]
         for number in self._in[source, own]:
             key = (number, op.micro_batch)
@@ -376,8 +373,6 @@ class PipelineRunner:
 
 
 class _BatchInFlight:
-    """One batch on its way."""
-
     def __init__(self, inputs: dict[str, Tensor], targets: Tensor, sizes: tuple[int, ...]) -> None:
         self.inputs, self.targets, self.pieces = inputs, targets, sizes
         self.offsets = [sum(sizes[:index]) for index in range(len(sizes))]

@@ -25,7 +25,7 @@ MakeGroup = Callable[[Sequence[int]], Collective]
 
 
 class SplitStrategy(Strategy):
-    """Trains a split network; what the training loop calls in each step.
+    """Train a split network, one step at a time.
 
     Args:
         network: This worker's side of it.
@@ -81,7 +81,7 @@ class SplitStrategy(Strategy):
         )
 
     def _agree(self) -> None:
-        """Add up the gradients of parts that several workers hold."""
+        """Sum the gradients of parts that several workers hold."""
         network = self._network
         for unit in network.stage.units:
             holders = network.holders(unit.contents)
@@ -90,7 +90,7 @@ class SplitStrategy(Strategy):
             group = self._groups[holders]
             sent_before = group.sent_bytes
             group.all_reduce(unit.gradients)
-            # Gloo's ring passes everything on to the next worker.
+            # Gloo's ring sends everything to the next worker.
             beside = holders[(group.rank + 1) % group.size]
             sent = group.sent_bytes - sent_before
             network.runner.p2p.count("parameters", beside, sent)
