@@ -1,5 +1,5 @@
-"""Numbers: one replica of a model, its flat buffers, loss, optimiser, schedule and precision.
+"""COMPUTATION: one replica of a model, its flat buffers, loss, optimiser, schedule, precision.
 
-Nothing here knows of other workers; `strategy` moves the flat buffers about. Import the modules
+Nothing here depends on other workers; `strategy` exchanges the flat buffers. Import the modules
 directly: `phalanx.engine.schedule` and `phalanx.engine.precision` have parts that need no torch.
 """

@@ -1,8 +1,8 @@
-"""The running statistics of a module as one flat buffer.
+"""Keep the running statistics of a module in one flat buffer; owned by the replica.
 
 Averaging batch-norm statistics over workers is then one exchange, and saving them one tensor. Only
-float buffers move; integers such as `num_batches_tracked` stay where they are and are kept
-by name; buffers that torch does not save are constants and stay out. The replica owns one of these.
+float buffers move; integers such as `num_batches_tracked` are kept by name, and buffers that torch
+does not save are constants and stay out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class FlatBuffers:
-    """Moves the float32 buffers of a module into one tensor, in the order of registration."""
+    """Move the float32 buffers of a module into one tensor, in the order of registration."""
 
     def __init__(self, module: nn.Module) -> None:
         self._homes: list[tuple[nn.Module, str, Tensor]] = []

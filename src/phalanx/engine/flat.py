@@ -1,10 +1,10 @@
-"""A module whose parameters are views of one buffer and whose gradients are views of another.
+"""Make parameters views of one flat buffer, and gradients views of another.
 
-`FlatModule` moves the parameters, and tells during backward when a bucket of gradients is complete.
-The gradient views are set once as `p.grad`; autograd adds into them in place. Copying out of
-fresh gradients, by hooks or afterwards, measured within 4 % of this either way (quicker on an MLP,
-slower on a ResNet of small images); this needs no second copy of the gradients in memory, and
-leaves unused parameters at zero by itself.
+`FlatModule` moves the parameters, and reports during backward when a bucket of gradients is
+complete. The gradient views are set once as `p.grad`; autograd adds into them in place. Copying out
+of fresh gradients, by hooks or afterwards, measured within 4 % of this either way (quicker on an
+MLP, slower on a ResNet of small images); this needs no second copy of the gradients in memory, and
+leaves unused parameters at zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OnBucketReady = Callable[[int], None]
 
 
 class FlatModule:
-    """Owns the two flat buffers of a module.
+    """Own the two flat buffers of a module.
 
     Convolution kernels lie channels-last in the buffer: on AVX-512 at batch 64, one thread, this
     took 12 to 20 % off a step of the CIFAR ResNet and made no difference to the MNIST CNN.

@@ -1,7 +1,7 @@
-"""Where each parameter lies in the flat buffers, and which ranges travel together.
+"""Map parameters to ranges of the flat buffers, and ranges to buckets.
 
-Pure bookkeeping: it reads shapes and hands out views. `flat` moves a module's parameters into such
-a layout; parameter servers cut shards out of it; checkpoints name their contents by it.
+Reads shapes and returns views. `flat` moves a module's parameters into such a layout; parameter
+servers cut shards out of it; checkpoints name their contents by it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Slot:
         return len(self.shape) >= 2
 
     def view(self, flat: Tensor) -> Tensor:
-        """The part of `flat` that belongs here, in the parameter's shape; no copy."""
+        """Return the view of `flat` that belongs here, in the parameter's shape; no copy."""
         part = flat[self.start : self.stop]
         if not self.channels_last:
             return part.view(self.shape)
@@ -69,7 +69,7 @@ class FlatLayout:
         return self.slots[-1].stop if self.slots else 0
 
     def kernels(self, within: Range | None = None) -> tuple[Range, ...]:
-        """Ranges of kernel entries, counted from the start of `within` and cut to it."""
+        """Return ranges of kernel entries, counted from the start of `within` and cut to it."""
         whole = within or Range(0, self.size)
         cut = (
             Range(max(slot.start, whole.start), min(slot.stop, whole.stop))

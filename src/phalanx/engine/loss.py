@@ -20,7 +20,7 @@ from phalanx.spec.registry import load
 
 
 class Loss:
-    """Computes what the spec asks to minimise."""
+    """Compute the loss that the spec names."""
 
     def __init__(self, spec: LossSpec) -> None:
         self._name = spec.name
@@ -28,10 +28,11 @@ class Loss:
         self._arguments = dict(spec.arguments)
 
     def sum_and_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss summed over samples (differentiable, float32), and how many are right (an integer).
+        """Return the loss summed over samples (float32), and the number of correct ones (int).
 
-        Outputs of a lower precision are widened first. A sample is right if its largest output is
-        that of its class; where targets are no classes, nothing counts as right.
+        The loss is differentiable; outputs of a lower precision are widened first. A sample is
+        correct if its largest output is that of its class; without class targets none counts as
+        correct.
 
         Raises:
             EngineError: Outputs and targets do not fit each other.

@@ -1,10 +1,10 @@
-"""Move one flat buffer, or any slice of it, along a gradient: regularise, clip, update.
+"""Update one flat buffer, or any slice of it, by a gradient: regularise, clip, update.
 
-Every rule works entry by entry, so a buffer cut into slices, each stepped by an optimiser of its
-own, moves as the whole would: this is what parameter servers rely on. It does so bit by bit if
-the cuts are at multiples of `SLICE_ALIGNMENT`; elsewhere the last entries of a slice, which do not
-fill a vector register, may round differently in the last place. The rules are in `update`,
-schedules are in `schedule`, exchange is in `strategy`.
+Every rule works entry by entry, so a buffer cut into slices, each with a separate optimiser, is
+updated as the whole would be: parameter servers rely on this. It is exact to the bit if the cuts
+are at multiples of `SLICE_ALIGNMENT`; elsewhere the last entries of a slice, which do not fill a
+vector register, may round differently in the last place. The rules are in `update`, schedules in
+`schedule`, exchange in `strategy`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLICE_ALIGNMENT = 16
 
 
 class FlatOptimizer:
-    """Moves `parameters` along gradients of the same length.
+    """Update `parameters` by gradients of the same length.
 
     The regulariser l2 · Σ w² is part of what is minimised: its gradient joins the given one before
     clipping. `weight_decay` is part of the update rule and comes after it.
@@ -48,7 +48,7 @@ class FlatOptimizer:
         self._update, self._state = make_update(spec, self._parameters)
 
     def step(self, gradient: Tensor, lr: float, *, gradient_norm: float | None = None) -> None:
-        """Move once. `gradient` is read in place, and changed by regulariser and clipping.
+        """Make one update. `gradient` is read in place, and changed by regulariser and clipping.
 
         Args:
             gradient: As long as the parameters; already the mean over the global batch.
@@ -70,7 +70,7 @@ class FlatOptimizer:
             gradient[part.start : part.stop].add_(kernel, alpha=2 * self.spec.l2)
 
     def squared_norm(self, gradient: Tensor) -> float:
-        """Squared length of `gradient` with the regulariser's part, leaving `gradient` as it is."""
+        """Return the squared norm of `gradient` with the regulariser's part, without writing."""
         total = float(gradient.dot(gradient))
         pull = 2 * self.spec.l2
         if pull > 0:
@@ -80,20 +80,20 @@ class FlatOptimizer:
         return total
 
     def regularisation(self) -> float:
-        """l2 · Σ w² over the kernel entries; slices add up to the whole."""
+        """Return l2 · Σ w² over the kernel entries; slices add up to the whole."""
         if self.spec.l2 == 0:
             return 0.0
         return self.spec.l2 * math.fsum(float(kernel.dot(kernel)) for kernel in self._kernels)
 
     def state(self) -> dict[str, Tensor]:
-        """What the rule remembers, live: flat tensors as long as the parameters, and counters.
+        """Return the rule's live state: flat tensors as long as the parameters, and counters.
 
         The same keys exist before the first step. Copy what must outlive the next one.
         """
         return dict(self._state)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` returned, here or in another process.
+        """Restore what `state` returned, here or in another process.
 
         Raises:
             EngineError: The state is of another rule or of another length; nothing was changed.

@@ -1,7 +1,7 @@
-"""Profile a network's parts before they are placed: what comes out of each, and its time.
+"""Profile a network's parts before they are placed: the form of each output, and its time.
 
-Every worker runs the whole network on a few made-up samples to learn the form of what will travel;
-those that measure do so on samples of the true number. The network is left as it was found.
+Every worker runs the whole network on a few synthetic samples to learn the form of its activations;
+those that measure do so on a batch of the true size. The network is left as it was found.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _FEW_ROWS = 2
 
 @dataclass(frozen=True)
 class Form:
-    """What a part's output looks like, for one sample."""
+    """Shape and layout of a part's output, for one sample."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     channels_last: bool
 
     def memory(self, rows: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Room for so many samples, contiguous as it travels."""
+        """Return a buffer for so many samples, contiguous as it is sent."""
         shape = (*self.shape[1:], self.shape[0]) if self.channels_last else self.shape
         return torch.empty((rows, *shape), dtype=dtype or self.dtype)
 
     def packed(self, tensor: Tensor) -> Tensor:
-        """A tensor as it travels; no copy if it lies that way already."""
+        """Return a tensor in the layout in which it is sent; no copy if it has that already."""
         return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).contiguous()
 
     def unpacked(self, memory: Tensor) -> Tensor:
-        """The tensor that has arrived."""
+        """Return the tensor that has arrived."""
         return memory.permute(0, 3, 1, 2) if self.channels_last else memory
 
 
@@ -55,7 +55,7 @@ class PartTimes:
 
 
 def made_up(input_shape: Sequence[int], rows: int) -> Tensor:
-    """Samples of the right shape, as the engine hands them to networks."""
+    """Return synthetic samples of the right shape, as the engine passes them to networks."""
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn((rows, *input_shape), generator=generator)
     return samples.permute(0, 3, 1, 2) if samples.ndim == 4 else samples
@@ -64,7 +64,7 @@ def made_up(input_shape: Sequence[int], rows: int) -> Tensor:
 def forms_of(
     network: PartedNetwork, input_shape: Sequence[int], *, precision: Precision = "fp32"
 ) -> list[Form]:
-    """The form of each part's output.
+    """Return the form of each part's output.
 
     Raises:
         SpecError: A part does not return one tensor with one row per sample.
@@ -98,7 +98,7 @@ def _form(output: Tensor) -> Form:
 def graph_of(
     network: PartedNetwork, forms: Sequence[Form], *, num_moments: int, wire: str = "fp32"
 ) -> NetworkGraph:
-    """The network as the splitting sees it.
+    """Return the graph of the network's parts, for the placement.
 
     Args:
         network: What is to be split.
@@ -125,7 +125,7 @@ def graph_of(
                 out_bytes=values * width,
                 parameters=size,
                 state_bytes=4 * size * (2 + num_moments),
-                # What it reads and what it finds; layers inside keep about as much again.
+                # Input and output; layers inside keep about as much again.
                 sample_bytes=4 * (2 * values + sum(_numel(forms[one].shape) for one in reads)),
                 needs_gradient=bool(trained) or any(found[one].needs_gradient for one in reads),
             )
@@ -217,7 +217,7 @@ class _Walk:
         read = [self.outputs[source] for source in self._network.reads[name]]
         if self._cut:
             read = [one.clone().detach().requires_grad_(one.requires_grad) for one in read]
-            # A layer that writes into what it is given must not meet a leaf.
+            # A layer that writes into its input must not get a leaf.
             read = [one * 1 if one.requires_grad else one for one in read]
         try:
             with autocast(self._precision), drawing(0):

@@ -1,4 +1,4 @@
-"""Which number format the forward and backward pass computes in, and why.
+"""Choose the number format of the forward and backward pass.
 
 Parameters, gradients and optimiser state are always float32; bf16 means that matrix products and
 convolutions run in bfloat16 by torch's autocast. The worker calls `choose_precision` once and
@@ -37,7 +37,7 @@ class PrecisionChoice:
 
 
 def cpu_has_bf16(cpuinfo: str | None = None) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware.
+    """Return whether this CPU multiplies bfloat16 in hardware.
 
     Args:
         cpuinfo: Text in the form of /proc/cpuinfo; None reads this machine's, and a machine without
@@ -62,14 +62,14 @@ def choose_precision(
     has_bf16: bool | None = None,
     budget_s: float = 2.0,
 ) -> PrecisionChoice:
-    """Settle on a format; `auto` measures, but only on a CPU that has bf16.
+    """Choose a format; `auto` measures, but only on a CPU that has bf16.
 
     Args:
         requested: The job's setting.
         step_factory: Given a format, returns a function that does one training step in it, such as
             `Replica(..., precision=name).forward_backward` on a batch of the job's shape. Called
             only if a measurement is made.
-        has_bf16: What the CPU can do; None looks.
+        has_bf16: Whether the CPU has bf16; None detects it.
         budget_s: About how long the measurement may take, warm-up steps not counted.
     """
     present = cpu_has_bf16() if has_bf16 is None else has_bf16
@@ -87,7 +87,7 @@ def choose_precision(
 
 
 def autocast(precision: Precision) -> AbstractContextManager[object]:
-    """The context that forward pass and loss run in."""
+    """Return the context manager for the forward pass and the loss."""
     if precision == "bf16":
         return torch.autocast("cpu", dtype=torch.bfloat16)
     return nullcontext()
@@ -96,7 +96,7 @@ def autocast(precision: Precision) -> AbstractContextManager[object]:
 def _measure_gain(
     slow: Callable[[], object], fast: Callable[[], object], *, budget_s: float
 ) -> float:
-    """Time per step of `slow` over that of `fast`: medians of interleaved steps."""
+    """Return the time per step of `slow` over that of `fast`: medians of interleaved steps."""
     for step in (slow, fast, slow, fast):
         step()
     slow_s: list[float] = []

@@ -1,12 +1,11 @@
-"""One copy of a model that can be trained: the part of a worker that computes.
+"""One worker's copy of a model, with its flat buffers and optimiser.
 
-A replica knows its own samples and nothing of other workers. `strategy` calls `forward_backward`,
-moves `gradients`, `parameters` or `buffers` between processes, and calls `apply`. Loading data,
-choosing the rate and saving files happen elsewhere.
+`strategy` calls `forward_backward`, exchanges `gradients`, `parameters` or `buffers` with other
+processes, and calls `apply`; a replica itself depends on no other worker. Loading data, schedules
+and files are elsewhere.
 
-Batch normalisation uses the statistics of the replica's own share of the batch, as plain data
-parallelism does; running statistics therefore differ between workers until someone averages
-`buffers`.
+Batch normalisation uses the statistics of the replica's share of the batch, as plain data
+parallelism does; running statistics differ between workers until `buffers` are averaged.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from phalanx.spec.optimize import LossSpec, OptimizerSpec
 
 
 class Replica:
-    """A module, its flat buffers, and the means to move them.
+    """A module with its flat buffers, loss and optimiser.
 
     Constructing one makes the CPU treat denormal numbers as zero in this thread: they occur in
     momentum that dies away, and many CPUs compute with them far more slowly.
@@ -152,7 +151,7 @@ class Replica:
         )
 
     def apply(self, lr: float) -> None:
-        """Move the parameters along `gradients`, which are used up by it.
+        """Update the parameters by `gradients`, which are consumed.
 
         Raises:
             EngineError: The replica was built without an optimiser.
@@ -163,18 +162,18 @@ class Replica:
             self.optimizer.step(self.gradients, lr)
 
     def regularisation(self) -> float:
-        """The present value of the L2 regulariser; 0 without an optimiser."""
+        """Return the present value of the L2 regulariser; 0 without an optimiser."""
         return self.optimizer.regularisation() if self.optimizer is not None else 0.0
 
     def evaluate(self, batch: Batch) -> EvaluationSums:
-        """Measure one batch without learning: no dropout, running statistics in batch norm.
+        """Evaluate one batch: no dropout, running statistics in batch norm.
 
         A loss that is not finite is returned as it is.
         """
         return self._evaluate(batch)[0]
 
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
-        """The same, and the number of each sample's largest output written to `predicted`."""
+        """Evaluate one batch, and write the class of each sample's largest output."""
         measured, outputs = self._evaluate(batch)
         if outputs is not None:
             predicted[:] = outputs.argmax(dim=1).numpy()
@@ -190,7 +189,7 @@ class Replica:
         return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets)), outputs
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs, live: copy or write it before the next step."""
+        """Return the live state that a resumed run needs: copy or write it before the next step."""
         state = {"parameters": self.parameters, "buffers": self.buffers}
         state |= {f"buffer/{name}": value for name, value in self._buffers.others.items()}
         state |= {f"frozen/{name}": value for name, value in self._frozen.items()}
@@ -199,7 +198,7 @@ class Replica:
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` returned, here or in another process, bit by bit.
+        """Restore what `state` returned, here or in another process, bit by bit.
 
         Raises:
             EngineError: The state is of another model or optimiser; nothing was changed.
@@ -217,7 +216,6 @@ class Replica:
             own[key].copy_(value)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss summed over the samples, how many are right, and the outputs."""
         inputs, targets = as_tensors(batch)
         with autocast(self._precision):
             try:
@@ -231,7 +229,7 @@ class Replica:
 
 
 def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The batch as torch sees it: the same memory, images as (samples, channels, height, width)."""
+    """Return the batch as tensors on the same memory; images become (N, C, H, W)."""
     arrays = (batch.inputs, batch.targets)
     if batch.inputs.dtype != np.float32 or not batch.inputs.flags.c_contiguous:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""Hold what comes out of a step; what goes into it is the data package's `Batch`."""
+"""Results of a step and of an evaluation batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one worker's forward and backward pass found."""
+    """Result of one worker's forward and backward pass."""
 
     loss_sum: float
     """Loss summed over this worker's samples, without the L2 regulariser."""
@@ -23,7 +23,7 @@ class StepResult:
 
 
 class EvaluationSums(NamedTuple):
-    """What one batch of an evaluation adds to the whole."""
+    """Sums of one batch of an evaluation."""
 
     loss_sum: float
     num_correct: int

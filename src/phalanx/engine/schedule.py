@@ -21,7 +21,7 @@ def learning_rate(
     total_samples: int,
     samples_per_epoch: int,
 ) -> float:
-    """The rate for the step that starts after `samples_seen` samples.
+    """Return the rate of the step that starts after `samples_seen` samples.
 
     Args:
         schedule: Which curve.

@@ -1,9 +1,9 @@
-"""Names for the parts of a step, for the profiler to see; free while nobody profiles.
+"""Mark parts of a step for the profiler; nearly free while none runs.
 
-An operator alone does not say what it was for: an addition may be the model's, the optimiser's or
-the regulariser's. Whoever does a part of a step marks it with `span`; `worker.profile` turns the
-marks on for the epochs that a job wants profiled. torch's own marks cost 8 µs each even when no
-profiler runs, which would be felt in short steps; these cost 0.2 µs then.
+An operator alone does not tell its purpose: an addition may be the model's, the optimiser's or the
+regulariser's. Code marks its part of a step with `span`; `worker.profile` turns the marks on for
+the epochs that a job wants profiled. torch's own marks cost 8 µs each even when no profiler runs,
+which would be felt in short steps; these cost 0.2 µs then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from torch.autograd.profiler import record_function
 
 PREFIX = "phalanx::"
-"""What the profiler shows before the name of a span."""
+"""Prefix of span names in the profiler's output."""
 
 Item = TypeVar("Item")
 _NOTHING: AbstractContextManager[object] = nullcontext()
@@ -27,12 +27,12 @@ class _Switch:
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """Mark what is done inside the block, such as `forward`, `apply` or `all_reduce`."""
+    """Mark the block as one part of a step, such as `forward`, `apply` or `all_reduce`."""
     return record_function(PREFIX + name) if _Switch.on else _NOTHING
 
 
 def spanned(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; the time that each takes to come is marked."""
+    """Yield the same items; the time that each takes to arrive is marked."""
     source = iter(items)
     while True:
         with span(name):
@@ -44,7 +44,7 @@ def spanned(name: str, items: Iterable[Item]) -> Iterator[Item]:
 
 @contextmanager
 def spans_on() -> Iterator[None]:
-    """Let spans be seen inside the block, in all threads of this process."""
+    """Enable spans inside the block, in all threads of this process."""
     _Switch.on = True
     try:
         yield

@@ -1,8 +1,9 @@
-"""The parts of a network that live in this process: their weights, statistics and update rule.
+"""The parts of a network in this process: their weights, statistics and update rule.
 
-Parts that share weights form one unit; every other part is a unit of its own. A unit has flat
-buffers like a replica's, so it is saved, exchanged and moved like one. `strategy.relay` runs the
-parts and moves what is between them; nothing here knows of other workers.
+Parts that share weights form one unit; every other part is a unit by itself. A unit has flat
+buffers like a replica's, so it is saved, exchanged and updated like one.
+`strategy.split.pipeline_runner` runs the parts and exchanges activations; nothing here depends on
+other workers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOTHING = torch.zeros(0)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a unit consists of, by the names that the whole network has for it."""
+    """Contents of a unit, by their names in the whole network."""
 
     parts: tuple[int, ...]
     parameters: Names
@@ -43,7 +44,7 @@ class Contents:
 def contents_of(
     network: PartedNetwork, tied: Sequence[Sequence[int]], layout: StateLayout
 ) -> list[Contents]:
-    """All units of a network that has not been cut yet."""
+    """Return all units of a network that has not been partitioned yet."""
     names = list(network.reads)
     groups = {number: tuple(group) for group in tied for number in group}
     units = dict.fromkeys(groups.get(number, (number,)) for number in range(len(names)))
@@ -113,7 +114,7 @@ class StageUnit:
 
     @property
     def gradients(self) -> Tensor:
-        """What has been found since they were last set to zero."""
+        """Gradients accumulated since they were last set to zero."""
         return self._flat.gradients if self._flat is not None else _NOTHING
 
     @property
@@ -122,13 +123,13 @@ class StageUnit:
         return self._buffers.flat
 
     def flats(self) -> dict[str, Tensor]:
-        """The unit's share of the state, live: flat tensors, and the update rule's counters."""
+        """Return the unit's live share of the state: flat tensors, and the rule's counters."""
         found = {"parameters": self.parameters, "buffers": self.buffers}
         state = self.optimizer.state() if self.optimizer is not None else {}
         return found | {f"optimizer/{key}": value for key, value in state.items()}
 
     def take_from(self, whole: Mapping[str, Tensor], layout: StateLayout) -> None:
-        """Bring the unit to its share of a whole state."""
+        """Restore the unit from its share of a whole state."""
         for key, flat in self.flats().items():
             if flat.ndim == 0:
                 flat.copy_(whole[key])
@@ -154,7 +155,7 @@ def put_unit(
 
 
 class Stage:
-    """What one worker computes of a network.
+    """The parts of a network that one worker computes.
 
     Constructing one makes the CPU treat denormal numbers as zero in this thread, as a replica does.
 
@@ -211,7 +212,7 @@ class Stage:
             unit.gradients.zero_()
 
     def run(self, part: int, read: Sequence[Tensor], *, seed: int) -> Tensor:
-        """What a part makes of what it reads.
+        """Run a part on its inputs and return its output.
 
         Raises:
             EngineError: The part failed.
@@ -226,13 +227,13 @@ class Stage:
                 ) from error
 
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss summed over samples, and how many are right."""
+        """Return the loss summed over samples, and the number of correct ones."""
         with autocast(self._precision):
             return self.loss.sum_and_correct(outputs, targets)
 
 
 def _forbid_changes_in_place(module: nn.Module) -> None:
-    """Keep what travels as it is: a part must not write into what it was given or has sent."""
+    """Forbid layers to write in place: a part's input and output are also read elsewhere."""
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # ReLU and its like have a flag

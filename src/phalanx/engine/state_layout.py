@@ -1,8 +1,8 @@
-"""Map every number of a whole network to its place in a checkpoint, and to the unit that holds it.
+"""Map every tensor of a whole network to its place in a checkpoint and to its unit.
 
 In a split run no process holds the whole network, but its checkpoints are those of any other run:
 in the order of the whole network's parameters and statistics. The layout keeps that order when the
-network is cut up.
+network is partitioned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Names = Sequence[str]
 
 @dataclass(frozen=True)
 class StateLayout:
-    """The shape of a whole network's state; holds no numbers."""
+    """Shapes of a whole network's state; holds no tensors with data."""
 
     parameters: Mapping[str, Range]
     """Trained ones, in the order of the flat buffer."""
@@ -29,21 +29,21 @@ class StateLayout:
     others: Mapping[str, Tensor]
     """Every other persistent buffer and frozen parameter, by key in the state; on no device."""
     name_of: Mapping[int, str] = field(repr=False)
-    """By identity of the parameter or buffer, while the network lives."""
+    """By identity of the parameter or buffer, while the network exists."""
 
     @property
     def size(self) -> int:
-        """Trained parameters."""
+        """Number of trained parameters."""
         return sum(len(part) for part in self.parameters.values())
 
     @property
     def buffer_size(self) -> int:
-        """Numbers in float statistics."""
+        """Number of entries of the float statistics."""
         return sum(len(part) for part in self.buffers.values())
 
 
 def state_layout_of(module: nn.Module) -> StateLayout:
-    """The layout of a network that has not been cut or moved yet."""
+    """Return the layout of a network that has not been partitioned or moved yet."""
     parameters: dict[str, Range] = {}
     buffers: dict[str, Range] = {}
     others: dict[str, Tensor] = {}
@@ -72,13 +72,13 @@ def _append(table: dict[str, Range], name: str, size: int) -> None:
 
 
 def copy_in(flat: Tensor, whole: Tensor, names: Names, table: Mapping[str, Range]) -> None:
-    """Put the numbers of a unit, one name after the other, to their places in the whole."""
+    """Copy the entries of a unit, name by name, to their places in the whole."""
     for name, part in _walk(names, table):
         whole[table[name].start : table[name].stop].copy_(flat[part.start : part.stop])
 
 
 def copy_out(whole: Tensor, flat: Tensor, names: Names, table: Mapping[str, Range]) -> None:
-    """Take a unit's numbers out of the whole."""
+    """Copy a unit's entries out of the whole."""
     for name, part in _walk(names, table):
         flat[part.start : part.stop].copy_(whole[table[name].start : table[name].stop])
 

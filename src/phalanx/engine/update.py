@@ -33,7 +33,7 @@ from phalanx.spec.optimize import (
 from phalanx.spec.registry import load
 
 Update = Callable[[Tensor, float], None]
-"""Moves the parameters once, given the gradient and the learning rate."""
+"""Update the parameters once, given the gradient and the learning rate."""
 State = dict[str, Tensor]
 
 
@@ -61,7 +61,7 @@ def _state(flat: Tensor, *names: str) -> State:
 
 
 def sgd_update(spec: SgdSpec, flat: Tensor) -> tuple[Update, State]:
-    """Bind stochastic gradient descent, with momentum if it is asked for."""
+    """Bind stochastic gradient descent, with momentum if the spec has it."""
     if spec.momentum == 0 and spec.weight_decay == 0:
         # A fifth of the way through torch's function, which counts where a step is short.
         return lambda gradient, lr: _descend(flat, gradient, lr), {}
