@@ -1,4 +1,4 @@
-"""The interface of the checkpoint store: files of named tensors that outlive their writers.
+"""Interface of the checkpoint store: files of named tensors that outlive their writers.
 
 A run has one store, the run directory on the controller's machine. A process that shares this
 directory opens a `LocalStore`, any other a `RemoteStore`. File names are the same in both, such as
@@ -17,7 +17,7 @@ from phalanx.store.tensors import EVERYTHING, TensorBundle, TensorT
 class CheckpointStore(ABC, Generic[TensorT]):
     """Save and load files of named tensors; each file is whole or absent.
 
-    Every method raises `StoreError` if it cannot do its work, and in a remote store
+    Every method raises `StoreError` if it fails, and in a remote store
     `TimeoutExpired` if the controller does not answer.
 
     Attributes:

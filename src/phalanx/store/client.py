@@ -1,8 +1,8 @@
-"""A process's connection to the store server: connections break, transfers survive it.
+"""Client of the store server: transfers survive broken connections.
 
-Every operation opens a connection of its own, so any thread may use the client. A request that is
-not answered is repeated over a new connection; a transfer fails only when nothing at all has moved
-for the client's time limit.
+Every operation opens a separate connection, so any thread may use the client. A request without an
+answer is repeated over a new connection; a transfer fails only when nothing at all has moved for
+the client's time limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from phalanx.store.messages import (
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client
 
-# So long a failed transfer waits for the server to have deleted what had arrived.
+# How long a failed transfer waits for the server to delete what had arrived.
 _CLOSE_S = 5.0
 # After so much silence all unanswered requests are repeated over a new connection. Doubled each
 # time, because a chunk may take longer than this on a slow link.
@@ -101,13 +101,13 @@ class StoreClient:
             session.request(LinkFile(session.number, name, other), RequestDone)
 
     def delete(self, names: tuple[str, ...]) -> None:
-        """Delete files, as far as they exist."""
+        """Delete files; names that do not exist are skipped."""
         with _Session(self, "the store to delete files") as session:
             session.request(DeleteFiles(session.number, names), RequestDone)
 
 
 class Upload:
-    """A file on its way to the server; written to like any binary file."""
+    """An upload in progress; written to like any binary file."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
@@ -136,12 +136,13 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far."""
         return self._end
 
     def _receive(self) -> None:
         received = self._session.receive()
         if received is None:
+            # The old connection may have lost them; the server ignores what it has already.
             for offset, chunk in self._unanswered:
                 self._session.send(UploadChunk(self._session.number, offset), chunk)
         elif isinstance(received[0], UploadProgress):
@@ -203,7 +204,7 @@ class _Session:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, TimeoutExpired):
-            # The server cannot be reached; it sweeps up abandoned transfers in any case.
+            # The server cannot be reached; it deletes abandoned transfers in any case.
             self._socket.close(linger=0)
         elif error is not None:
             # Awaited, so that the caller finds no half-written file afterwards.
@@ -212,6 +213,7 @@ class _Session:
                 self.request(CloseTransfer(self.number), RequestDone)
             self._socket.close(linger=0)
         else:
+            # Not awaited: if it is lost, the server drops the idle transfer in a sweep.
             self.send(CloseTransfer(self.number))
             self._socket.close(linger=200)
         self._context.term()
@@ -254,10 +256,11 @@ class _Session:
                 continue
             if isinstance(response, RequestFailed):
                 raise StoreError(response.reason)
+            # Any answer restarts the time limit: only silence ends a transfer.
             self._deadline = Deadline.after(self._client.limit_s, self._activity)
             return response, frames[1].buffer if len(frames) > 1 else None
         self._deadline.check()
-        # A connection that a network has forgotten looks alive: only a new one is sure to work.
+        # A connection that a network has dropped looks alive: only a new one is sure to work.
         self._retry_s *= 2
         self._socket.close(linger=0)
         self._connect()

@@ -1,4 +1,4 @@
-"""The checkpoint store of a process that shares the run directory: plain files."""
+"""Checkpoint store of a process that shares the run directory: plain files."""
 
 from __future__ import annotations
 
@@ -105,8 +105,6 @@ def _open(path: Path) -> Iterator[_LocalFile]:
 
 
 class _LocalFile:
-    """A file on this machine, opened for reading."""
-
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self.size = os.fstat(file.fileno()).st_size

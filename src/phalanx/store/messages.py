@@ -1,8 +1,8 @@
-"""The messages between a remote process and the store server.
+"""Messages between a remote process and the store server.
 
 A file travels in chunks of bounded size. Every message carries the number of its transfer and may
 be sent again, over a new connection if need be: a client repeats a request until it is answered,
-and the server carries out no request twice that must not be. Payloads are frames of their own.
+and the server carries out no request twice that must not be. Payloads are separate frames.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LinkFile(_Message, frozen=True):
 
 
 class DeleteFiles(_Message, frozen=True):
-    """Delete files, as far as they exist; answered by `RequestDone`."""
+    """Delete files; names that do not exist are skipped. Answered by `RequestDone`."""
 
     names: tuple[str, ...]
 

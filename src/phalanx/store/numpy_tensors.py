@@ -1,4 +1,4 @@
-"""NumPy arrays in the checkpoint store, for backends that do not load torch."""
+"""Adapt NumPy arrays to the checkpoint store, for backends that do not load torch."""
 
 from __future__ import annotations
 

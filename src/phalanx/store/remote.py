@@ -1,7 +1,7 @@
-"""The checkpoint store of a process on another machine: files cross the network.
+"""Checkpoint store of a process on another machine: files cross the network.
 
-Tensors are sent from the memory that they are in and received into the memory that they will be in;
-no file is made on this machine.
+Tensors are sent from, and received into, the memory that holds them; no file is made on this
+machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The store server: gives processes on other machines access to the files of a run.
+"""Store server: gives processes on other machines access to the files of a run.
 
-A thread of the controller's process with a socket of its own, so that neither large files nor a
-slow disk delay the controller; it exists only in runs that have a remote process. It trusts the
-keys of the control channel: strangers, and processes that were replaced, get no answer. What a
-request does to files is in `transfers`.
+A thread of the controller with a separate socket, so that neither large files nor a slow disk delay
+the controller; it exists only in runs that have a remote process. It trusts the keys of the control
+channel: unknown and replaced processes get no answer. `transfers` carries out requests on files.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from phalanx.wire.control import ControlServer
 from phalanx.wire.deadline import Deadline
 
 _SWEEP_S = 1.0
-# Longer than any client waits for an answer: nobody comes back to such a transfer.
+# Longer than any client waits for an answer: no client comes back to such a transfer.
 _ABANDONED_S = 600.0
 _WAKE = "inproc://store-server"
 
@@ -89,6 +88,7 @@ class StoreServer:
         """End the thread and close the port; uploads that are not committed leave nothing."""
         if self._thread is None:
             return
+        # The thread uses the sockets: it ends before they are closed.
         self._wake_out.send(b"")
         self._thread.join()
         self._thread = None
@@ -121,7 +121,7 @@ class StoreServer:
         return self._control.name_of(owner) is not None and idle_s < _ABANDONED_S
 
     def _answer_one(self) -> None:
-        """Answer one request; strangers, replaced processes and nonsense are ignored."""
+        """Answer one request; unknown or replaced processes and malformed messages are ignored."""
         route, header, *rest = self._socket.recv_multipart(copy=False)
         owner = peer_key(header)
         # Asked for every message: a process may have been replaced since its connection was made.
@@ -145,7 +145,6 @@ class StoreServer:
     def _carry_out(
         self, owner: str, request: StoreRequest, payload: memoryview
     ) -> tuple[StoreResponse, bytes | None]:
-        """Carry out a request; return the response and its payload."""
         files, number, transfer = self._transfers, request.number, (owner, request.number)
         match request:
             case BeginUpload():

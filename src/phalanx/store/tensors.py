@@ -1,8 +1,8 @@
-"""Write and read named tensors in the safetensors format, whatever framework they belong to.
+"""Write and read named tensors of any framework in the safetensors format.
 
-The library's own `save` first makes one string of everything, which costs the time and the memory
-of a copy and blocks the other threads of the process. Here tensors are written from the memory that
-they are in, and read into the memory that they will be in; what is not asked for is never read.
+The library's `save` first makes one string of everything, which costs the time and the memory of a
+copy and blocks the other threads of the process. Here tensors are written from, and read into, the
+memory that holds them; what is not requested is never read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Uploads and downloads of a run's files on the controller's machine, without sockets.
 
 An upload grows in a temporary file beside the one that it will replace. A file that is read stays
-open, so its reader gets all of it even if it is replaced or deleted meanwhile. Every operation may
-be repeated, because clients repeat what was not answered.
+open, so its reader gets all of it even if it is replaced or deleted meanwhile. Every operation is
+idempotent, because clients repeat requests without an answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Reading:
 class FileTransfers:
     """Keep the open transfers of one run directory; used from one thread.
 
-    Every method raises `StoreError` with a reason for people if it cannot do its work.
+    Every method raises `StoreError` with a reason for people if it fails.
 
     Args:
         root: The run directory.
@@ -86,6 +86,7 @@ class FileTransfers:
 
     def commit(self, transfer: TransferId, size: int) -> None:
         """Replace the old file by an upload that is complete."""
+        # The answer to the first commit was lost: its repeat must succeed.
         if transfer in self._committed:
             return
         upload = self._uploads.get(transfer)
@@ -125,7 +126,7 @@ class FileTransfers:
             reading.file.close()
 
     def close_unless(self, is_live: Callable[[str, float], bool]) -> None:
-        """Forget every transfer that is not live, judged by its owner and its idle seconds."""
+        """Drop every transfer that is not live, given its owner and its idle seconds."""
         now = time.monotonic()
         touched = {key: one.touched for key, one in self._uploads.items()}
         touched |= {key: one.touched for key, one in self._downloads.items()}
@@ -150,7 +151,7 @@ class FileTransfers:
         link_atomically(self._path(name), self._path(other))
 
     def delete(self, names: tuple[str, ...]) -> None:
-        """Delete files, as far as they exist."""
+        """Delete files; names that do not exist are skipped."""
         for name in names:
             self._path(name).unlink(missing_ok=True)
 
