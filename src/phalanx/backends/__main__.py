@@ -1,4 +1,4 @@
-"""`python -m phalanx.backends`: what every launcher starts for a backend other than native."""
+"""Entry point `python -m phalanx.backends`, started for a backend other than native."""
 
 from phalanx.worker.bootstrap import main
 

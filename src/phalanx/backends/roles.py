@@ -15,6 +15,6 @@ from phalanx.worker.context import WorkerContext
 
 
 def run_role(context: WorkerContext) -> Done:
-    """Do this process's part of the run, to its end."""
+    """Run this process's role to its end."""
     kind = BACKENDS.find(context.job.backend)
     return cast("Callable[[WorkerContext], Done]", load(kind.role))(context)

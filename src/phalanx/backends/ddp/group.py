@@ -1,4 +1,4 @@
-"""torch's default process group, formed over the run's own control channel.
+"""Form torch's default process group over the run's control channel.
 
 As `torchrun` does it, but without its open rendezvous port: addresses pass through the
 authenticated channel, and Gloo listens at the address that the run gave this worker.
@@ -22,7 +22,7 @@ _BACKEND = "gloo_at_address"
 
 @contextmanager
 def default_group(context: WorkerContext) -> Iterator[None]:
-    """Be one of torch's default group inside the block."""
+    """Join torch's default group inside the block."""
     job = context.job
 
     def make(

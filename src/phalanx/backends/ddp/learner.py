@@ -1,7 +1,7 @@
-"""A module with an optimiser of torch.optim: what a plain training script has in its hands.
+"""A module with an optimiser of torch.optim, in the interface of the training loop.
 
 Parameters and gradients stay where torch puts them. Evaluation, saving and loading are here, the
-training step is in `step`. The native loop asks this as it asks the engine's replica.
+training step is in `step`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class DdpModel:
     Args:
         module: Float32 on the CPU; convolutions are brought to channels-last, which torch's guide
             to performance advises and which the batches have already.
-        job: Says loss and update rule.
+        job: Gives loss and update rule.
         precision: Format of the forward and backward pass.
     """
 
     def __init__(self, module: nn.Module, *, job: JobSpec, precision: Precision) -> None:
-        # As the native engine does: momentum that dies away would slow a CPU down.
+        # As the native engine does: denormal numbers in decaying momentum would slow a CPU down.
         torch.set_flush_denormal(True)
         self.module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
@@ -45,11 +45,11 @@ class DdpModel:
 
     @property
     def parameters(self) -> Tensor:
-        """A copy of all trainable parameters, one after another."""
+        """Return a copy of all trainable parameters, one after another."""
         return torch.cat([p.detach().reshape(-1) for p in self.trained])
 
     def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss summed over the batch, and how many are right.
+        """Return the loss summed over the batch, and the number of correct samples.
 
         Args:
             module: Our own, or what DDP made of it.
@@ -60,13 +60,13 @@ class DdpModel:
             return self._loss.sum_and_correct(module(inputs), targets)
 
     def penalty(self) -> Tensor | None:
-        """The L2 regulariser, differentiable; None if the job has none."""
+        """Return the L2 regulariser, differentiable; None if the job has none."""
         if self._l2 == 0:
             return None
         return self._l2 * torch.stack([p.square().sum() for p in self._kernels()]).sum()
 
     def regularisation(self) -> float:
-        """The value of the L2 regulariser."""
+        """Return the value of the L2 regulariser."""
         with torch.no_grad():
             return self._l2 * math.fsum(float(p.square().sum()) for p in self._kernels())
 
@@ -74,7 +74,7 @@ class DdpModel:
         return [p for p in self.trained if p.ndim >= 2]
 
     def evaluate(self, batch: Batch) -> EvaluationSums:
-        """Measure one batch without learning."""
+        """Evaluate one batch without learning."""
         if len(batch.targets) == 0:
             return EvaluationSums(0.0, 0, 0)
         if self.module.training:
@@ -84,7 +84,7 @@ class DdpModel:
         return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs."""
+        """Return everything that a resumed run needs."""
         state = {_MODEL + name: value for name, value in self.module.state_dict().items()}
         for index, memory in self.optimizer.state_dict()["state"].items():
             state |= {
@@ -95,7 +95,7 @@ class DdpModel:
         return {name: value.contiguous() for name, value in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` returned.
+        """Restore what `state` returned.
 
         Raises:
             EngineError: The state is of another model or of another backend; nothing was changed.

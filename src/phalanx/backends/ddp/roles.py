@@ -1,4 +1,4 @@
-"""What a process of `backend: ddp` does: train as one worker of a group, as `peer.roles` asks."""
+"""Run a process of `backend: ddp`: train as one worker of a group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phalanx.worker.torch_trainer import TrainSetup
 
 
 def run_ddp_role(context: WorkerContext) -> Done:
-    """Do this process's part of the run, to its end."""
+    """Run this process's role to its end."""
     spec, job = context.spec, context.job
     if spec.role != "worker":
         raise SpecError(f"backend ddp has no role '{spec.role}'")

@@ -1,10 +1,9 @@
 """One training step with DistributedDataParallel, or without it for one worker.
 
 DDP divides the summed gradients by the number of workers, so each worker's loss is its sum over
-samples times workers over the global batch: the mean over the global batch results, however
-unequal the shares. Running statistics are not broadcast in every step
-(`broadcast_buffers=False`) but averaged when an epoch ends, as the native strategies do it; that
-also spares DDP the traffic.
+samples times workers over the global batch: the mean over the global batch results, however unequal
+the shares. Running statistics are not broadcast in every step (`broadcast_buffers=False`) but
+averaged when an epoch ends, as the native strategies do.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _CLOCK_EVERY = 10
 
 
 class DdpSteps(Strategy):
-    """Trains a learner, alone or as one of the default process group.
+    """Train a model, alone or in the default process group.
 
     Args:
         learner: What is trained.
         collective: The same workers, for what is exchanged between epochs.
-        job: Says seed and clipping.
+        job: Gives seed and clipping.
         input_shape: One sample, for steps that have none.
     """
 
@@ -70,7 +69,7 @@ class DdpSteps(Strategy):
             num_bytes = sum(p.nbytes for p in learner.trained)
             self._bytes_per_step = int(2 * (collective.size - 1) / collective.size * num_bytes)
             if collective.rank == 0:
-                # It has just given everyone the chief's weights and statistics.
+                # DDP has just broadcast the chief's weights and statistics.
                 sent = sum(tensor.nbytes for tensor in learner.module.state_dict().values())
                 collective.sent_bytes += math.ceil(math.log2(collective.size)) * sent
 
@@ -124,8 +123,8 @@ class DdpSteps(Strategy):
             if not self._learner.module.training:
                 module.train()
             return self._learner.loss(module, batch)
-        # Others have samples and wait for this worker's gradients: zeros, by way of a made-up
-        # sample that is seen in evaluation mode, so that running statistics show no trace of it.
+        # Others have samples and wait for this worker's gradients: zeros, from a synthetic sample
+        # in evaluation mode, which leaves running statistics untouched.
         module.eval()
         blank = torch.zeros((1, *self._input_shape))
         outputs = module(blank.permute(0, 3, 1, 2) if blank.ndim == 4 else blank)
@@ -146,10 +145,10 @@ class DdpSteps(Strategy):
         self._collective.sent_bytes += self._bytes_per_step
 
     def _read_clock(self, backward_s: float) -> None:
-        """Learn from DDP's own clock how much of backward was exchange, exposed and overlapped.
+        """Read from DDP's clock how much of backward was exchange, exposed and overlapped.
 
         Reading it takes 45 µs, which short steps would feel: it is read in the first steps and in
-        every tenth, which is when DDP takes these times, and the steps between are put down alike.
+        every tenth, which is when DDP takes these times, and reused for the steps between.
         """
         self._num_steps += 1
         if self._ddp is None or (

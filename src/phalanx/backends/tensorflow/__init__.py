@@ -1,5 +1,5 @@
-"""A job on TensorFlow: the strategies of tf.distribute under a training loop of our own.
+"""TENSORFLOW BACKEND: the strategies of tf.distribute under our training loop.
 
-Keras 3's `fit` fails under both multi-machine strategies; loops like these work. Imports no torch,
-so that memory and start-up are TensorFlow's own.
+Keras 3's `fit` fails under both multi-machine strategies; explicit loops work. Imports no torch, so
+that memory and start-up are TensorFlow's.
 """

@@ -1,6 +1,6 @@
 """Write and read the checkpoints of a TensorFlow run: arrays by the names of variables.
 
-A run goes on only under the backend that began it.
+A run can only be resumed under the backend that began it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The role of the chief: variables on TensorFlow's servers, tickets to its workers.
+"""Run the chief of a parameter-server run: variables on servers, tickets to workers.
 
 A *ticket* is one part of one global batch, as in the native backend, and makes one update. The
-chief says which rows of the decoded data it is made of; TensorFlow's coordinator gives it to a
-worker that is free, and again to another if that one is lost. At the end of an epoch all tickets
-are done; the evaluator measures that state while the next epoch goes on.
+chief names its rows of the decoded data; TensorFlow's coordinator gives it to a free worker, and to
+another if that one is lost. At the end of an epoch all tickets are done; the evaluator measures
+that state while the next epoch goes on.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.rate import Ramp, Rate
 from phalanx.worker.run_state import RunState
 
-# Tickets on their way per worker: one at work, the next one waiting for it, and one to spare.
+# Tickets in flight per worker: one computed, one queued, and one to spare.
 _AHEAD = 3
-# Facts about steps go to their workers this often.
+# Interval at which step facts are sent to their workers.
 _REPORT_S = 0.25
 
 
@@ -49,7 +49,7 @@ class _Ticket:
 
 
 class StepReports:
-    """Report to the workers what they have done, and count how stale it was.
+    """Report steps to their workers, and count staleness.
 
     Args:
         context: Of the chief.
@@ -77,7 +77,7 @@ class StepReports:
         self._rows.clear()
 
     def facts(self, *, version: int, samples: int) -> ServerStats:
-        """What the servers saw, as far as the chief knows: they keep no account of their own."""
+        """Return the servers' facts as far as the chief knows: the servers keep none."""
         updates = sum(count.total() for count in self._staleness.values())
         return ServerStats(
             server=0,
@@ -105,12 +105,12 @@ class StepReports:
 
 
 class TicketLoop:
-    """The chief's way through a phase.
+    """Drive the chief through a phase.
 
     Args:
         context: Of this process.
         dataset: What is learnt.
-        network: What is trained; its variables live on the servers.
+        network: What is trained; its variables are on the servers.
         dispatcher: Gets tickets to the workers.
         run_state: The run so far.
         checkpoints: Where states are saved.
@@ -159,7 +159,7 @@ class TicketLoop:
         self.evaluations.wait()
 
     def facts(self) -> ServerStats:
-        """What the servers saw."""
+        """Return the servers' facts."""
         position = self._run_state.position
         return self._reports.facts(version=position.updates, samples=position.samples)
 
@@ -180,7 +180,7 @@ class TicketLoop:
         self._mark("end")
 
     def _stop(self, limit: StepLimit | None) -> int:
-        """The step of this epoch before which the stretch ends."""
+        """Return the step of this epoch before which the stretch ends."""
         position = self._run_state.position
         step = position.epoch_samples // self._job.global_batch
         every = self._job.checkpoint.every_steps
@@ -192,7 +192,6 @@ class TicketLoop:
         return stop
 
     def _tickets(self, stop: int) -> Iterator[_Ticket]:
-        """The tickets of the stretch, in the order of their steps."""
         position = self._run_state.position
         epoch, samples = position.epoch, position.samples
         first = position.epoch_samples // self._job.global_batch
@@ -227,9 +226,8 @@ class TicketLoop:
         )
 
     def _take(self, ticket: _Ticket, pending: PendingTicket) -> None:
-        """Wait for a ticket and count it."""
         while (done := pending.wait()) is None:
-            # Its worker was lost after the update and before the answer: train it once more.
+            # Its worker was lost between update and answer: train it once more.
             pending = self._dispatch(ticket)
         if not math.isfinite(done.loss_sum):
             raise EngineError(
@@ -258,7 +256,7 @@ class TicketLoop:
         )
 
     def _mark(self, what: Literal["begin", "end"]) -> None:
-        """Let the workers know that training begins or ends, for their own records."""
+        """Notify the workers that training begins or ends, for their records."""
         position = self._run_state.position
         mark = TrainingMark(
             what=what,

@@ -1,9 +1,8 @@
-"""The roles that TensorFlow's chief dispatches to: workers and parameter servers.
+"""Run the processes that TensorFlow's chief dispatches to: workers and parameter servers.
 
-TensorFlow's own server does the work in threads of its own; this process waits for the end and
-keeps its records. It stands in a folder of its own, in which the functions that the chief sends
-find, by names that are the same for all workers, what differs between them: the rank, and where
-the decoded data lies.
+TensorFlow's server does the work in its threads; this process waits for the end and keeps its
+records. Its working directory differs per process: functions sent by the chief find there, under
+names equal on all workers, the rank and the decoded data.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DATA_LINK = "data"
 
 
 def cluster_names(context: WorkerContext) -> list[str]:
-    """The processes of a parameter server's cluster."""
+    """Return the processes of a parameter server's cluster."""
     strategy = context.job.strategy
     assert isinstance(strategy, ParameterServerSpec)
     assert isinstance(strategy.servers, int)
@@ -61,7 +60,7 @@ def run_cluster_worker(context: WorkerContext, dataset: Dataset, begin: BeginPha
         context.record_start(context.job.precision, "as the job says")
         context.metrics.activity = "serving"
         recorder = _StepRecorder(context, dataset)
-        # Waits until Finish or the end of this process: the lifelines see to that.
+        # Waits until Finish or the end of this process: the lifelines end it.
         while not isinstance(message := context.control.inbox.get(), Finish):
             if isinstance(message, FromProcess):
                 recorder.take(decode_message(message))
@@ -87,8 +86,6 @@ def _serve(threads: int) -> tf.distribute.Server:
 
 
 class _StepRecorder:
-    """Record what the chief reports about this worker."""
-
     def __init__(self, context: WorkerContext, dataset: Dataset) -> None:
         self._context = context
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""The twins of `phalanx.model.cnn`: `cnn` and `mnist-cnn`."""
+"""Keras twins of `phalanx.model.cnn`: `cnn` and `mnist-cnn`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.spec.model import CnnSpec, MnistCnnSpec
 def build_cnn(
     spec: CnnSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int, policy: str
 ) -> keras.Model:
-    """Conv 3x3, max-pool 2, dense, logits."""
+    """Build conv 3x3, max-pool 2, dense, logits."""
     image_shape(input_shape, model="cnn", min_pixels=4)
     kit = _kit(seed, policy)
     inputs = keras.Input(input_shape)
@@ -25,7 +25,7 @@ def build_cnn(
 def build_mnist_cnn(
     spec: MnistCnnSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int, policy: str
 ) -> keras.Model:
-    """Two convolutions, pooling, dropout, dense 128, dropout, logits."""
+    """Build two convolutions, pooling, dropout, dense 128, dropout, logits."""
     image_shape(input_shape, model="mnist-cnn", min_pixels=6)
     early, late = (0.25, 0.5) if spec.dropout else (0.0, 0.0)
     kit = _kit(seed, policy)

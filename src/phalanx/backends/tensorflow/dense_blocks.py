@@ -1,4 +1,4 @@
-"""The twin of `phalanx.model.densenet`."""
+"""Keras twin of `phalanx.model.densenet`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_BLOCKS = 3
 def build_densenet(
     spec: DensenetSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int, policy: str
 ) -> keras.Model:
-    """A convolution, dense blocks with transitions between them, and a dense head."""
+    """Build a convolution, dense blocks with transitions between them, and a dense head."""
     image_shape(input_shape, model="densenet", min_pixels=4)
     kit = LayerKit(seed, policy, convolutions="he-normal", dense="glorot-uniform")
     inputs = keras.Input(input_shape)
@@ -32,7 +32,6 @@ def build_densenet(
 
 
 def _dense_layer(kit: LayerKit, inputs: Tensor, name: str, spec: DensenetSpec) -> Tensor:
-    """The input with `growth` new channels behind it."""
     hidden = kit.relu(kit.norm(f"{name}.norm1")(inputs))
     hidden = kit.convolution(f"{name}.conv1", 4 * spec.growth, 1, bias=False)(hidden)
     hidden = kit.dropout(f"{name}.drop1", spec.dropout)(hidden)
@@ -43,7 +42,6 @@ def _dense_layer(kit: LayerKit, inputs: Tensor, name: str, spec: DensenetSpec) -
 
 
 def _transition(kit: LayerKit, inputs: Tensor, name: str, reduction: float) -> Tensor:
-    """Fewer channels, a quarter of the pixels."""
     kept = max(1, int(inputs.shape[-1] * reduction))
     hidden = kit.relu(kit.norm(f"{name}.norm")(inputs))
     return kit.average_pool(kit.convolution(f"{name}.conv", kept, 1, bias=False)(hidden))

@@ -1,7 +1,7 @@
 """Dispatch tickets to TensorFlow's workers, and collect their results.
 
-The function that a worker runs gathers its samples from arrays that it has read once, from where
-they lie on its own machine.
+The dispatched function gathers its samples from arrays that the worker has read once, from its
+machine's copy of the data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from phalanx.spec.job import JobSpec
 
 @dataclass(frozen=True)
 class DoneTicket:
-    """What a ticket came to.
+    """Result of a ticket.
 
     Attributes:
         rank: Of the worker that did it.
@@ -41,16 +41,16 @@ class DoneTicket:
 
 
 class PendingTicket:
-    """A ticket that is on its way."""
+    """A ticket in flight."""
 
     def __init__(self, remote: tf.distribute.coordinator.RemoteValue) -> None:
         self._remote = remote
 
     def wait(self) -> DoneTicket | None:
-        """What it came to; None: the worker was lost before it could answer.
+        """Return the result; None: the worker was lost before it could answer.
 
-        TensorFlow waits by itself for workers that are started again, and the controller ends this
-        process if they are not.
+        TensorFlow waits for workers that are started again, and the controller ends this process if
+        they are not.
         """
         try:
             rank, staleness, loss_sum, num_correct, stamps = self._remote.fetch()
@@ -67,10 +67,10 @@ class PendingTicket:
 
 
 class TicketDispatcher:
-    """Give tickets to workers that are free.
+    """Dispatch tickets to free workers.
 
     Args:
-        job: Says how samples are changed.
+        job: Gives the augmentation.
         dataset: Their shapes and how they are normalised.
         network: What is trained.
         strategy: TensorFlow's.
@@ -88,7 +88,7 @@ class TicketDispatcher:
         self._maker = StepMaker(job, network, options=None, may_be_empty=False)
         self._transform = make_transform(dataset.train, job.data.augment)
         with strategy.scope():
-            # Counts updates where the parameters are, so that staleness can be known.
+            # Counts updates on the servers, so that staleness can be known.
             self._version = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         stored = self._coordinator.create_per_worker_dataset(self._stored)
@@ -107,7 +107,7 @@ class TicketDispatcher:
 
         Args:
             rows: Of the stored arrays.
-            changes: What befalls each sample.
+            changes: Augmentation of each sample.
             lr: The rate of this update.
             number: Of this update, from 1.
         """
@@ -121,7 +121,7 @@ class TicketDispatcher:
         return PendingTicket(self._coordinator.schedule(self._work, args=arguments))
 
     def _stored(self) -> tf.data.Dataset:
-        """Executed on a worker: its rank and all stored samples, again and again, uncopied."""
+        """Yield, on a worker, its rank and all stored samples, repeatedly and uncopied."""
         rank = tf.strings.to_number(tf.io.read_file(RANK_FILE), tf.int32)
         folder = self._dataset.cache_folder
         inputs, targets = read_stored(folder, Path(DATA_LINK), self._dataset.train)

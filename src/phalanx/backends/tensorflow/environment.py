@@ -1,6 +1,6 @@
-"""Settings that TensorFlow and Keras take from the environment and nowhere else.
+"""Set what TensorFlow and Keras only read from the environment.
 
-Called once by the roles, before either is imported; nothing of ours reads them back.
+Called once by the roles, before either is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SETTINGS = {
     "KERAS_BACKEND": "tensorflow",
     # Errors only: the rest is about instruction sets and GPUs that a CPU build does not have.
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    # The port is held by a socket of ours until TensorFlow's server has it: see `meeting`.
+    # The port is held by our socket until TensorFlow's server has it: see `rendezvous`.
     "TF_GRPC_REUSE_PORT": "1",
 }
 
@@ -23,7 +23,7 @@ def prepare_environment() -> None:
     """Set what TensorFlow reads when it is imported.
 
     Raises:
-        SpecError: It is not installed; says how to get it.
+        SpecError: It is not installed; the text names the extra.
     """
     for module in ("tensorflow", "keras"):
         if find_spec(module) is None:
@@ -35,9 +35,9 @@ def prepare_environment() -> None:
 
 
 def publish_cluster(tf_config: str) -> None:
-    """Let TensorFlow find the cluster, and this process's place in it.
+    """Set TF_CONFIG: the cluster, and this process's place in it.
 
     Args:
-        tf_config: From `tf_config`.
+        tf_config: From `exchange_addresses`.
     """
     os.environ["TF_CONFIG"] = tf_config

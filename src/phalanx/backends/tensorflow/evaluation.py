@@ -1,8 +1,8 @@
-"""Have the state at the end of an epoch measured and saved, while training goes on.
+"""Schedule evaluations and checkpoints of epochs, while training goes on.
 
-One at a time, as the native `EvaluationScheduler` does: read, evaluate, save. What is found belongs
-to the moment that was read, whatever training has done since; only early stopping waits for it.
-Here the chief reads the variables itself and saves them, so nothing but measuring can be lost.
+One at a time, as the native `EvaluationScheduler` does: read, evaluate, save. Results belong to the
+moment that was read; only early stopping waits for them. Here the chief reads the variables and
+saves them itself, so only an evaluation can be lost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ EVALUATOR = "evaluator-0"
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """A moment that is evaluated."""
-
     number: int
     part: str
     position: Position
@@ -47,7 +45,7 @@ class _Snapshot:
 
 
 class EpochEvaluations:
-    """The evaluations of one phase, as the chief knows them.
+    """Evaluations of one phase, scheduled by the chief.
 
     Args:
         context: Of the chief.
@@ -76,12 +74,12 @@ class EpochEvaluations:
         self._test: Measures | None = None
 
     def end_epoch(self, train: Measures, *, lr: float) -> None:
-        """Have an epoch that is over measured, reported and saved; training may go on."""
+        """Have a finished epoch evaluated, reported and saved; training may go on."""
         self.wait()
         live = self._run_state.position
         validates = self._run_state.is_validation_due
         snapshot = self._take_snapshot("validation" if validates else "", train, lr)
-        # The run goes on from here; what the evaluation finds is added when it is known.
+        # The run goes on from here; the evaluation's result is added when it is known.
         live.begin_next_epoch()
         if validates:
             self._request(snapshot)
@@ -91,7 +89,7 @@ class EpochEvaluations:
             self.wait()
 
     def test(self) -> Measures | None:
-        """Measure the test part, if the job wants that; the run is over."""
+        """Evaluate the test part, if the job wants that; the run is over."""
         self.wait()
         if not self._run_state.is_test_due:
             return None
@@ -101,7 +99,7 @@ class EpochEvaluations:
         return self._test
 
     def poll(self) -> None:
-        """Take what the evaluator has sent meanwhile."""
+        """Take the evaluator's answers so far."""
         while True:
             try:
                 message = self._context.control.inbox.get_nowait()
@@ -110,10 +108,10 @@ class EpochEvaluations:
             self._take(message)
 
     def wait(self) -> None:
-        """Wait until nothing is being evaluated.
+        """Wait until no evaluation is under way.
 
-        The controller replaces an evaluator that is lost or frozen, and the lifelines end this
-        process with the run: an evaluation takes as long as it takes.
+        No deadline: the controller replaces an evaluator that is lost or frozen, and the lifelines
+        end this process with the run.
         """
         while self._open is not None:
             self._take(self._context.control.inbox.get())
@@ -132,7 +130,7 @@ class EpochEvaluations:
 
     def _request(self, snapshot: _Snapshot) -> None:
         self._open = snapshot
-        # Written before the evaluator is asked, or comes back and asks: it finds this state.
+        # Written before the request: an evaluator that is asked, or restarted, finds this state.
         self._store.save(STATE_FILE, without_optimizer(snapshot.state), {})
         if self._is_present:
             self._send(snapshot)
@@ -148,7 +146,7 @@ class EpochEvaluations:
         match decode_message(message):
             case EvaluatorPresent():
                 self._is_present = True
-                # One that was started again knows nothing of what its predecessor was asked.
+                # A restarted evaluator does not know its predecessor's request: repeat it.
                 if snapshot is not None:
                     self._send(snapshot)
             # An answer to a request that was repeated may come twice.
@@ -161,7 +159,7 @@ class EpochEvaluations:
                     self._conclude(snapshot, measures)
 
     def _conclude(self, snapshot: _Snapshot, validation: Measures | None) -> None:
-        """Report and judge a moment of which all is known; save it if that is due."""
+        """Report a fully evaluated state; save it if that is due."""
         assert snapshot.train is not None
         run_state = self._run_state
         live, then = run_state.position, snapshot.position

@@ -1,4 +1,4 @@
-"""The role of the evaluator: measures states that the chief hands it, while training goes on."""
+"""Run the evaluator: evaluate the chief's states, while training goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE_FILE = "servers/evaluated.safetensors"
 
 
 def run_evaluator(context: WorkerContext, dataset: Dataset) -> Done:
-    """Measure when asked, until the phase is over."""
+    """Evaluate on request, until the phase is over."""
     store = context.open_store(NumpyAdapter())
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     network = Network(context.job, dataset, strategy, learns=False)
@@ -37,7 +37,7 @@ def run_evaluator(context: WorkerContext, dataset: Dataset) -> Done:
     parts = PartEvaluator(maker, dataset)
     context.record_start(context.job.precision, "as the job says")
     send_message(context, CHIEF, EvaluatorPresent())
-    # Waits until Finish or the end of this process: the lifelines see to that.
+    # Waits until Finish or the end of this process: the lifelines end it.
     while not isinstance(order := context.control.inbox.get(), Finish):
         if isinstance(order, FromProcess) and isinstance(
             ask := decode_message(order), EvaluatePart

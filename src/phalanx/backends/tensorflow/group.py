@@ -1,7 +1,7 @@
-"""The strategies whose workers step together, and what the loop asks of each.
+"""Synchronous strategies of tf.distribute, and their collectives for the loop.
 
 MultiWorkerMirrored has one replica in each process; mirrored and central storage have all of them
-in one, each on a logical processor of its own.
+in one, each on a separate logical device.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MEAN = tf.distribute.ReduceOp.MEAN
 
 
 class Group:
-    """This process among the workers that step together.
+    """This process among the workers of a synchronous strategy.
 
     Args:
         strategy: TensorFlow's.
-        ranks: The workers that live in this process.
+        ranks: The workers in this process.
         num_workers: Of the whole run.
         options: How replicas exchange; None: there is one replica.
     """
@@ -57,16 +57,15 @@ class Group:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all workers live in this process."""
         return len(self.ranks) == self._num_workers
 
     @property
     def eval_share(self) -> tuple[int, int]:
-        """Which share of an evaluation is this process's, of how many."""
+        """The share of an evaluation that this process takes: its index, of how many."""
         return (0, 1) if self._is_whole else (self.ranks[0], self._num_workers)
 
     def spread(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-        """One value for each replica of this process."""
+        """Return one value for each replica of this process."""
         if len(values) == 1:
             return values[0]
         return self.strategy.experimental_distribute_values_from_function(
@@ -74,22 +73,22 @@ class Group:
         )
 
     def unpack(self, numbers: Numbers) -> list[Numbers]:
-        """What a step returned, replica by replica."""
+        """Return a step's results, replica by replica."""
         parts = [self.strategy.experimental_local_results(one) for one in numbers]
         return [tuple(one) for one in zip(*parts, strict=True)]
 
     def total(self, values: Sequence[float]) -> Floats:
-        """Sums over all processes; all call it together."""
+        """Return the sums over all processes; all call it together."""
         own = np.array(values, dtype=np.float64)
         if self._is_whole:
             return own
         return np.asarray(self._sum(tf.constant(own)).numpy())
 
     def least(self, values: Floats) -> Floats:
-        """The least of each over all processes; all call it together."""
+        """Return the minimum of each over all processes; all call it together."""
         if self._is_whole or not len(values):
             return values
-        # TensorFlow adds but does not compare: each process fills a row of its own.
+        # TensorFlow adds but does not compare: each process fills a separate row.
         rows = np.zeros((self._num_workers, len(values)))
         rows[self.ranks[0]] = values
         everybody: Floats = np.asarray(self._sum(tf.constant(rows)).numpy())
@@ -105,7 +104,7 @@ class Group:
 
     def _summed(self, own: tf.Tensor) -> tf.Tensor:
         def exchange(value: tf.Tensor) -> tf.Tensor:
-            # Made here, because only what a replica has made has a place to be reduced to.
+            # Made here: only tensors made by a replica have a device to be reduced to.
             own = tf.identity(value)
             return tf.distribute.get_replica_context().all_reduce(SUM, own)
 
@@ -114,7 +113,7 @@ class Group:
     def _averaged(self) -> None:
         def exchange() -> None:
             context = tf.distribute.get_replica_context()
-            # As above: what is read from a variable that lives on every replica has no place.
+            # As above: a value read from a mirrored variable has no device.
             own = [tf.identity(tf.convert_to_tensor(one)) for one in self._variables]
             means = context.all_reduce(_MEAN, own)
             for variable, mean in zip(self._variables, means, strict=True):
@@ -124,7 +123,7 @@ class Group:
 
 
 def form_group(job: JobSpec, *, rank: int) -> Group:
-    """The strategy of a job whose workers step together; TF_CONFIG is set where it is needed.
+    """Return the strategy of a synchronous job; sets TF_CONFIG where it is needed.
 
     Raises:
         PeerError: The other workers did not come.

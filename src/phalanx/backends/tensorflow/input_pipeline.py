@@ -1,9 +1,9 @@
-"""Feed networks through tf.data: the samples of `data.pipeline`, cut and changed alike.
+"""Feed networks through tf.data: the samples of `data.pipeline`, cut and augmented alike.
 
-Which samples make a batch is decided by `data.shards`, in the same order as in the native backend,
-and so are the random changes; tf.data gathers, changes, normalises and prefetches. Shard policies
-are TensorFlow's under other names (sample: DATA, file: FILE, off: OFF), applied before tf.data sees
-the samples, so nothing is left for it to shard.
+`data.shards` decides which samples make a batch, in the same order as in the native backend, and so
+are random augmentations; tf.data gathers, augments, normalises and prefetches. Shard policies are
+TensorFlow's under other names (sample: DATA, file: FILE, off: OFF), applied before tf.data sees the
+samples, so nothing is left for it to shard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from phalanx.data.shards import Cut
 from phalanx.spec.job import JobSpec
 
 Transform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-"""(stored images, changes) to what the network is fed."""
+"""(stored images, augmentations) to network inputs."""
 StoredArrays = tuple[tf.Tensor, tf.Tensor]
 """Stored inputs and targets."""
 # Samples that are decoded at once.
@@ -36,7 +36,7 @@ class InputPlan:
 
     Attributes:
         rows: Of all batches.
-        changes: What befalls each of them: flipped, row and column of its window.
+        changes: Augmentation of each row: flipped, row and column of its window.
         bounds: Where each batch begins, and the last one ends.
         counts: Samples of all workers in each step.
     """
@@ -53,7 +53,7 @@ class InputPlan:
 def train_plan(
     dataset: Dataset, job: JobSpec, *, epoch: int, rank: int, start_sample: int = 0
 ) -> InputPlan:
-    """One worker's batches of one training epoch."""
+    """Return one worker's batches of one training epoch."""
     part = dataset.train
     policy, shards = train_shards(
         part,
@@ -69,7 +69,7 @@ def train_plan(
 
 
 def eval_plan(part: Part, *, rank: int, num_workers: int, worker_batch: int) -> InputPlan:
-    """One worker's share of a part, in order and unchanged."""
+    """Return one worker's share of a part, in order and unchanged."""
     sizes = share_sizes(part.num_samples, num_workers)
     first = sum(sizes[:rank])
     own = np.arange(first, first + sizes[rank], dtype=np.int64)
@@ -84,7 +84,7 @@ def eval_plan(part: Part, *, rank: int, num_workers: int, worker_batch: int) -> 
 
 
 def may_be_empty(dataset: Dataset, job: JobSpec) -> bool:
-    """Whether a worker may be without samples in some step."""
+    """Return whether a worker may be without samples in some step."""
     plans = (train_plan(dataset, job, epoch=0, rank=rank) for rank in range(job.workers))
     return any((np.diff(plan.bounds) == 0).any() for plan in plans)
 
@@ -102,7 +102,7 @@ def _plan(part: Part, cuts: Sequence[Cut], start: np.uint64) -> InputPlan:
 
 
 def make_transform(part: Part, changes: Sequence[str]) -> Transform:
-    """From stored samples to what the network is fed: the job's random changes, then normalised."""
+    """Return the transform from stored samples to inputs: augmentation, then normalisation."""
     scale = tf.constant(part.normalizer.scale)
     shift = tf.constant(part.normalizer.shift)
 
@@ -127,7 +127,7 @@ def _crop(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
 def batches(
     stored: StoredArrays, plan: InputPlan, transform: Transform, *, prefetch: int
 ) -> tf.data.Dataset:
-    """The batches of a plan: (inputs, targets, samples of all workers in the step).
+    """Return the batches of a plan: (inputs, targets, samples of all workers in the step).
 
     Args:
         stored: All stored inputs and targets.
@@ -148,14 +148,14 @@ def batches(
         return steps.map(gather)
     ready = steps.map(gather, num_parallel_calls=1, deterministic=True).prefetch(prefetch)
     options = tf.data.Options()
-    # Every worker has its own part already.
+    # Every worker has its part already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     options.threading.private_threadpool_size = 1
     return ready.with_options(options)
 
 
 def hold(*parts: Part) -> StoredArrays:
-    """Stored arrays as tensors of this process, as far as these parts reach into them.
+    """Return stored arrays as tensors of this process, as far as these parts reach into them.
 
     Args:
         parts: Of the same arrays.
@@ -165,14 +165,14 @@ def hold(*parts: Part) -> StoredArrays:
 
 
 def read_stored(folder: Path, place: Path, part: Part) -> StoredArrays:
-    """The stored arrays of the training part, read by TensorFlow where this is executed.
+    """Read the stored arrays of the training part, by TensorFlow on the device that executes this.
 
     In pieces: a whole file would be in memory three times while it is decoded.
 
     Args:
         folder: The decoded data set on this machine, which has the same files.
         place: Where it is on the machine that executes this.
-        part: Says how far to read, and what.
+        part: The rows to read.
     """
     stop = _stop([part])
     found = []
@@ -197,5 +197,4 @@ def read_stored(folder: Path, place: Path, part: Part) -> StoredArrays:
 
 
 def _stop(parts: Sequence[Part]) -> int:
-    """One past the last row that is used."""
     return max((int(part.rows[-1]) + 1 for part in parts if len(part.rows)), default=0)

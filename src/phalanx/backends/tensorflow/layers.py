@@ -1,9 +1,9 @@
-"""The layers that the twins are made of, each meaning what torch's layer of that kind means.
+"""Layers of the Keras twins, each equal to torch's layer of that kind.
 
-Keras' own defaults differ from torch's in three places that change numbers: batch normalisation
-(here a layer of our own), dropout (likewise) and the padding of strided convolutions (here an
-explicit frame of zeros). Layers are named by their path in the torch network, by which `weights`
-finds the counterpart of a variable. Called by the network modules; the loop never sees this.
+Keras' defaults differ from torch's in three places that change numbers: batch normalisation and
+dropout (reimplemented here) and the padding of strided convolutions (here explicit zeros). Layers
+are named by their path in the torch network, by which `weights` finds the counterpart of a
+variable. Called by the network modules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class LayerKit:
-    """Makes the layers of one network.
+    """Factory of the layers of one network.
 
     Attributes:
         seed: Decides, with a layer's name, its initial weights; no order of creation matters.
@@ -52,7 +52,7 @@ class LayerKit:
         padding: int = 0,
         bias: bool = True,
     ) -> Layer:
-        """A convolution that sees `padding` zeros on every side of the image."""
+        """Build a convolution with `padding` zeros on every side of the image."""
         framed = padding > 0 and stride > 1
         layer = keras.layers.Conv2D(
             filters,
@@ -71,7 +71,7 @@ class LayerKit:
         return lambda inputs: layer(frame(inputs))
 
     def line_convolution(self, name: str, filters: int, size: int) -> Layer:
-        """A convolution along a line that keeps its length; the longer margin is on the right."""
+        """Build a length-preserving convolution along a line; the longer margin is on the right."""
         return keras.layers.Conv1D(  # type: ignore[no-any-return]  # keras has no types
             filters,
             size,
@@ -82,7 +82,7 @@ class LayerKit:
         )
 
     def fully_connected(self, name: str, width: int) -> Layer:
-        """A dense layer without activation."""
+        """Build a dense layer without activation."""
         return keras.layers.Dense(  # type: ignore[no-any-return]  # keras has no types
             width,
             kernel_initializer=self._initializer(self.dense, name),
@@ -91,45 +91,45 @@ class LayerKit:
         )
 
     def norm(self, name: str) -> Layer:
-        """Batch normalisation over all but the last axis."""
+        """Build batch normalisation over all but the last axis."""
         return BatchNorm(name=name, dtype=self.policy)
 
     def dropout(self, name: str, rate: float) -> Layer:
-        """Dropout; without a rate, nothing at all."""
+        """Apply dropout; without a rate, the identity."""
         if rate == 0:
             return lambda inputs: inputs
         return Dropout(rate, name=name, dtype=self.policy)
 
     def relu(self, inputs: Tensor) -> Tensor:
-        """What is above zero."""
+        """Apply ReLU."""
         return keras.ops.relu(inputs)
 
     def flatten(self, inputs: Tensor) -> Tensor:
-        """One row per sample, pixels in the order height, width, channel."""
+        """Flatten to one row per sample, pixels in the order height, width, channel."""
         return keras.layers.Flatten(dtype=self.policy)(inputs)
 
     def flatten_by_channel(self, inputs: Tensor) -> Tensor:
-        """One row per sample, channel by channel, as torch's own layer flattens."""
+        """Flatten to one row per sample, channel by channel, as torch does."""
         channel, *others = len(inputs.shape) - 1, *range(1, len(inputs.shape) - 1)
         turned = keras.layers.Permute((channel, *others), dtype=self.policy)(inputs)
         return self.flatten(turned)
 
     def max_pool(self, inputs: Tensor, *, whole: bool = True) -> Tensor:
-        """The largest of each 2x2 field; what does not fill a field counts unless `whole`."""
+        """Apply 2x2 max-pooling; incomplete fields count unless `whole`."""
         padding = "valid" if whole else "same"
         return keras.layers.MaxPooling2D(2, padding=padding, dtype=self.policy)(inputs)
 
     def line_pool(self, inputs: Tensor) -> Tensor:
-        """The largest of each three neighbours, at every second place."""
+        """Apply max-pooling of width 3 and stride 2 along a line."""
         layer = keras.layers.MaxPooling1D(3, strides=2, padding="same", dtype=self.policy)
         return layer(inputs)
 
     def average_pool(self, inputs: Tensor) -> Tensor:
-        """The mean of each 2x2 field; what does not fill a field is left out."""
+        """Apply 2x2 average-pooling; incomplete fields are left out."""
         return keras.layers.AveragePooling2D(2, dtype=self.policy)(inputs)
 
     def global_average(self, inputs: Tensor) -> Tensor:
-        """The mean of each channel."""
+        """Apply global average pooling per channel."""
         return keras.layers.GlobalAveragePooling2D(dtype=self.policy)(inputs)
 
     def _initializer(self, law: Law, name: str) -> keras.initializers.Initializer:
@@ -143,10 +143,10 @@ class LayerKit:
 class BatchNorm(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """Batch normalisation as torch computes it, by TensorFlow's fused kernel.
 
-    Keras 3 has its own from single operations, and keeps the biased variance. The fused kernel is
-    quicker, and hands out the unbiased variance that torch keeps. Running statistics are local to
-    a replica while it trains and are averaged when they are read from outside, as Keras 2 had it;
-    Keras 3's own cannot be updated under a strategy with several replicas.
+    Keras 3 composes its layer from single operations, and keeps the biased variance. The fused
+    kernel is quicker, and returns the unbiased variance that torch keeps. Running statistics are
+    local to a replica while it trains and are averaged when they are read from outside, as in Keras
+    2; Keras 3's cannot be updated under a strategy with several replicas.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -180,7 +180,7 @@ class BatchNorm(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return tf.reshape(normal, shape)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """As it came."""
+        """Return the input's shape."""
         return input_shape
 
 
@@ -188,7 +188,7 @@ class Dropout(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """Dropout without a variable for its random state.
 
     Keras 3 keeps the state in a variable that cannot be updated under a strategy with several
-    replicas. This one draws from TensorFlow's own generator: `tf.random.set_seed` decides.
+    replicas. This one draws from TensorFlow's generator, seeded by `tf.random.set_seed`.
     """
 
     def __init__(self, rate: float, *, name: str, dtype: str) -> None:
@@ -196,11 +196,11 @@ class Dropout(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self._rate = rate
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Drop a share of the entries, and enlarge the others, in training only."""
+        """Drop a share of the entries, and scale up the others, in training only."""
         return tf.nn.dropout(inputs, self._rate) if training else inputs
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """As it came."""
+        """Return the input's shape."""
         return input_shape
 
 

@@ -1,7 +1,7 @@
-"""Workers that step together: single, allreduce, mirrored and central_storage.
+"""Synchronous training with TensorFlow: single, allreduce, mirrored and central_storage.
 
-TensorFlow's side of the common training loop; the strategy decides where variables live and how
-gradients are exchanged. The processes of a group do the same calls in the same order, as
+TensorFlow's side of the common training loop; the strategy decides where variables are and how
+gradients are exchanged. The processes of a group make the same calls in the same order, as
 tf.distribute demands.
 """
 
@@ -80,7 +80,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             maker, dataset, dict.fromkeys([part.name for part in shared], self._stored)
         )
         self._transform = make_transform(dataset.train, job.data.augment)
-        # By a ring: each of the N chunks goes around N-1 times while reducing, and while spreading.
+        # By a ring: each of the N chunks is sent N-1 times in reduce-scatter and in all-gather.
         size = job.workers if len(group.ranks) < job.workers else 1
         self._sent_per_step = int(2 * (size - 1) / size * 4 * network.num_parameters)
         self._sent_bytes = 0
@@ -128,7 +128,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
 
     @override
     def synchronize(self) -> None:
-        """Average the statistics; gradients keep everything else alike."""
+        """Average the statistics; all other state is equal by construction."""
         self._group.average(self._network.statistics)
 
     @override
@@ -174,7 +174,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
     def restore(self, name: str) -> ResumePoint | None:
         point = self.checkpoints.restore(name)
         if point is not None and self._group.is_chief:
-            # The sums of an epoch in progress were added up: they go on with the chief's.
+            # The sums of the epoch in progress are totals: they continue with the chief's.
             self._metrics.epoch_loss_sum = point.position.epoch_loss_sum
             self._metrics.epoch_correct = point.position.epoch_correct
             self._metrics.epoch_samples = point.position.epoch_samples
@@ -182,11 +182,11 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
 
     @override
     def finish(self) -> None:
-        # A process that left now would take the group away from those still measuring.
+        # A process that left now would break the group for those still evaluating.
         self._group.total([0.0])
 
     def _traced_step(self, maker: StepMaker) -> tf.types.experimental.PolymorphicFunction:
-        """Make the step as a graph before training, as a part of starting up, where possible."""
+        """Trace the step's graph before training, as part of the start-up, where possible."""
 
         def distributed_step(*arguments: tf.Tensor) -> Numbers:
             found: Numbers = self._group.strategy.run(maker.replica_step, args=arguments)
@@ -205,13 +205,13 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         return step
 
     def _facts(self, replicas: list[Numbers], called: float) -> StepFacts:
-        """The sums over this process's replicas, and where its time went."""
+        """Return the sums over this process's replicas, and the breakdown of its time."""
         found: list[StepNumbers] = [read_numbers(one) for one in replicas]
         done = time.time()
         forward, backward, exchange = (
             max(one.stamps[index] for one in found) for index in (1, 2, 3)
         )
-        # The call and the return of the graph belong to the step, and to nothing else.
+        # Call and return of the graph belong to the step, and to none of its parts.
         forward_s = max(0.0, forward - called)
         return StepFacts(
             num_samples=sum(one.num_samples for one in found),

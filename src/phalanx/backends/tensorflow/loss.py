@@ -14,7 +14,7 @@ from phalanx.spec.registry import load
 def sum_and_correct(
     spec: LossSpec, outputs: tf.Tensor, targets: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Loss summed over samples (float32), and how many are right (int64)."""
+    """Return the loss summed over samples (float32), and the number of correct ones (int64)."""
     assert spec.kind.tensorflow is not None, "the job was checked against its backend"
     outputs = tf.cast(outputs, tf.float32)
     function = cast("Callable[..., tf.Tensor]", load(spec.kind.tensorflow))

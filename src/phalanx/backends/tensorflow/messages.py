@@ -1,7 +1,7 @@
-"""What chief, workers and evaluator of a parameter server send each other, by the controller.
+"""Messages between chief, workers and evaluator of a parameter-server run.
 
-Work and parameters travel over TensorFlow's own channels; these are the facts about it. A worker of
-TensorFlow's does not see its own steps, so the chief tells it, and every process keeps its own
+They travel through the controller; work and parameters travel over TensorFlow's channels. A
+TensorFlow worker does not see its own steps, so the chief reports them, and every process keeps its
 records.
 """
 
@@ -46,7 +46,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsDone(_PeerMessage, frozen=True):
-    """To a worker: what it has done."""
+    """To a worker: the steps it has made."""
 
     rows: tuple[StepRow, ...]
 
@@ -68,21 +68,21 @@ class EvaluatePart(_PeerMessage, frozen=True):
 
 
 class PartEvaluated(_PeerMessage, frozen=True):
-    """From the evaluator: what it has measured."""
+    """From the evaluator: the result of an evaluation."""
 
     number: int
     measures: Measures
 
 
 class EvaluatorPresent(_PeerMessage, frozen=True):
-    """From the evaluator: it is there, maybe after a restart, and has been asked nothing yet."""
+    """From the evaluator: it has started, maybe after a loss, and has no request yet."""
 
 
 PeerMessage = StepsDone | TrainingMark | EvaluatePart | PartEvaluated | EvaluatorPresent
 
 
 def send_message(context: WorkerContext, process: str, message: PeerMessage) -> None:
-    """Send a message to another process, by the controller."""
+    """Send a message to another process through the controller."""
     context.control.send(SendToProcess(process, msgspec.msgpack.encode(message)))
 
 

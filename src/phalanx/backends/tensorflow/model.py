@@ -1,4 +1,4 @@
-"""Build the Keras network that a spec describes: the twin of every built-in model, or a user's own.
+"""Build the Keras network that a spec describes: the twin of a built-in model, or a user's.
 
 A twin computes what the torch network of the same settings computes: equal weights give equal
 logits, losses, gradients and running statistics, and fresh weights follow the same laws (drawn
@@ -41,8 +41,8 @@ def build_model(
         spec: Which network, with its settings.
         input_shape: One sample without the batch axis: (height, width, channels) or (features,).
         num_classes: Width of the output.
-        seed: Decides every initial weight; of a user's own network through Keras' global seed.
-        precision: bf16 computes in bfloat16 with float32 variables; the user's own network decides
+        seed: Decides every initial weight; of a user's network through Keras' global seed.
+        precision: bf16 computes in bfloat16 with float32 variables; a user's network decides
             for itself.
         modalities: What a packed row of several sensors consists of; empty: it is of one piece.
 

@@ -1,7 +1,7 @@
-"""The model on a strategy: its variables, what the update rule remembers, and both as arrays.
+"""A model under a strategy: its variables and optimiser slots, and both as arrays.
 
-A large variable may lie on several servers in parts; a `StateArray` is what lies in one place.
-Names and arrays are those of whole variables, so that a state goes from one strategy into another.
+A large variable may be partitioned over servers; a `StateArray` is what is in one place. Names and
+arrays are those of whole variables, so that a state can move from one strategy to another.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class StateArray:
 
 @dataclass(frozen=True)
 class _Whole:
-    """A variable of the model."""
-
     name: str
     variable: tf.Variable
     pieces: tuple[StateArray, ...] = ()
@@ -46,9 +44,9 @@ class Network:
     """A job's model, made in the scope of a strategy.
 
     Args:
-        job: Says which model and update rule.
+        job: Gives model and update rule.
         dataset: Gives the shapes.
-        strategy: Where the variables live.
+        strategy: TensorFlow's.
         learns: Whether it is trained; otherwise only measured.
     """
 
@@ -76,17 +74,17 @@ class Network:
 
     @property
     def pieces(self) -> list[StateArray]:
-        """Everything that is trained, in one fixed order."""
+        """All trained variables or their partitions, in one fixed order."""
         return [piece for whole in self._trained for piece in whole.pieces]
 
     @property
     def statistics(self) -> list[tf.Variable]:
-        """What is not trained but moves all the same, such as those of batch normalisation."""
+        """Variables that change without being trained, such as batch-norm statistics."""
         return [whole.variable for whole in self._kept]
 
     @property
     def order(self) -> list[str]:
-        """Names of arrays in a state, in the order of the model's own weights."""
+        """Names of arrays in a state, in the order of the model's weights."""
         trained = {one.name for one in self._trained}
         kept = {one.name for one in self._kept}
         paths = [one.path for one in self.model.weights]
@@ -98,11 +96,11 @@ class Network:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers."""
+        """Number of trainable parameters."""
         return sum(int(np.prod(one.variable.shape)) for one in self._trained)
 
     def regularisation(self) -> float:
-        """l2 · Σ w² over kernels."""
+        """Return l2 · Σ w² over kernels."""
         if self._spec.l2 == 0:
             return 0.0
         kernels = [one for one in self._trained if is_kernel(one.variable)]
@@ -111,7 +109,7 @@ class Network:
         )
 
     def figures(self) -> ModelFigures:
-        """Identify the parameters as they are now."""
+        """Return figures that identify the present parameters."""
         return ModelFigures(self.num_parameters, self._digest(), self.regularisation())
 
     def _digest(self) -> str:
@@ -121,7 +119,7 @@ class Network:
         return digest.hexdigest()
 
     def state(self, *, optimizer: bool = True) -> Arrays:
-        """Everything that a resumed run needs, as copies.
+        """Return everything that a resumed run needs, as copies.
 
         Args:
             optimizer: Whether to include what the update rule remembers.
@@ -136,7 +134,7 @@ class Network:
         return state
 
     def load_state(self, state: Arrays, *, optimizer: bool = True) -> None:
-        """Take over what `state` returned, here or under another strategy.
+        """Restore what `state` returned, here or under another strategy.
 
         Raises:
             EngineError: The state is of another model or optimiser; nothing was changed.
@@ -174,7 +172,7 @@ class Network:
         return _Whole(variable.path, own, pieces)
 
     def _slot(self, variable: tf.Variable, name: str) -> tf.Variable:
-        # Where its variable is: the rule is to be computed there.
+        # On the variable's device: the rule is to be computed there.
         with self._strategy.extended.colocate_vars_with(variable):
             return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)
 
@@ -183,7 +181,7 @@ _ALL = (_PARAMETERS, _STATISTICS, _OPTIMIZER)
 
 
 def without_optimizer(state: Arrays) -> Arrays:
-    """What is needed of a state to measure it."""
+    """Return the entries of a state that an evaluation needs."""
     return {name: one for name, one in state.items() if not name.startswith(_OPTIMIZER)}
 
 
@@ -196,5 +194,5 @@ def _write(variable: tf.Variable, value: npt.NDArray[np.float32]) -> None:
 
 
 def _local(variable: tf.Variable) -> tf.Variable:
-    """This process's own copy; reading across replicas would be an exchange."""
+    """Return this process's copy; reading across replicas would be an exchange."""
     return variable.values[0] if isinstance(variable, tf.distribute.DistributedValues) else variable

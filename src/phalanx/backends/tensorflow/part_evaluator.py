@@ -1,4 +1,4 @@
-"""Measure a network on a part of the data with TensorFlow."""
+"""Evaluate a network on a part of the data with TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORKER_BATCH = 256
 
 
 class PartEvaluator:
-    """Sum loss and right answers over the samples of a part.
+    """Sum loss and correct predictions over the samples of a part.
 
     Args:
         maker: Makes the graph that measures a batch.
@@ -35,10 +35,10 @@ class PartEvaluator:
         self._stored = dict(stored or {})
 
     def sums(self, name: str, *, rank: int = 0, num_workers: int = 1) -> tuple[float, int, int]:
-        """Measure one process's share of `validation` or `test`.
+        """Evaluate one process's share of `validation` or `test`.
 
         Returns:
-            Loss summed over samples, right answers, samples.
+            Loss summed over samples, correct predictions, samples.
         """
         part = self._dataset.test if name == "test" else self._dataset.validation
         if name not in self._stored:

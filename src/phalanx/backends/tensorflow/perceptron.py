@@ -1,4 +1,4 @@
-"""The twin of `phalanx.model.mlp`."""
+"""Keras twin of `phalanx.model.mlp`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.spec.model import MlpSpec
 def build_mlp(
     spec: MlpSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int, policy: str
 ) -> keras.Model:
-    """Flatten, then dense layers; the last one gives logits."""
+    """Build a flattening layer, then dense layers; the last one gives logits."""
     kit = LayerKit(seed, policy, convolutions="glorot-uniform", dense="glorot-uniform")
     inputs = keras.Input(input_shape)
     hidden = kit.flatten(inputs)

@@ -1,6 +1,6 @@
-"""One phase of a run, from joining the cluster to the last word: which role does what.
+"""Run one phase of a TensorFlow run, from the rendezvous to the result, by role.
 
-A process lives for one phase; a job without a switch has one. The controller says where the phase
+A process exists for one phase; a job without a switch has one. The controller names where the phase
 begins and ends.
 """
 
@@ -36,9 +36,9 @@ from phalanx.worker.loop import TrainLoop
 from phalanx.worker.rate import Ramp, ramp_into
 from phalanx.worker.run_state import RunState
 
-# How lines of its errors begin that say where, not what.
+# Prefixes of lines in its errors that name a location, not the problem.
 _UNTELLING = ("Graph execution error", "Detected at", "File ", "<stack traces", "[[", "at ")
-# What TensorFlow raises when somebody it needs is gone.
+# Errors that TensorFlow raises when another process is gone.
 _LOST_PEER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -48,8 +48,8 @@ _LOST_PEER = (
 
 
 def run_phase(context: WorkerContext) -> Done:
-    """Do this process's part of the phase that the controller names."""
-    # Its reports on every settings object would bury what a reader of the log looks for.
+    """Run this process's role in the phase that the controller names."""
+    # Its reports on every settings object would bury the rest of the log.
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
     _limit_threads(context)
@@ -71,7 +71,7 @@ def run_phase(context: WorkerContext) -> Done:
 
 
 def _await_begin(context: WorkerContext) -> BeginPhase:
-    # Waits until Begin or the end of this process: the lifelines see to that.
+    # Waits until Begin or the end of this process: the lifelines end it.
     early = []
     while not isinstance(word := context.control.inbox.get(), BeginPhase):
         early.append(word)
@@ -95,7 +95,6 @@ def _run_role(
 
 
 def _run_lockstep(context: WorkerContext, dataset: Dataset, begin: BeginPhase) -> Done:
-    """Train as one of the workers that step together."""
     job, spec = context.job, context.spec
     context.metrics.activity = "joining"
     if job.worker_processes > 1:
@@ -125,7 +124,6 @@ def _run_lockstep(context: WorkerContext, dataset: Dataset, begin: BeginPhase) -
 def _run_chief(
     context: WorkerContext, dataset: Dataset, begin: BeginPhase, ramp: Ramp | None
 ) -> Done:
-    """Train by giving orders to the workers of a parameter server."""
     job, spec = context.job, context.spec
     serving = context.serving
     context.metrics.activity = "joining"
@@ -143,7 +141,7 @@ def _run_chief(
     position = msgspec.json.decode(begin.position, type=Position)
     position.num_workers = job.workers
 
-    # The chief is no worker: facts about the run go to the controller's own log.
+    # The chief is no worker: facts about the run go to the controller's log.
     def record(event: events.Event) -> None:
         context.control.send(ProcessNote(msgspec.json.encode(event)))
 
@@ -182,7 +180,7 @@ def _hand_over(
     trainer: LockstepTrainer,
     network: Network,
 ) -> Done:
-    """End the phase: the next one has processes of its own, and begins with a checkpoint."""
+    """End the phase: the next one has new processes, and begins with a checkpoint."""
     position = loop.position
     loop.leave(synchronize=position.epoch_samples > 0)
     trainer.keep_sums(position)
@@ -209,7 +207,7 @@ def _limit_threads(context: WorkerContext) -> None:
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    """What went wrong, without where in the graph."""
+    """Return the problem, without its location in the graph."""
     lines = [line.strip() for line in str(error.message).splitlines()]
     telling = (line for line in lines if line and not line.startswith(_UNTELLING))
     return next(telling, type(error).__name__)

@@ -1,8 +1,8 @@
-"""Take the times of TensorFlow's operators in the epochs that the job wants profiled.
+"""Profile TensorFlow's operators in the epochs that the job selects.
 
 TensorFlow runs operators on several threads, so two may run at once: each moment is shared among
-those that ran in it, and the times add up to at most the time on the clock, as they do natively.
-Which span an operator belongs to is in its name.
+those that ran in it, and the times add up to at most the wall time, as they do natively. The span
+of an operator is in its name.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _GraphWindow(ProfileWindow):
 
 
 def read_calls(folder: Path) -> list[GraphCall]:
-    """The calls of operators in what the profiler wrote."""
+    """Return the calls of operators in the profiler's output."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     found: list[GraphCall] = []
@@ -113,7 +113,7 @@ def read_calls(folder: Path) -> list[GraphCall]:
             for line in plane.lines:
                 for event in line.events:
                     about = plane.event_metadata[event.metadata_id]
-                    # Operators are called `name in the graph:kind`; the rest is the engine's own.
+                    # Operators are called `name in the graph:kind`; the rest is the runtime's.
                     if not about.display_name or ":" not in about.name:
                         continue
                     begin_ns = line.timestamp_ns + event.offset_ps // 1000
@@ -124,7 +124,7 @@ def read_calls(folder: Path) -> list[GraphCall]:
 
 
 def span_of(name: str, kind: str) -> str:
-    """What an operator was called for, by its name in the graph."""
+    """Return the span of an operator, by its name in the graph."""
     if kind.startswith("Collective"):
         return "all_reduce"
     if _GRADIENTS in name:
@@ -136,7 +136,7 @@ def span_of(name: str, kind: str) -> str:
 
 
 def share_time(calls: Iterable[GraphCall]) -> dict[tuple[str, str], float]:
-    """Seconds by span and operator; a moment is shared equally among those that run in it."""
+    """Return seconds by span and operator; operators that run at once share their time."""
     spent_ns: defaultdict[tuple[str, str], float] = defaultdict(float)
     running: list[tuple[int, tuple[str, str]]] = []
     now = 0

@@ -1,9 +1,8 @@
 """Exchange the addresses of the processes of a TensorFlow cluster.
 
-Each takes a free port of its machine and keeps it bound, without listening, while TensorFlow's own
-server comes to share it: nobody else can get it in between. Addresses travel over the control
-channel. A process that is started again takes the port of its predecessor, because the others go
-on calling there.
+Each binds a free port without listening until TensorFlow's server shares it, so no other process
+can take it in between. Addresses travel over the control channel. A restarted process takes the
+port of its predecessor, because the others go on calling there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from phalanx.worker.context import WorkerContext
 
 
 class HeldPort:
-    """A port of this machine that is ours as long as this object lives.
+    """A bound port of this machine, held until closed.
 
     Args:
         host: The address of this machine by which the others reach it.
@@ -41,14 +40,14 @@ class HeldPort:
         return f"{host}:{port}"
 
     def close(self) -> None:
-        """Leave the port to TensorFlow's server alone."""
+        """Release the port to TensorFlow's server."""
         self._socket.close()
 
 
 def exchange_addresses(
     context: WorkerContext, processes: Sequence[str], *, group: int
 ) -> tuple[str, HeldPort]:
-    """Publish where this process is, and learn where the others are.
+    """Publish the address of this process, and wait for those of the others.
 
     Args:
         context: Of this process.

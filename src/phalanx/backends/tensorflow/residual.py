@@ -1,4 +1,4 @@
-"""The twin of `phalanx.model.resnet`: both versions, block by block under the same names."""
+"""Keras twin of `phalanx.model.resnet`: both versions, block by block under the same names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUM_STAGES = 3
 def build_resnet(
     spec: ResnetSpec, *, input_shape: tuple[int, ...], num_classes: int, seed: int, policy: str
 ) -> keras.Model:
-    """A stem, a row of blocks, in version 2 a last normalisation, and a dense head."""
+    """Build a stem, blocks, in version 2 a last normalisation, and a dense head."""
     image_shape(input_shape, model="resnet", min_pixels=4)
     kit = LayerKit(seed, policy, convolutions="he-normal", dense="he-normal")
     inputs = keras.Input(input_shape)
@@ -83,7 +83,6 @@ def _bottleneck_block(
 
 
 def _shortcut(kit: LayerKit, inputs: Tensor, name: str, *, filters: int, stride: int) -> Tensor:
-    """The input itself, or where the shape changes a 1x1 convolution of it."""
     if inputs.shape[-1] == filters:
         return inputs
     return kit.convolution(f"{name}.shortcut", filters, 1, stride=stride)(inputs)

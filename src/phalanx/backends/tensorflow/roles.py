@@ -1,7 +1,7 @@
-"""What a process of `backend: tensorflow` does in its role.
+"""Run a process of `backend: tensorflow`.
 
-TensorFlow is imported here and not before: the environment has to be prepared, and a machine
-without it must say so.
+TensorFlow is imported only here: the environment has to be prepared first, and a machine without it
+must report that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from phalanx.worker.context import WorkerContext
 
 
 def run_tensorflow_role(context: WorkerContext) -> Done:
-    """Do this process's part of the run, to its end."""
+    """Run this process's role to its end."""
     prepare_environment()
     from phalanx.backends.tensorflow.phase import run_phase
 

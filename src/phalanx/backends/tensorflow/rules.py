@@ -1,8 +1,8 @@
-"""The update rules on TensorFlow's variables: the arithmetic of `engine.update`, which is torch's.
+"""Update rules on TensorFlow's variables: the arithmetic of `engine.update`, which is torch's.
 
-Keras' own optimisers differ in ways that change results: where epsilon stands, what momentum means
-when the rate changes, what weight decay is. Each rule works on one variable and what it remembers
-of it, and is called where that variable lives. `number` counts updates from 1.
+Keras' optimisers differ in ways that change results: the place of epsilon, momentum when the rate
+changes, weight decay. Each rule works on one variable and its slots, on that variable's device.
+`number` counts updates from 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.spec.optimize import (
 from phalanx.spec.registry import load
 
 Rule = Callable[..., None]
-"""(variable, gradient, lr, number, *slots): moves the variable once."""
+"""(variable, gradient, lr, number, *slots): updates the variable once."""
 
 
 def make_rule(spec: OptimizerSpec) -> Rule:
@@ -34,7 +34,7 @@ def make_rule(spec: OptimizerSpec) -> Rule:
 
 
 def sgd_rule(spec: SgdSpec) -> Rule:
-    """Make stochastic gradient descent, with momentum if it is asked for."""
+    """Make stochastic gradient descent, with momentum if the spec has it."""
     return partial(_sgd, spec)
 
 
@@ -61,7 +61,7 @@ def adamw_rule(spec: AdamwSpec) -> Rule:
 def clip(
     spec: OptimizerSpec, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Gradients with the regulariser's part, and no longer than allowed."""
+    """Return the gradients with the regulariser's part, clipped by their global norm."""
     found = list(gradients)
     if spec.l2 > 0:
         found = [
@@ -76,7 +76,7 @@ def clip(
 
 
 def is_kernel(variable: tf.Variable) -> bool:
-    """Whether the L2 regulariser applies: matrices and convolutions, not biases or scales."""
+    """Return whether the L2 regulariser applies: matrices and convolutions only."""
     return len(variable.shape) >= 2
 
 

@@ -1,9 +1,9 @@
-"""One training step as a graph, with the moments at which its parts were done; and measuring.
+"""One training step as a graph, with timestamps of its parts; and evaluation.
 
 TensorFlow runs operations as soon as their inputs are there, so a clock in between sees nothing
-unless it is made an input: each stamp waits for what is before it and is waited for by what comes
-after. Under servers the reading of variables is part of the forward pass, and the rule is computed
-where they live.
+unless it is made an input: each stamp depends on what is before it, and what comes after depends on
+it. Under servers reading the variables is part of the forward pass, and the update rule runs where
+they are.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from phalanx.spec.job import JobSpec
 
 SUM = tf.distribute.ReduceOp.SUM
 SPAN = "phalanx_"
-"""What the names of operators in a span begin with; gradients of a span are named after it."""
+"""Prefix of operator names in a span; gradients of a span are named after it."""
 Numbers = tuple[tf.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What one step of one replica came to.
+    """Result of one step of one replica.
 
     Attributes:
         loss_sum: Over its samples.
@@ -43,10 +43,10 @@ class StepNumbers:
 
 
 class StepMaker:
-    """Builds the graph of a step for one network on one strategy.
+    """Build the graph of a step for one network under one strategy.
 
     Args:
-        job: Says which loss and update rule.
+        job: Names loss and update rule.
         network: What is trained.
         options: How replicas exchange gradients; None: there is one replica.
         may_be_empty: Whether a replica may be without samples in some step.
@@ -80,7 +80,7 @@ class StepMaker:
         """Train one replica on its part of a batch; called in a replica's context.
 
         Returns:
-            Loss and right answers summed over samples, samples, and five stamps.
+            Loss and correct predictions summed over samples, samples, and five stamps.
         """
         begin = _stamp([inputs, targets])
         inputs = _after(begin, inputs)
@@ -102,7 +102,7 @@ class StepMaker:
         return loss_sum, correct, count, stamps
 
     def measure(self, inputs: tf.Tensor, targets: tf.Tensor) -> Numbers:
-        """Loss and right answers summed over samples, without learning."""
+        """Return loss and correct predictions summed over samples, without learning."""
         outputs = self._network.model(inputs, training=False)
         return sum_and_correct(self._loss, outputs, targets)
 
@@ -136,7 +136,7 @@ class StepMaker:
         lr: tf.Tensor,
         number: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Exchange gradients and move the variables; all replicas of a process together."""
+        """Exchange gradients and update the variables; all replicas of a process together."""
         if self._options is not None:
             pairs = list(zip(gradients, self._variables, strict=True))
             with span("all_reduce"):
@@ -155,7 +155,7 @@ class StepMaker:
 
 
 def read_numbers(numbers: Numbers) -> StepNumbers:
-    """What a step came to, as plain numbers."""
+    """Return the results of a step as plain numbers."""
     loss_sum, correct, count, stamps = (one.numpy() for one in numbers)
     begin, forward, backward, exchange, apply = (float(one) for one in stamps)
     return StepNumbers(
@@ -167,7 +167,7 @@ def read_numbers(numbers: Numbers) -> StepNumbers:
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """Mark the operators that are made inside the block, for the profiler to tell apart."""
+    """Mark operators made inside the block, for the profiler."""
     scope: AbstractContextManager[object] = tf.name_scope(SPAN + name)
     return scope
 

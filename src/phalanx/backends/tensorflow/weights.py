@@ -1,7 +1,7 @@
-"""Weights and statistics of a twin under torch's names and in torch's shapes, and back.
+"""Read and write the weights of a Keras twin under torch's names and shapes.
 
-Layers of a twin carry the path of their counterpart as name, so only the parts of a layer need a
-table. Arrays are numpy's: neither side needs the other's framework. Parity tests copy by this.
+Layers of a twin are named by the path of their counterpart, so only the parts of a layer need a
+table. Arrays are NumPy's: neither side needs the other's framework. Used by the parity tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNTER = "num_batches_tracked"
 
 
 def variables_by_name(model: keras.Model) -> dict[str, keras.Variable]:
-    """Every variable of a twin by the name that torch's `state_dict` has for it."""
+    """Return the variables of a twin by their names in torch's `state_dict`."""
     return {
         f"{layer.name}.{_PARTS[variable.name]}": variable
         for layer in model.layers
@@ -38,21 +38,21 @@ def variables_by_name(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def torch_layout(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A kernel, or its gradient, as torch stores it; anything else as it is."""
+    """Return a kernel, or its gradient, as torch stores it; other arrays unchanged."""
     if array.ndim == 4:
         return array.transpose(3, 2, 0, 1)
     return array.T
 
 
 def keras_layout(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A kernel, or its gradient, as Keras stores it; anything else as it is."""
+    """Return a kernel, or its gradient, as Keras stores it; other arrays unchanged."""
     if array.ndim == 4:
         return array.transpose(2, 3, 1, 0)
     return array.T
 
 
 def read_weights(model: keras.Model) -> Weights:
-    """What the twin's counterpart would have as float entries of its `state_dict`."""
+    """Return the float entries of the counterpart's `state_dict`."""
     return {
         name: np.ascontiguousarray(torch_layout(tf.convert_to_tensor(variable.value).numpy()))
         for name, variable in variables_by_name(model).items()
@@ -60,7 +60,7 @@ def read_weights(model: keras.Model) -> Weights:
 
 
 def write_weights(model: keras.Model, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    """Give the twin its counterpart's weights and statistics.
+    """Set the twin's weights and statistics to those of its counterpart.
 
     Args:
         model: From `build_model`, of a built-in network.
