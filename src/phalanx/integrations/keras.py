@@ -1,8 +1,8 @@
-"""A `fit`-shaped call for Keras 3: arrays and a model function in, a trained model out.
+"""`fit` for Keras 3 models: arrays and a model function in, a trained model out.
 
-Keras' own `fit` fails under both of TensorFlow's multi-machine strategies; this one writes the
-arrays where a job finds them and trains the job on `backend: tensorflow`. For notebooks and
-programs; job files need none of it. Imports no framework: a model is whatever has `weights`.
+Keras' `fit` fails under both of TensorFlow's multi-machine strategies; this one writes the arrays
+to files and trains a job on `backend: tensorflow`. For notebooks and programs; job files do not
+need it. Imports no framework: a model is any object with `weights`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Model(Protocol):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a training came to.
+    """Result of a training.
 
     Attributes:
         summary: As `phalanx train --json` prints it.
@@ -61,7 +61,7 @@ class Fitted:
     history: dict[str, list[float | None]] = field(default_factory=dict)
 
     def load_into(self, model: _Model) -> None:
-        """Give a model the trained weights.
+        """Load the trained weights into a model.
 
         Args:
             model: Made by the same function.
@@ -142,7 +142,7 @@ def fit(
 
 
 def _named(model: Callable[..., object] | str) -> str:
-    """`package.module:function` of a function that other processes can import."""
+    """Return the `package.module:function` of a function that other processes can import."""
     if isinstance(model, str):
         return model
     name = getattr(model, "__qualname__", "")
@@ -160,7 +160,6 @@ def _named(model: Callable[..., object] | str) -> str:
 
 
 def _history(run: RunDir) -> dict[str, list[float | None]]:
-    """Curves over epochs, from whoever wrote them."""
     found = {
         event.epoch: event
         for process in ("worker-0", "controller")
