@@ -1,6 +1,6 @@
-"""The built-in networks, and the door to a user's own.
+"""NETWORKS: the built-in ones, and the import of a user's.
 
-`catalogue.build_model` is what other packages call. Each network is a module of its own that is
-imported when it is asked for. Training lives in `engine`. Nothing is
-imported here, so that `user` and `shape` serve peers that have no use for torch.
+`catalogue.build_model` is what other packages call. Each network is a separate module, imported on
+first use; training is in `engine`. Nothing is imported here, so that `user` and `shape` serve
+backends without torch.
 """

@@ -1,8 +1,7 @@
-"""Build the network that a spec describes.
+"""Build the network that a spec describes; called by the worker.
 
-A network is imported when it is first asked for. What the settings of a network are is said in
-`phalanx.spec.model`, with the table of networks; what it computes is said in its own module. The
-worker calls `build_model`.
+A network is imported on first use. Its settings are documented in `phalanx.spec.model`, with the
+table of networks; its computation in its module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two small convolutional networks: `cnn` and `mnist-cnn`.
+"""Two small convolutional networks: `cnn` and `mnist-cnn`.
 
 `mnist-cnn` is the widely published MNIST network: convolutions of 32 and 64 filters, pooling,
 dropout 0.25, dense 128, dropout 0.5. Convolutions use no padding, as published, so images shrink by
@@ -15,7 +15,7 @@ from phalanx.spec.model import CnnSpec, MnistCnnSpec
 
 
 class ConvolutionalNet(nn.Module):
-    """Convolutions on images, then dense layers on what they found."""
+    """Convolutions on images, then dense layers."""
 
     def __init__(self, *, features: nn.Sequential, classifier: nn.Sequential) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class ConvolutionalNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of shape (batch, classes)."""
+        """Return logits of shape (batch, classes)."""
         logits: Tensor = self.classifier(flatten_rows(self.features(images)))
         return logits
 
 
 def build_cnn(spec: CnnSpec, *, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Conv 3x3, max-pool 2, dense, logits: 347,146 parameters on 28x28x1 with 32 filters and 64."""
+    """Build conv 3x3, max-pool 2, dense, logits: 347,146 parameters on 28x28x1 (32 filters, 64)."""
     height, width, channels = image_shape(input_shape, model="cnn", min_pixels=4)
     pooled = ((height - 2) // 2) * ((width - 2) // 2)
     model = ConvolutionalNet(
@@ -49,7 +49,7 @@ def build_cnn(spec: CnnSpec, *, input_shape: tuple[int, ...], num_classes: int) 
 def build_mnist_cnn(
     spec: MnistCnnSpec, *, input_shape: tuple[int, ...], num_classes: int
 ) -> nn.Module:
-    """1,199,882 parameters on 28x28x1; without `spec.dropout`, a function of its input alone."""
+    """Build `mnist-cnn`: 1,199,882 parameters on 28x28x1; deterministic without `spec.dropout`."""
     height, width, channels = image_shape(input_shape, model="mnist-cnn", min_pixels=6)
     pooled = ((height - 4) // 2) * ((width - 4) // 2)
     early, late = (0.25, 0.5) if spec.dropout else (0.0, 0.0)

@@ -1,8 +1,8 @@
 """Find the parts of a network that does not name them: its layers, traced with torch.fx.
 
 A part is a layer with weights (a child, or a child of an `nn.Sequential`) together with what
-follows it and reads nothing else: activations, pools, dropout, reshaping. Captured networks draw
-dropout part by part only when they are split; in other runs they draw as they always did.
+follows it and reads nothing else: activations, pools, dropout, reshaping. Traced networks draw
+dropout per part only when they are split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HINT = "; name its parts with phalanx.model.parts.PartedNetwork"
 
 
 def parts_of(module: nn.Module) -> PartedNetwork:
-    """The network by its parts, with the same weights; a `PartedNetwork` is returned as it is.
+    """Return the network by its parts, with the same weights; a `PartedNetwork` is unchanged.
 
     Raises:
         SpecError: The network cannot be traced, or cut into parts that pass one tensor each.
@@ -26,7 +26,7 @@ def parts_of(module: nn.Module) -> PartedNetwork:
     if isinstance(module, PartedNetwork):
         return module
     try:
-        # It looks at the number of axes, which a trace cannot know.
+        # It depends on the number of axes, which a trace cannot know.
         graph = _Tracer(autowrap_functions=(flatten_rows,)).trace(module)
         traced = fx.GraphModule(module, graph)
     except Exception as error:  # tracing runs the user's code, which may raise anything
@@ -42,14 +42,14 @@ def parts_of(module: nn.Module) -> PartedNetwork:
 
 
 class _Tracer(fx.Tracer):
-    """Goes into the network itself and its sequences, and takes everything else as it is."""
+    """Trace into the network and its sequences; every other module is a leaf."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not isinstance(m, nn.Sequential)
 
 
 def _assign(traced: fx.GraphModule) -> dict[fx.Node, str]:
-    """The part that each operation belongs to, by the path of the layer that it follows."""
+    """Map each operation to its part, by the path of the layer that it follows."""
     found: dict[fx.Node, str] = {}
     waiting: list[fx.Node] = []
     for node in traced.graph.nodes:
@@ -66,7 +66,7 @@ def _assign(traced: fx.GraphModule) -> dict[fx.Node, str]:
         elif len(before) == 1 and not any(one in waiting for one in node.all_input_nodes):
             found[node] = before[0]
         else:
-            # It joins several parts, or begins the network: it goes with the layer behind it.
+            # It joins several parts, or begins the network: assign it to the layer behind it.
             waiting.append(node)
     last = list(found.values())[-1] if found else "network"
     for one in waiting:
@@ -80,7 +80,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _unused(name: str, found: dict[fx.Node, str]) -> str:
-    """A layer that is called twice makes two parts, which share its weights."""
+    """Return an unused name: a layer called twice makes two parts that share its weights."""
     taken = set(found.values())
     number = 2
     fresh = name

@@ -1,4 +1,4 @@
-"""How weights start: the laws that Keras applies to the published networks.
+"""Initialise weights as Keras does for the published networks.
 
 Kernels by one of two laws, biases zero, normalisation scale one and shift zero. Each builder calls
 `initialise` once, inside the seeded random state of `build_model`.

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron: dense layers with ReLU, on images or on plain features.
+"""Multi-layer perceptron: dense layers with ReLU, on images or on plain features.
 
 [300, 100] on 28x28 is the first network of the parameter-server study (266,610 parameters), [128]
 its second and third (101,770).
@@ -23,13 +23,13 @@ class Mlp(nn.Module):
         self.layers = layers
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of shape (batch, classes)."""
+        """Return logits of shape (batch, classes)."""
         logits: Tensor = self.layers(flatten_rows(inputs))
         return logits
 
 
 def build_mlp(spec: MlpSpec, *, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Glorot-uniform kernels and zero biases, as Keras' `Dense` starts."""
+    """Build an MLP with Glorot-uniform kernels and zero biases, as Keras' `Dense` starts."""
     layers: list[nn.Module] = []
     width = math.prod(input_shape)
     for hidden in spec.hidden:

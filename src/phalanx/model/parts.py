@@ -1,9 +1,9 @@
-"""Networks that say what they are made of: named parts, and which part reads which.
+"""Networks made of named parts, and which part reads which.
 
-A `PartedNetwork` is an ordinary module. Run in one process it computes its parts one after another;
-the strategy `split` puts them on different workers. Both draw dropout alike, because every part
-draws from a stream of its own. `capture` finds the parts of other networks. Strategies and the
-worker call this module; what is put where is decided in `protocol.splitting`.
+A `PartedNetwork` is an ordinary module. In one process it computes its parts one after another; the
+strategy `split` puts them on different workers. Both draw dropout alike, because every part has a
+separate random stream. `fx_trace` finds the parts of other networks; `split` decides their
+placement.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from phalanx.model.rng import drawing, part_seed
 from phalanx.spec.names import did_you_mean
 
 INPUT = "input"
-"""What a part reads that takes whole samples, as the data has them."""
+"""Input of a part that takes whole samples, as the data has them."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Some of the numbers of a flat sample, such as those of one sensor.
+    """A range of columns of a flat sample, such as those of one sensor.
 
     A worker whose parts read only these loads only these.
     """
@@ -35,7 +35,7 @@ class Columns:
     """Of one sample's tensor, such as (channels, height, width); None: as it lies."""
 
     def take(self, samples: Tensor) -> Tensor:
-        """These columns of some samples."""
+        """Return these columns of some samples."""
         cut = samples[:, self.start : self.stop]
         return cut if self.shape is None else cut.reshape(len(cut), *self.shape)
 
@@ -76,7 +76,7 @@ class PartedNetwork(nn.Module):
             home.add_module(last, module)
 
     def forward(self, samples: Tensor) -> Tensor:
-        """The last part's output."""
+        """Return the last part's output."""
         base = torch.default_generator.initial_seed()
         values: dict[str, Tensor] = {INPUT: samples}
         values |= {name: columns.take(samples) for name, columns in self.inputs.items()}
@@ -88,12 +88,12 @@ class PartedNetwork(nn.Module):
         return output
 
     def run_part(self, name: str, read: Sequence[Tensor]) -> Tensor:
-        """What a part makes of what it reads."""
+        """Run a part on its inputs and return its output."""
         return call_part(self.get_submodule(name), read, separate=name in self.separate)
 
 
 def call_part(module: nn.Module, read: Sequence[Tensor], *, separate: bool) -> Tensor:
-    """What a part's module makes of what it reads."""
+    """Call a part's module on its inputs and return its output."""
     taken = read if separate or len(read) == 1 else (torch.cat(list(read), dim=1),)
     output: Tensor = module(*taken)
     return output

@@ -38,7 +38,7 @@ class BasicBlock(nn.Module):
         self.shortcut = _projection(num_in, num_out, stride) if num_in != num_out else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The block's output, activated."""
+        """Return the block's output, activated."""
         hidden = F.relu(self.norm1(self.conv1(inputs)), inplace=True)
         residual: Tensor = self.norm2(self.conv2(hidden))
         residual += inputs if self.shortcut is None else self.shortcut(inputs)
@@ -62,7 +62,7 @@ class BottleneckBlock(nn.Module):
         self.shortcut = _projection(num_in, num_out, stride) if num_in != num_out else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The block's output, not yet activated."""
+        """Return the block's output, not yet activated."""
         active = inputs if self.norm1 is None else F.relu(self.norm1(inputs), inplace=True)
         hidden = F.relu(self.norm2(self.conv1(active)), inplace=True)
         hidden = F.relu(self.norm3(self.conv2(hidden)), inplace=True)
@@ -91,7 +91,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of shape (batch, classes)."""
+        """Return logits of shape (batch, classes)."""
         hidden = F.relu(self.norm(self.conv(images)), inplace=True)
         hidden = self.blocks(hidden)
         if self.last_norm is not None:
@@ -101,7 +101,7 @@ class ResNet(nn.Module):
 
 
 def build_resnet(spec: ResnetSpec, *, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """He-normal kernels, the dense head included, as the example has it."""
+    """Build a ResNet with He-normal kernels, the dense head included, as the example has it."""
     _, _, channels = image_shape(input_shape, model="resnet", min_pixels=4)
     blocks, width = _basic_blocks(spec.n) if spec.version == 1 else _bottleneck_blocks(spec.n)
     model = ResNet(

@@ -1,7 +1,7 @@
-"""Where a part's random numbers come from: a stream of its own for each part of a network.
+"""Give each part of a network a separate random stream.
 
-The engine sets torch's generator once for each step; from that seed each part's own follows, so it
-does not matter on which machine, or after which other parts, a part runs.
+The engine seeds torch's generator once for each step; the seed of each part follows from that, so
+neither the machine nor the order in which parts run matters.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import torch
 
 _MASK = 2**64 - 1
-# The generator is the process's; ranks that run as threads of one process take turns.
+# The generator is global to the process; ranks that run as threads take turns.
 _TURN = threading.RLock()
 
 
 def part_seed(step_seed: int, part: int, *, replica: int = 0, micro_batch: int = 0) -> int:
-    """The seed of one part in one step.
+    """Return the seed of one part in one step.
 
     Args:
         step_seed: Of the whole step.

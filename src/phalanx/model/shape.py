@@ -1,7 +1,7 @@
-"""What shape of input a network accepts, refused in one sentence if it does not fit.
+"""Check the input shape of a network; one that does not fit is a SpecError.
 
-Called by each network's builder before any layer is made. Twins in other frameworks ask here too,
-so torch is not imported.
+Called by each network's builder before any layer is made. Twins in other frameworks use it too, so
+torch is not imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def image_shape(
     input_shape: tuple[int, ...], *, model: str, min_pixels: int
 ) -> tuple[int, int, int]:
-    """The input as (height, width, channels), or a SpecError if `model` cannot read it."""
+    """Return the input as (height, width, channels); SpecError if `model` cannot read it."""
     if len(input_shape) != 3:
         raise SpecError(
             f"model '{model}' reads images of shape (height, width, channels), but the data has "
@@ -35,9 +35,9 @@ def image_shape(
 
 
 def flatten_rows(inputs: Tensor) -> Tensor:
-    """One row per sample, pixels in the order height, width, channel.
+    """Flatten to one row per sample, pixels in the order height, width, channel.
 
-    This is the order of Keras, and costs nothing for images that lie channels-last in memory.
+    This is the order of Keras, and costs nothing for images that are channels-last in memory.
     """
     if inputs.ndim == 4:
         inputs = inputs.permute(0, 2, 3, 1)

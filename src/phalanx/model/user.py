@@ -1,8 +1,8 @@
 """Find and call a network of another package: `package.module:function` or a `ModelKind`.
 
-Everything that can go wrong in the user's text becomes a SpecError of one sentence; the original
-exception stays attached as its cause. No framework is imported here: what the function must return
-is checked by who calls, the catalogue or the peer that trains Keras networks.
+Every error in the user's code becomes a SpecError of one sentence, with the original exception as
+its cause. No framework is imported here: the caller (the catalogue, or the TensorFlow backend)
+checks what the function returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find_network(name: str) -> Callable[..., object] | ModelKind:
     """Import what a job's model name leads to, if it is not built in.
 
     Raises:
-        SpecError: One sentence that says what is not there and what is.
+        SpecError: One sentence that names what is missing and what is there.
     """
     if not IMPORT_PATH.match(name):
         return MODELS.find(name)
@@ -121,7 +121,7 @@ def _import(module_name: str, *, model: str) -> ModuleType:
 
 
 def _place(missing: str) -> str:
-    """Where a missing module was looked for, and what is there instead."""
+    """Return where a missing module was searched for, and what is there instead."""
     parent, _, last = missing.rpartition(".")
     path = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [str(Path.cwd())]
     place = f"package '{parent}'" if parent else path[0]
