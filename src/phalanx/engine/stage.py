@@ -77,7 +77,7 @@ class StageUnit:
     Args:
         contents: What it consists of.
         modules: Its parts.
-        layout: Of the whole network, for the names of things.
+        layout: Of the whole network, for names in the state.
         optimizer: The update rule.
     """
 

@@ -142,7 +142,6 @@ def fit(
 
 
 def _named(model: Callable[..., object] | str) -> str:
-    """Return the `package.module:function` of a function that other processes can import."""
     if isinstance(model, str):
         return model
     name = getattr(model, "__qualname__", "")

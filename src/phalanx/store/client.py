@@ -75,6 +75,7 @@ class StoreClient:
         """Send a file; it replaces the old one when the block ends without an error."""
         with _Session(self, f"{name} to reach the store") as session:
             upload = Upload(session)
+            # Answered before any chunk: the server refuses chunks of an unknown upload.
             session.request(BeginUpload(session.number, name), UploadProgress)
             yield upload
             upload.finish()

@@ -75,6 +75,7 @@ class Allreduce(Strategy):
     def _start_bucket(self, index: int) -> None:
         """Start the exchange of a bucket during backward; the same order on every worker."""
         bucket = self._buckets[index]
+        # Before the exchange, which overwrites this worker's gradient with the sum.
         self.noise.read_own(self._replica.gradients[bucket.start : bucket.stop])
         with span("all_reduce"):
             if self._compressor is not None:
@@ -86,6 +87,7 @@ class Allreduce(Strategy):
 
     def _await_buckets(self) -> None:
         for index, pending in enumerate(self._pending):
+            # Buckets were started in rising order, so positions here are bucket indices.
             pending.wait()
             if self._compressor is not None:
                 bucket = self._buckets[index]

@@ -55,9 +55,9 @@ class GradientNoise(Protocol):
 class Strategy(ABC):
     """Train one model on several workers, one step at a time.
 
-    Everything that steps implements it: the strategies that a spec describes completely (`attach`
-    gives them a replica), and those that are made with what they train (split networks, parameter
-    servers, torch's DDP).
+    Implemented by the strategies that a spec describes completely (`attach` gives them a replica),
+    and by those that are made with what they train (split networks, parameter servers, torch's
+    DDP).
     """
 
     noise: GradientNoise | None = None

@@ -76,11 +76,13 @@ class LocalSgd(Strategy):
 
     def _average(self, *, moments: bool) -> None:
         """Replace every worker's parameters by the mean, weighted by the samples used."""
+        # The weights need the samples of all workers before any tensor is scaled.
         total = torch.tensor([float(self._samples)])
         self._collective.all_reduce(total)
         if total.item() > 0:
             share = self._samples / total.item()
             for tensor in (self._replica.parameters, *(self._moments() if moments else ())):
+                # Scaled before the sum, which is then the weighted mean.
                 tensor.mul_(share)
                 self._collective.all_reduce(tensor)
             self._outer_step(self._replica.parameters)
@@ -88,7 +90,6 @@ class LocalSgd(Strategy):
         self._samples = 0
 
     def _moments(self) -> list[torch.Tensor]:
-        """Return the optimiser's state per parameter, such as momentum."""
         optimizer = self._replica.optimizer
         state = optimizer.state().values() if optimizer is not None else ()
         return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]

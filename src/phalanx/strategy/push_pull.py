@@ -78,6 +78,7 @@ class PushPull(Strategy):
     def push(self, batch: Batch, ticket: int) -> list[Pushed]:
         """Compute and push one batch; return the tickets acknowledged meanwhile."""
         if len(batch.targets) == 0:
+            # One push at a time: the previous one is answered first.
             acknowledged = self.drain()
             self._client.skip(ticket=ticket)
             self._outstanding = (ticket, StepResult(0.0, 0, 0, 0.0, 0.0))
@@ -119,6 +120,7 @@ class PushPull(Strategy):
 
     def _step_overlapped(self, batch: Batch, ticket: int) -> list[Pushed]:
         result = self._replica.forward_backward(batch, step=ticket)
+        # The gradient is complete: the pull may overwrite the parameters it was computed on.
         acknowledged = self.drain()
         self._begin(batch, ticket)
         self._finish()

@@ -49,7 +49,7 @@ _REQUEST_S = 5.0
 
 @dataclass
 class _Forked:
-    """A process, and the connection of the launcher that asked for it."""
+    """A process, and the connection of the launcher that requested it."""
 
     pid: int
     pidfd: int

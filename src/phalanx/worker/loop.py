@@ -178,6 +178,7 @@ class TrainLoop(Generic[BatchT]):
         self._synchronize()
         self._hooks.training_ends()
         self._split_exchange_time()
+        # All workers take part in each of these exchanges, in this order.
         sums = trainer.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])
         train = Measures.from_sums(*sums, duration_s=self.position.train_s)
         validation = self._measure("validation") if self._state.is_validation_due else None

@@ -53,7 +53,7 @@ class WorkerMetrics:
     """Exchanges of the epoch whose waiting only a comparison with other workers can tell."""
 
     def begin_epoch(self, epoch: int, *, total: int, resumed: bool) -> None:
-        """Start the epoch's own sums at zero, unless it goes on where a checkpoint left it."""
+        """Reset the epoch's sums, unless the epoch is resumed from a checkpoint."""
         self.epoch = epoch
         self.epoch_total = total
         if resumed:

@@ -173,6 +173,7 @@ class TicketLoop:
             waiting.append((ticket, self._dispatch(ticket)))
             while len(waiting) >= _AHEAD * self._job.workers:
                 self._take(*waiting.popleft())
+        # Variables are read for checkpoint or evaluation only after all tickets are done.
         while waiting:
             self._take(*waiting.popleft())
         position.train_s += time.perf_counter() - begin
@@ -180,7 +181,6 @@ class TicketLoop:
         self._mark("end")
 
     def _stop(self, limit: StepLimit | None) -> int:
-        """Return the step of this epoch before which the stretch ends."""
         position = self._run_state.position
         step = position.epoch_samples // self._job.global_batch
         every = self._job.checkpoint.every_steps
@@ -256,7 +256,6 @@ class TicketLoop:
         )
 
     def _mark(self, what: Literal["begin", "end"]) -> None:
-        """Notify the workers that training begins or ends, for their records."""
         position = self._run_state.position
         mark = TrainingMark(
             what=what,

@@ -54,6 +54,7 @@ def run_cluster_worker(context: WorkerContext, dataset: Dataset, begin: BeginPha
     with TemporaryDirectory(prefix="phalanx-") as folder:
         (Path(folder) / RANK_FILE).write_text(str(context.spec.rank))
         (Path(folder) / DATA_LINK).symlink_to(dataset.cache_folder.resolve())
+        # Before serving: functions of the chief read these files by relative names.
         os.chdir(folder)
         server = _serve(context.spec.threads)
         port.close()
@@ -64,6 +65,7 @@ def run_cluster_worker(context: WorkerContext, dataset: Dataset, begin: BeginPha
         while not isinstance(message := context.control.inbox.get(), Finish):
             if isinstance(message, FromProcess):
                 recorder.take(decode_message(message))
+        # Leave the folder before it is deleted.
         os.chdir("/")
         del server
     if context.spec.role != "worker":

@@ -1,9 +1,9 @@
 """Feed networks through tf.data: the samples of `data.pipeline`, cut and augmented alike.
 
-`data.shards` decides which samples make a batch, in the same order as in the native backend, and so
-are random augmentations; tf.data gathers, augments, normalises and prefetches. Shard policies are
-TensorFlow's under other names (sample: DATA, file: FILE, off: OFF), applied before tf.data sees the
-samples, so nothing is left for it to shard.
+Batches and random augmentations are those of the native backend, decided by `data.shards`; tf.data
+gathers, augments, normalises and prefetches. Shard policies are TensorFlow's under other names
+(sample: DATA, file: FILE, off: OFF), applied before tf.data sees the samples, so nothing is left
+for it to shard.
 """
 
 from __future__ import annotations

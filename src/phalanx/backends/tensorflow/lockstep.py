@@ -205,7 +205,6 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         return step
 
     def _facts(self, replicas: list[Numbers], called: float) -> StepFacts:
-        """Return the sums over this process's replicas, and the breakdown of its time."""
         found: list[StepNumbers] = [read_numbers(one) for one in replicas]
         done = time.time()
         forward, backward, exchange = (

@@ -75,6 +75,7 @@ def _await_begin(context: WorkerContext) -> BeginPhase:
     early = []
     while not isinstance(word := context.control.inbox.get(), BeginPhase):
         early.append(word)
+    # Messages of other processes may overtake Begin; the role reads them from the inbox.
     for one in early:
         context.control.inbox.put(one)
     return word
@@ -102,6 +103,7 @@ def _run_lockstep(context: WorkerContext, dataset: Dataset, begin: BeginPhase) -
         tf_config, port = exchange_addresses(context, names, group=begin.group)
         publish_cluster(tf_config)
         group = form_group(job, rank=spec.rank)
+        # Only now: TensorFlow's server shares the port, so no other process could take it.
         port.close()
     else:
         group = form_group(job, rank=spec.rank)
@@ -165,6 +167,7 @@ def _run_chief(
     loop.advance(begin.stop)
     if not state.is_over:
         state.position.begin_next_phase()
+        # On disk before PhaseOver: the next phase begins with it in new processes.
         checkpoints.save(state.position, network.state(), pin=True)
         position_then = msgspec.json.encode(state.position)
         context.control.send(PhaseOver(position=position_then, server=loop.facts()))
@@ -185,6 +188,7 @@ def _hand_over(
     loop.leave(synchronize=position.epoch_samples > 0)
     trainer.keep_sums(position)
     position.begin_next_phase()
+    # On disk before PhaseOver: the next phase begins with it in new processes.
     if trainer.rank == 0:
         trainer.checkpoints.save(position, network.state(), pin=True)
     over = PhaseOver(times=loop.times(), position=msgspec.json.encode(position))

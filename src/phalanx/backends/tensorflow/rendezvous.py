@@ -60,6 +60,7 @@ def exchange_addresses(
     deadline = Deadline.after(context.job.deadlines.start_s, "the addresses of all processes")
     prefix, own = f"tensorflow/{group}/", context.spec.process
     wanted = 0
+    # The others go on calling the address that its predecessor published.
     if context.spec.incarnation > 1:
         before = context.control.get(prefix + own, deadline).decode()
         wanted = int(before.rpartition(":")[2])

@@ -77,6 +77,7 @@ class P2pTransfers:
         if self._narrow and packed.dtype == torch.float32:
             packed = packed.to(torch.bfloat16)
         pending = self._collective.start_send(packed, target=message.peer, tag=message.tag)
+        # Gloo sends from this memory: keep it until the send is done.
         self._sent.append((pending, packed))
         self.count(kind, message.peer, packed.nbytes)
         self.blocked_s += time.perf_counter() - begin
@@ -92,6 +93,7 @@ class P2pTransfers:
         begin = time.perf_counter()
         pending.wait()
         blocked_s = time.perf_counter() - begin
+        # Post the next receive at once, so that it arrives during the computation.
         self._post()
         self.blocked_s += blocked_s
         self.wait_s += max(0.0, blocked_s - self._latency_s - memory.nbytes / self._rate)

@@ -61,6 +61,7 @@ class SplitStrategy(Strategy):
                 inputs, targets, step=step_index, global_count=batch.global_count
             )
         computed = time.perf_counter()
+        # Sum before clipping: the norm is that of the global gradient.
         self._agree()
         norm = self._norm() if self._clip else None
         agreed = time.perf_counter()
@@ -81,7 +82,6 @@ class SplitStrategy(Strategy):
         )
 
     def _agree(self) -> None:
-        """Sum the gradients of parts that several workers hold."""
         network = self._network
         for unit in network.stage.units:
             holders = network.holders(unit.contents)
@@ -97,6 +97,7 @@ class SplitStrategy(Strategy):
             self._collective.sent_bytes += sent
 
     def _norm(self) -> float:
+        # Each unit counts once, at the holder that answers for it.
         own = [
             unit.optimizer.squared_norm(unit.gradients)
             for unit in self._network.stage.units

@@ -120,7 +120,7 @@ class AsyncCheckpointer:
         self._background.start(lambda: self._write(at, copies, best=best, begun=begun))
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Wait until nothing is being written, at most for the limit; return whether that is so.
+        """Wait for the write under way, at most for the limit; return whether it is done.
 
         Raises:
             StoreError: A checkpoint could not be written.

@@ -41,7 +41,7 @@ class PhaseEntry:
 
     Attributes:
         position: Where the phase begins, if it follows another.
-        restoring: Whether others are under way and hold what this process lacks.
+        restoring: Whether the phase is running and others hold the state that this process lacks.
         checkpoint: Name of the one to take up, or that of the newest; None: from memory.
         ramp: Of the learning rate.
         momentum: What the optimiser's momentum is multiplied by on the way in.
@@ -101,6 +101,7 @@ def gather_slices(replica: Replica, layout: ShardLayout, collective: Collective)
     """
     assert replica.optimizer is not None
     state = {"parameters": replica.parameters} | replica.optimizer.state()
+    # Server i is inside worker i; all workers broadcast in the same order.
     for server in range(layout.num_servers):
         for tensor in slice_state(state, layout.bounds(server)).values():
             _broadcast(tensor, collective, source=server)
@@ -117,13 +118,13 @@ def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:
 
 
 def set_statistics(replica: Replica, statistics: bytes) -> None:
-    """Go on from these batch-norm statistics; empty: from the replica's own."""
+    """Load these batch-norm statistics; empty: keep the replica's."""
     if statistics:
         replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))
 
 
 def read_statistics(replica: Replica, checkpoints: Checkpoints[Tensor], name: str) -> None:
-    """Go on from the batch-norm statistics of a checkpoint, if the model has any."""
+    """Load the batch-norm statistics of a checkpoint, if the model has any."""
     if replica.buffers.numel() == 0:
         return
     found = checkpoints.load(name, only=["replica.buffers"])

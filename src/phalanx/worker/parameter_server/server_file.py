@@ -81,6 +81,7 @@ class ServerFile:
                 tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
             )
         except (StoreError, KeyError, ValueError, msgspec.DecodeError):
+            # A damaged file counts as absent: parameters come from a worker instead.
             return None
 
     def forget(self) -> None:

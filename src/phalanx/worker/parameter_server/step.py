@@ -74,6 +74,7 @@ class TicketTrainer:
         seen = self._client.samples_seen
         self._slept_s = self._slowdown.wait(seen / (total * self._context.job.epochs))
         self._seen_at[ticket] = self._client.samples_seen
+        # With overlap these are earlier tickets: complete only once all servers acknowledged.
         for pushed in self._push_pull.push(batch, ticket):
             self._complete(pushed, input_s=input_s)
             input_s = 0.0
@@ -97,6 +98,7 @@ class TicketTrainer:
         )
 
     def _take_part(self) -> None:
+        # One push at a time: the outstanding one is answered first.
         self.settle()
         begin = time.perf_counter()
         self._push_pull.take_part()

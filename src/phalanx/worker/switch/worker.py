@@ -283,7 +283,6 @@ class SwitchingWorker:
         return None
 
     def _restore(self, loop: TrainLoop[Batch], checkpoint: str, position: Position) -> None:
-        """Restore a checkpoint: that of a resumed run, or one to roll back to."""
         loop.restore(checkpoint)
         if checkpoint != NEWEST and self._context.spec.rank == 0:
             self._checkpointer.checkpoints.go_back_to(checkpoint)
