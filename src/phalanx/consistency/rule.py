@@ -13,7 +13,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyRule:
-    """When a gradient counts, when an update is made, and which worker waits for what.
+    """Conditions for a gradient to count, an update to be made, and a worker to read on.
 
     Attributes:
         gather: Gradients that make one update; None: one from every worker.

@@ -157,7 +157,7 @@ class Client:
 
     @property
     def first_sent_s(self) -> float | None:
-        """When the first segment of the present push was sent, by `time.perf_counter`."""
+        """Time at which the present push began to be sent, by `time.perf_counter`."""
         return self._push.first_sent_s
 
     @property

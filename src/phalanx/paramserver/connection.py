@@ -311,7 +311,7 @@ class ServerConnections:
 
     @property
     def num_reconnects(self) -> int:
-        """How often a connection was replaced."""
+        """Number of connections that were replaced."""
         return max(0, sum(one.num_connects for one in self) - len(self._by_server))
 
     def come_up(self) -> bool:

@@ -33,9 +33,9 @@ class OutgoingPush:
         self, layout: ShardLayout, gradients: Tensor, *, compression: Compression, overlap: bool
     ) -> None:
         self.first_sent_s: float | None = None
-        """When the first segment was sent, by `time.perf_counter`."""
+        """Time at which the first segment was sent, by `time.perf_counter`."""
         self.held_until_s = 0.0
-        """Until when the servers' rule held a reply back, by `time.perf_counter`."""
+        """Time until which the servers' rule held a reply back, by `time.perf_counter`."""
         self.num_begun = 0
         self.num_resent = 0
         self._layout = layout

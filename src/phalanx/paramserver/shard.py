@@ -28,7 +28,7 @@ class PushedSegment:
     clock: int
     readver: int
     index: int
-    """Of the segment within the shard."""
+    """Index of the segment within the shard."""
     gradient: Received | None
     weight: float = 1.0
     num_samples: int = 0
@@ -45,7 +45,7 @@ class ShardReply:
     index: int
     dropped: bool
     held_s: float = 0.0
-    """How long the rule has held it back since the whole push was here."""
+    """Time for which the rule has held it back since the whole push was here."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _WorkerState:
     readver: int = 0
     unanswered: set[int] = field(default_factory=set)
     complete_s: float | None = None
-    """When the present push was complete."""
+    """Time at which the present push was complete."""
     held_s: float = 0.0
 
 

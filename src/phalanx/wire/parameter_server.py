@@ -48,7 +48,7 @@ class Ready(_Message, frozen=True):
     serves: bool = False
     """Whether a server is in the same process."""
     portions: EpochQuota | None = None
-    """How an epoch is divided where workers own samples."""
+    """Division of an epoch where workers own samples."""
 
 
 class RequestWork(_Message, frozen=True):

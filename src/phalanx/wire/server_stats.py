@@ -49,7 +49,7 @@ class ServerStats(msgspec.Struct, frozen=True, kw_only=True):
     staleness: dict[int, StalenessStats]
     """By worker."""
     held_s: dict[int, float]
-    """How long the rule made each worker wait for parameters."""
+    """Time for which the rule made each worker wait for parameters."""
     sent_bytes: dict[str, int]
     received_bytes: dict[str, int]
     running_s: float

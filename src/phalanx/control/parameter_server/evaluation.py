@@ -258,7 +258,7 @@ class EvaluationScheduler:
     def _read(
         self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None
     ) -> None:
-        # A new number for every attempt: late answers of a lost evaluator are told apart by it.
+        # A new number for every attempt, by which late answers of a lost evaluator are ignored.
         self._num_requests += 1
         request = replace(request, number=self._num_requests)
         self._machine.advance(event, ReadingServers(request, save))
