@@ -7,8 +7,8 @@ begins, a push has arrived, a worker joins or leaves), a `PushOutcome` goes out.
 simulator run the same class.
 
 A push arrives in segments. It is accepted or dropped at its first segment, so that segments can be
-applied and answered while the rest is on its way; it counts for the slowest worker's clock only
-when the last has arrived.
+applied and answered while the rest is on its way; for workers that are ahead of this one, it counts
+only when the last has arrived.
 
 References: Ho et al. 2013 (SSP), Zhao et al. 2019 (DSSP), Dutta et al. 2018 (K-sync, K-async), Chen
 et al. 2016 (backup workers).
