@@ -190,6 +190,7 @@ class ConsistencyPolicy:
         self.num_pushes += 1
         staleness = max(0, self.version - readver)
         if self.rule.fresh and staleness > 0:
+            # Released at once: the worker needs newer parameters, not the update that it missed.
             self.num_dropped += 1
             member.offered = None
             return PushOutcome(staleness=staleness, released=(self._let_go(worker, member),))

@@ -169,6 +169,7 @@ class Controller:
             # The full disk that broke the run may refuse this too; the processes must end anyway.
             with contextlib.suppress(StoreError):
                 log.record(Decision(what="stop all processes", reason=str(error)))
+            # Asked before they are ended, so that they can close their logs.
             for name in roster.names:
                 server.send(name, Stop(str(error)))
             # A second Ctrl-C skips the grace period.

@@ -17,12 +17,7 @@ Transitions = Mapping[tuple[type[State], StrEnum], type[State]]
 
 
 class StateMachine(Generic[State]):
-    """Hold the current state and refuse transitions that the table lacks.
-
-    Args:
-        initial: The first state.
-        transitions: The table.
-    """
+    """Hold the current state and refuse transitions that the table lacks."""
 
     def __init__(self, initial: State, transitions: Transitions[State]) -> None:
         self._state = initial

@@ -19,12 +19,7 @@ from phalanx.wire.split import PlacementReport, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
-    """Coordinate strategies without servers; the workers themselves exchange and checkpoint.
-
-    Args:
-        job: The job.
-        api: Acts.
-    """
+    """Coordinate strategies without servers; the workers themselves exchange and checkpoint."""
 
     @classmethod
     @override

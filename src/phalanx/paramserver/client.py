@@ -166,12 +166,7 @@ class Client:
         return sum(self._connections.meter.sent.values())
 
     def connect(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
-        """Enter at every server and pull all parameters; also after `leave`.
-
-        Args:
-            deadline: When to give up.
-            on_idle: See `wait`.
-        """
+        """Enter at every server and pull all parameters, also after `leave`; see `wait`."""
         holds = isinstance(self.state, Detached) and self.state.holds
         self._advance(ClientEvent.CONNECT, Connecting(holds=holds))
         for connection in self._connections:
@@ -259,6 +254,7 @@ class Client:
         """
         detached = isinstance(self.state, Detached)
         self._advance(ClientEvent.PULL, PullingDetached() if detached else Pulling())
+        # A new clock: late replies to the push before are then ignored.
         self.clock += 1
         self._pulled.expect_all()
         self._ask()
@@ -272,6 +268,7 @@ class Client:
         """
         self._advance(ClientEvent.LEAVE, Detaching())
         self._leaving = {connection.server for connection in self._connections}
+        # No progress since time 0: `attend` sends LEAVE at once.
         self._progress_s = 0.0
         self.attend()
         while self._leaving:
@@ -370,6 +367,7 @@ class Client:
             and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2
         ):
             self._rejoin(self._connections[server], known=False)
+        # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
             return
         self._progress_s = time.monotonic()
@@ -384,7 +382,6 @@ class Client:
             self._push.drop(index)
 
     def _ask(self) -> None:
-        """Ask again for every missing reply."""
         self._progress_s = time.monotonic()
         match self.state:
             case Detaching():

@@ -91,14 +91,7 @@ class ConnectionSettings:
 
 
 class ServerConnection:
-    """Connection to one server, replaced as often as it breaks.
-
-    Args:
-        context: Of the client.
-        address: Of the server.
-        settings: Shared by all connections.
-        meter: Counts bytes.
-    """
+    """Connection to one server, replaced as often as it breaks."""
 
     def __init__(
         self,

@@ -133,6 +133,7 @@ class ConnectionTable:
 
     def admit(self, public_key: str, client: ClientIdentity) -> None:
         """Accept a client from now on, and no earlier incarnation of it."""
+        # Earlier incarnations first: two of them are never accepted at the same time.
         self.dismiss(client.name)
         self._by_key[public_key] = client
         self._by_label[client.label] = client
@@ -203,6 +204,7 @@ class ConnectionTable:
         session = self._sessions[route]
         if copy is not None:
             copy.num_queued += 1
+        # Through the outbox: replies must not overtake those that a full pipe has not taken.
         session.outbox.append((header, copy))
         if route not in self._full:
             self._flush(route, session)

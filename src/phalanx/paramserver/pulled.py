@@ -72,6 +72,7 @@ class PulledParameters:
         self.samples_seen = max(self.samples_seen, header.num_samples)
         received = self._received.setdefault(segment.server, {})
         received[segment.index] = Received(header.kind, payload, segment.size)
+        # Where copies must be whole, only with the last segment: never a mix of two versions.
         if len(received) >= self._sizes[segment.server]:
             for index, values in received.items():
                 values.write_to(self._slice(self._layout.segments[index]))
@@ -82,6 +83,7 @@ class PulledParameters:
         """Stop awaiting a segment: it has arrived, or the buffer holds it already."""
         server = self._layout.segments[header.segment].server
         self.awaited.discard(header.segment)
+        # Only now is all of the server's slice of that version.
         if not self.awaits(server):
             self.versions[server] = header.readver
 

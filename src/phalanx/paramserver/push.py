@@ -128,6 +128,7 @@ class OutgoingPush:
 
     def _encode(self, segment: Segment) -> None:
         gradient = self._gradients[segment.start : segment.stop]
+        # Staged, because the next gradient overwrites the buffer during the transfer.
         if self._staged is not None:
             gradient = self._staged[segment.start : segment.stop].copy_(gradient)
         self._payloads[segment.index] = memory_of(self._encoder.encode(segment, gradient))

@@ -90,13 +90,7 @@ class _Entered:
 
 
 class Server:
-    """Serve one shard; use as a context manager, then call `serve`.
-
-    Args:
-        shard: The slice and its rules.
-        keys: Keys of the server.
-        settings: The rest.
-    """
+    """Serve one shard; use as a context manager, then call `serve`."""
 
     def __init__(self, shard: Shard, *, keys: KeyPair, settings: ServerSettings) -> None:
         self._shard = shard
@@ -255,6 +249,7 @@ class Server:
 
     def _take(self, message: ClientMessage) -> None:
         client, header = message.client, message.header
+        # Checked against the authenticated sender: a client cannot act for another one.
         claimed = (header.generation, header.worker, header.incarnation)
         if claimed != (self._settings.generation, client.rank, client.incarnation):
             self._refuse(message)
@@ -274,6 +269,7 @@ class Server:
     def _work(self, message: ClientMessage) -> None:
         client, header = message.client, message.header
         index = header.segment - self._first
+        # Before the check below: a restarted server also confirms LEAVE to a worker it never knew.
         if header.op == BulkOp.LEAVE:
             self._forget(client.rank)
             self._clients.send(client, self._about(BulkOp.LEFT, header))
@@ -353,6 +349,7 @@ class Server:
         self._shard.restore(version=version, samples_seen=samples_seen)
         self.restored_version = version
         self._to_load.clear()
+        # Copies of the parameters before the loss must not be sent.
         self._replies.forget()
         self._exact.forget()
 

@@ -105,9 +105,6 @@ class Ledger:
     When a worker dies half way through a push, another computes its batch again. The shard ignores
     the segments of the second push that it has taken from the first. Batches are known by their
     ticket, a positive number; 0 stands for no ticket.
-
-    Args:
-        num_segments: Of the shard.
     """
 
     def __init__(self, num_segments: int) -> None:
@@ -162,14 +159,7 @@ class StalenessCounter:
 
 
 class Shard:
-    """Apply pushes to a slice of the parameters under a policy.
-
-    Args:
-        segments: The slice.
-        updater: Owns parameters and optimiser state.
-        policy: Decides which push counts and who waits.
-        step_size: Computes the learning rate of an update.
-    """
+    """Apply pushes to a slice of the parameters under a policy."""
 
     def __init__(
         self,
@@ -213,6 +203,7 @@ class Shard:
         state = self._workers.pop(worker, None)
         if state is not None:
             self._held_s[worker] = self._held_s.get(worker, 0.0) + state.held_s
+            # Before the policy may close the update, which would wait for this push for ever.
             if state.missing:
                 self._retract(worker, state)
         if self.updater.compensation is not None:
@@ -224,6 +215,7 @@ class Shard:
         """Take one segment of a push; the worker must have entered."""
         state = self._workers[arrival.worker]
         index = arrival.index
+        # Sent again after a broken connection: it has counted, only the reply may be lost.
         if arrival.clock <= state.seen[index]:
             self.num_repeated += 1
             return self.ask(arrival.worker, arrival.clock, index)
@@ -291,6 +283,7 @@ class Shard:
         return sorted(self._workers.keys() | self._held_s.keys())
 
     def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
+        # A batch that was taken completely before brings no new samples.
         repeated = self.ledger.is_complete(arrival.ticket)
         state.clock = arrival.clock
         state.missing = len(self.segments)
@@ -331,6 +324,7 @@ class Shard:
             if push in arrived:
                 _, ticket = arrived.pop(push)
                 self.ledger.give_back(ticket, index)
+        # The update is closed, and may have waited for this push only.
         if gathering.lr is not None:
             for index in range(len(self.segments)):
                 self._try_apply(state.update, index)

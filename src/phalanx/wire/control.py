@@ -171,6 +171,7 @@ class ControlServer:
         if key in self._board:
             self.send(name, StoredValue(key, self._board[key]))
         else:
+            # Processes start in any order: a value may be requested before it is published.
             self._wanted.setdefault(key, set()).add(name)
 
 

@@ -38,6 +38,7 @@ class TokenGate:
         self._bell.linger = 0
         self._bell.bind("inproc://token-gate")
         self._thread.start()
+        # The handler must listen before the first client connects.
         self._ready.wait()
         return self
 
@@ -76,6 +77,7 @@ class TokenGate:
         version, request_id, _, _, _, mechanism, *credentials = request
         name = None
         if mechanism == b"PLAIN" and len(credentials) == 2 and credentials[0] == _USER:
+            # Removed at its first use: a token that was read by others opens nothing.
             name = self._names.pop(credentials[1], None)
         if name is None:
             return [version, request_id, b"400", b"no valid token", b"", b""]

@@ -106,12 +106,7 @@ TRANSITIONS: Transitions[EvaluationState] = {
 
 
 class EvaluationScheduler:
-    """Have the state of the servers evaluated and saved when the job asks for it.
-
-    Args:
-        job: Says when to evaluate and save.
-        api: Sends and records.
-    """
+    """Have the state of the servers evaluated and saved when the job asks for it."""
 
     def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job

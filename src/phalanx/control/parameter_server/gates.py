@@ -57,11 +57,7 @@ class ServedRun:
 
 
 class GateCycle:
-    """Hold the state of a run, and make every transition as soon as it is due.
-
-    Args:
-        run: The parts of the run.
-    """
+    """Hold the state of a run, and make every transition as soon as it is due."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
@@ -110,6 +106,7 @@ class GateCycle:
         run.membership.worker_connected(worker)
         self._batches.request(worker, count)
         self._send(self._batches.assign(worker, run.membership.workers), run.statistics.mean)
+        # It connected after the others were asked to pause.
         if isinstance(self.state, Pausing) and worker in self.state.unpaused:
             self._pause(worker)
 
@@ -154,6 +151,7 @@ class GateCycle:
         Returns:
             Their number; None: no ticket was ever assigned.
         """
+        # Counts as paused: the gate must not wait for a lost worker.
         self.worker_paused(worker)
         state = self.state
         if isinstance(state, HandingOver):
@@ -206,6 +204,7 @@ class GateCycle:
 
     def _close_gate(self, batches: BatchScheduler, opened_at: float) -> None:
         run = self._run
+        # First: a ticket assigned from here on would belong behind the gate.
         batches.close()
         run.course.position.train_s += run.clock() - opened_at
         workers = frozenset(run.membership.workers)
@@ -280,6 +279,7 @@ class GateCycle:
         if self._is_evaluated:
             run.membership.admit_waiting()
             if run.membership.connected >= workers:
+                # A colocated server shares memory with its worker: nothing has to be read.
                 read = not (run.course.bound.to_memory and run.is_colocated)
                 for rank in workers - state.asked:
                     run.api.send(f"worker-{rank}", HandOver(read=read))

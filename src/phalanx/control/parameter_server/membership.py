@@ -165,6 +165,7 @@ class Membership:
             for group in (self._waiting, self._joining, self._connected):
                 group.discard(peer.rank)
         self._peers.discard(peer)
+        # Remembered, because a server that restarts later must not expect it.
         self._left.add(peer)
         for host in self.hosts:
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))

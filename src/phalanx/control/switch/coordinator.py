@@ -258,6 +258,7 @@ class SwitchCoordinator(Coordinator):
         state = self.state
         if transition is None or not isinstance(state, InPhase):
             return
+        # The state changes first, because the phase may end within `leave`.
         leaving = Leaving(state.phase, transition)
         self._machine.advance(SwitchEvent.TRANSITION_REQUESTED, leaving)
         self._api.record(events.Decision(what=transition.description, reason=transition.cause))

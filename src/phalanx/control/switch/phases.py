@@ -70,13 +70,7 @@ class PhaseRun(ABC):
 
 
 class LockstepPhase(PhaseRun):
-    """A phase whose workers exchange in every step.
-
-    Args:
-        job: The job as the phase sees it.
-        api: Acts.
-        position: Where it begins.
-    """
+    """A phase whose workers exchange in every step."""
 
     has_servers = False
 

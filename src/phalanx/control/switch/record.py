@@ -11,12 +11,7 @@ from phalanx.wire.messages import WorkTimes
 
 
 class SwitchRecord:
-    """Facts that outlive phases and processes.
-
-    Args:
-        api: Records events.
-        num_workers: Workers of the job.
-    """
+    """Facts that outlive phases and processes."""
 
     def __init__(self, api: ControllerApi, num_workers: int) -> None:
         self._api = api

@@ -47,12 +47,7 @@ class PhaseStart:
 
 
 class PhaseSequence:
-    """The planned phases of a job.
-
-    Args:
-        job: One that switches.
-        num_samples: Training samples of an epoch.
-    """
+    """The planned phases of a job."""
 
     def __init__(self, job: JobSpec, *, num_samples: int) -> None:
         assert isinstance(job.strategy, SwitchSpec)

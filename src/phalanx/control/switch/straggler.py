@@ -18,12 +18,7 @@ _WORTH = 0.15
 
 
 class StragglerPolicy:
-    """Decide on the response to stragglers.
-
-    Args:
-        spec: The thresholds.
-        num_workers: Of the job.
-    """
+    """Decide on the response to stragglers."""
 
     def __init__(self, spec: StragglerSpec, *, num_workers: int) -> None:
         self._spec = spec
