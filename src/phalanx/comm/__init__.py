@@ -1,1 +1,1 @@
-"""GROUP EXCHANGE: collectives over all workers of a run, buckets and compression of gradients."""
+"""GROUP COMMUNICATION: collectives over all workers of a run, and compression of gradients."""

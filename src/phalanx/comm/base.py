@@ -1,7 +1,7 @@
-"""What every group of workers can do together; `comm` adapts torch.distributed to it.
+"""Define the interface of collectives; `comm` implements it on torch.distributed.
 
-All workers must make the same calls in the same order. Every call carries the deadline that the
-collective was made with, and raises `PeerError` when a peer is gone or the deadline passes.
+All workers must make the same calls in the same order. Every call has the deadline that the
+collective was made with, and raises `PeerError` when a worker is gone or the deadline passes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Pending(Protocol):
         """Block until the tensor holds the result; raises `PeerError` on failure."""
 
     def is_done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
 
 
 class Collective(ABC):
@@ -29,8 +29,8 @@ class Collective(ABC):
 
     Attributes:
         rank: This worker's index in the group.
-        size: How many workers the group has.
-        sent_bytes: What this worker has sent so far, by the algorithm's own formula.
+        size: Number of workers in the group.
+        sent_bytes: Bytes that this worker has sent so far, by the algorithm's formula.
     """
 
     rank: int
@@ -39,31 +39,31 @@ class Collective(ABC):
 
     @abstractmethod
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
-        """Begin to combine a tensor over all workers, in place; hands off until it is done."""
+        """Start to reduce a tensor over all workers, in place; do not touch it until done."""
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
-        """Give every worker the tensor of one of them, in place."""
+        """Send one worker's tensor to all, in place."""
 
     @abstractmethod
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all workers, by rank; all must have the same shape."""
+        """Return the tensors of all workers, by rank; all must have the same shape."""
 
     @abstractmethod
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
-        """Begin to send a tensor to one worker; hands off until it is done.
+        """Start to send a tensor to one worker; do not change it until done.
 
-        Between two workers, what has the same tag arrives in the order it was sent.
+        Between two workers, messages with the same tag arrive in the order they were sent.
         """
 
     @abstractmethod
     def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int) -> Pending:
-        """Begin to fill a tensor with what one worker sends under this tag."""
+        """Start to receive a tensor that one worker sends under this tag."""
 
     @abstractmethod
     def close(self) -> None:
         """Leave the group; nothing may be called afterwards."""
 
     def all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> None:
-        """Combine a tensor over all workers, in place."""
+        """Reduce a tensor over all workers, in place."""
         self.start_all_reduce(tensor, reduction).wait()

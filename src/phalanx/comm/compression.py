@@ -1,8 +1,8 @@
-"""Halving gradient traffic: bf16 on the wire, and what rounding took away added to the next step.
+"""Halve gradient traffic by bf16 with error feedback.
 
 Notation: g gradient, e residual, q what is sent. p = g + e, q = bf16(p), e' = p - q. Over many
-steps the sum of what was sent equals the sum of the gradients up to one residual, so nothing is
-lost for good (error feedback).
+steps the sum of what was sent equals the sum of the gradients up to one residual, so no gradient
+is lost for good.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 
 class Bf16Compressor:
-    """Compresses slices of one flat gradient buffer, each with its own part of the residual.
+    """Compress slices of one flat gradient buffer, each with its own part of the residual.
 
     Args:
         gradients: The flat fp32 buffer whose slices will be sent.
@@ -23,7 +23,7 @@ class Bf16Compressor:
         self._sent = torch.empty_like(gradients, dtype=torch.bfloat16)
 
     def compress(self, begin: int, end: int) -> torch.Tensor:
-        """The slice in bf16, ready to be summed over workers in place."""
+        """Return the slice in bf16, ready to be summed over workers in place."""
         residual = self.residual[begin:end]
         sent = self._sent[begin:end]
         residual.add_(self._gradients[begin:end])
@@ -32,5 +32,5 @@ class Bf16Compressor:
         return sent
 
     def decompress(self, begin: int, end: int) -> None:
-        """Put the summed slice back into the fp32 buffer."""
+        """Copy the summed slice back into the fp32 buffer."""
         self._gradients[begin:end].copy_(self._sent[begin:end])

@@ -1,7 +1,7 @@
-"""Collectives on Gloo, the CPU back-end of torch.distributed.
+"""Implement collectives on Gloo, the CPU back-end of torch.distributed.
 
 The process group is made directly rather than through torch's global default group: several groups
-can then live in one process, and a test can run its ranks as threads. torch ships no complete type
+can then exist in one process, and a test can run its ranks as threads. torch ships no complete type
 stubs for these classes, hence the ignores.
 """
 
@@ -24,7 +24,7 @@ _OPERATIONS = {
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
 }
-# Gloo works on each collective in a thread of its own; two keep one sending while one reduces.
+# Gloo runs each collective in one thread; with two, one sends while the other reduces.
 _NUM_THREADS = 2
 
 
@@ -32,11 +32,11 @@ class GlooCollective(Collective):
     """A group over TCP connections between all pairs.
 
     Args:
-        store: Where the members find one another's addresses.
+        store: Rendezvous for the members' addresses.
         rank: This worker's index.
-        size: How many workers take part.
+        size: Number of workers.
         host: The local address that this worker's connections use.
-        deadline_s: How long one exchange may take.
+        deadline_s: Time limit of one exchange.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GlooCollective(Collective):
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPERATIONS[reduction]  # type: ignore[assignment]
-        # A ring sends each of its N chunks N-1 times while reducing and N-1 times while spreading.
+        # A ring sends each of its N chunks N-1 times while reducing and N-1 times while gathering.
         self._count(2 * (self.size - 1) / self.size * tensor.nbytes)
         return self._start(
             lambda: self._group.allreduce([tensor], options),  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ class GlooCollective(Collective):
         options = dist.BroadcastOptions()
         options.rootRank = source
         options.rootTensor = 0
-        # A binomial tree; what inner nodes pass on is put down to the source.
+        # A binomial tree; what inner nodes forward is attributed to the source.
         copies = math.ceil(math.log2(self.size)) if self.rank == source else 0
         self._count(copies * tensor.nbytes)
         self._start(
@@ -115,7 +115,7 @@ class GlooCollective(Collective):
         self._group.shutdown()
 
     def failure(self, activity: str, error: RuntimeError) -> PeerError:
-        """The error that a failed exchange surfaces as."""
+        """Return the error to raise for a failed exchange."""
         reason = str(error).strip() or "no reason given"
         with_whom = "" if "worker" in activity else f" with {self.size - 1} peers"
         return PeerError(
@@ -135,8 +135,6 @@ class GlooCollective(Collective):
 
 
 class _GlooPending:
-    """An exchange that Gloo's threads carry out."""
-
     def __init__(self, work: dist.Work, activity: str, group: GlooCollective) -> None:
         self._work = work
         self._activity = activity
@@ -150,5 +148,5 @@ class _GlooPending:
             raise self._group.failure(self._activity, error) from error
 
     def is_done(self) -> bool:
-        """Whether Gloo's thread has finished, with or without success."""
+        """Return whether Gloo's thread has finished, with or without success."""
         return self._work.is_completed()

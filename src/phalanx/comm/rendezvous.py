@@ -1,7 +1,7 @@
-"""Gloo's meeting point, kept on the run's own control channel.
+"""Rendezvous store for Gloo over the run's control channel.
 
 torch's usual store is an open TCP port that anyone may write to. This one passes addresses through
-the authenticated channel to the controller instead, so a stranger never learns them.
+the authenticated channel to the controller, so strangers never learn them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.wire.deadline import Deadline
 
 
 class RendezvousChannel(Protocol):
-    """Where values are published and waited for: `wire.ControlClient` is one."""
+    """Channel on which values are published and awaited, such as `wire.ControlClient`."""
 
     def put(self, key: str, value: bytes) -> None:
         """Publish a value."""
@@ -28,9 +28,9 @@ class RendezvousStore(dist.Store):  # type: ignore[misc, name-defined]  # no stu
     """The part of torch's store interface that Gloo's rendezvous uses.
 
     Args:
-        board: Where the values travel.
-        prefix: Keeps the groups of one run apart.
-        limit_s: How long a value may take to appear.
+        board: The channel.
+        prefix: Separates the groups of one run.
+        limit_s: Time limit for a value to appear.
     """
 
     def __init__(self, board: RendezvousChannel, *, prefix: str, limit_s: float) -> None:
@@ -40,15 +40,15 @@ class RendezvousStore(dist.Store):  # type: ignore[misc, name-defined]  # no stu
         self._limit_s = limit_s
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Called by Gloo to publish this worker's addresses."""
+        """Publish this worker's addresses; called by Gloo."""
         self._board.put(self._prefix + key, value if isinstance(value, bytes) else value.encode())
 
     def get(self, key: str) -> bytes:
-        """Called by Gloo to learn a peer's addresses."""
+        """Return another worker's addresses; called by Gloo."""
         deadline = Deadline.after(self._limit_s, f"{key} of the rendezvous")
         return self._board.get(self._prefix + key, deadline)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Called by Gloo before it reads."""
+        """Wait for keys; called by Gloo before it reads."""
         for key in keys:
             self.get(key)

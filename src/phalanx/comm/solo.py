@@ -1,4 +1,4 @@
-"""The group of one: every exchange is already done."""
+"""Collective of one worker: every exchange is already done."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from phalanx.comm.base import Collective, Pending, Reduction
 
 class _Done:
     def wait(self) -> None:
-        """There was nothing to wait for."""
+        """Return at once."""
 
     def is_done(self) -> bool:
-        """From the beginning."""
+        """Return True."""
         return True
 
 
 class SoloCollective(Collective):
-    """A worker without peers."""
+    """A group of one worker."""
 
     def __init__(self) -> None:
         self.rank = 0

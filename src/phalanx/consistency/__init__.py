@@ -1,1 +1,1 @@
-"""Consistency of parameter servers: pure policies, run by servers and simulator alike."""
+"""CONSISTENCY of parameter servers: pure policies, run by servers and simulator alike."""

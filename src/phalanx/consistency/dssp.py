@@ -1,4 +1,4 @@
-"""How many extra steps the fastest worker is granted under a dynamic staleness bound.
+"""Compute how many extra steps the fastest worker is granted under a dynamic staleness bound.
 
 Notation: p is the fastest worker, q the slowest, with last push times tp, tq and intervals Ip, Iq.
 The next pushes are predicted at tp + r Ip and tq + (i + 1) Iq. Objective: the r in 0 … most for
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PushIntervals:
-    """When a worker pushed last, and how long after the time before; None while unknown."""
+    """Time of a worker's last push, and the interval before it; None while unknown."""
 
     last_s: float | None = None
     interval_s: float | None = None
 
     def after_push(self, now_s: float) -> PushIntervals:
-        """The pace once a push at this moment is taken into account."""
+        """Return the intervals after a push at this moment."""
         interval_s = None if self.last_s is None else now_s - self.last_s
         return PushIntervals(now_s, interval_s)
 
 
 def extra_steps(fast: PushIntervals, slow: PushIntervals, *, most: int) -> int:
-    """The number of further steps after which the fast worker will wait least, 0 to `most`."""
+    """Return the number of extra steps, 0 to `most`, after which the fast worker waits least."""
     if fast.last_s is None or fast.interval_s is None:
         return 0
     if slow.last_s is None or slow.interval_s is None or most <= 0:

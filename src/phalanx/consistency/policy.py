@@ -6,9 +6,9 @@ staleness of a push is the version now minus the version that the worker had rea
 begins, a push has arrived, a worker joins or leaves), a `PushOutcome` goes out. The server and the
 simulator run the same class.
 
-A push arrives in segments. It is judged when its first segment comes, so that segments can be
-applied and answered while the rest is on its way; it counts for slower workers' sake only when the
-last has come.
+A push arrives in segments. It is accepted or dropped at its first segment, so that segments can be
+applied and answered while the rest is on its way; for workers that are ahead of this one, it counts
+only when the last has arrived.
 
 References: Ho et al. 2013 (SSP), Zhao et al. 2019 (DSSP), Dutta et al. 2018 (K-sync, K-async), Chen
 et al. 2016 (backup workers).
@@ -34,7 +34,7 @@ class PushMember:
 
 @dataclass(frozen=True)
 class Update:
-    """Gradients that are to be applied together; `number` is the version that they make."""
+    """Gradients to apply together; `number` is the version that they make."""
 
     number: int
     members: tuple[PushMember, ...]
@@ -42,7 +42,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Release:
-    """A worker may read on: any segment to which `at_least` updates have been applied."""
+    """A worker may read any segment to which `at_least` updates have been applied."""
 
     worker: int
     version: int
@@ -51,7 +51,7 @@ class Release:
 
 @dataclass(frozen=True)
 class PushOutcome:
-    """What follows from a fact.
+    """Consequences of a fact.
 
     Attributes:
         update: The update that the offered push belongs to; None: it is dropped, or none was
@@ -80,7 +80,7 @@ class _Worker:
 
 
 class ConsistencyPolicy:
-    """Decides for one shard.
+    """Decide for one shard.
 
     Args:
         rule: The consistency.
@@ -102,12 +102,12 @@ class ConsistencyPolicy:
 
     @property
     def num_workers(self) -> int:
-        """Members, including those that have not shown up yet."""
+        """Members, including those that have not joined yet."""
         return len(self._workers)
 
     @property
     def num_gathered(self) -> int:
-        """Accepted pushes that no update has taken up yet."""
+        """Accepted pushes that are in no update yet."""
         return len(self._open)
 
     @property
@@ -116,7 +116,7 @@ class ConsistencyPolicy:
         return min((worker.done for worker in self._workers.values()), default=self._last_clock)
 
     def entry_clock(self, worker: int) -> int:
-        """The clock at which a worker fits in; with several servers, take their greatest."""
+        """Return the clock at which a worker joins; with several servers, take the greatest."""
         known = self._workers.get(worker)
         if known is not None and not known.present:
             return known.enters
@@ -127,26 +127,26 @@ class ConsistencyPolicy:
         return self.version + any(other.present for other in self._workers.values())
 
     def expect(self, worker: int) -> None:
-        """Wait for a worker that takes part and has yet to come back; call before any push."""
+        """Wait for a member that has yet to come back; call before any push."""
         self._workers.setdefault(worker, _Worker(started=0, done=0, enters=0))
 
     def restore(self, version: int) -> None:
-        """Start from a version that was reached before; call before any push."""
+        """Continue from a version that was reached before; call before any push."""
         self.version = version
         for worker in self._workers.values():
             worker.started = worker.done = worker.enters = version if self.rule.barrier else 0
 
     def join(self, worker: int, clock: int) -> PushOutcome:
-        """A worker takes its place; it may read as soon as it appears in `released`.
+        """Let a worker join; it may read as soon as it appears in `released`.
 
         Args:
-            worker: Who.
-            clock: Pushes to credit it with, at best `entry_clock`. With a barrier, the update that
-                it wants to have read before it computes.
+            worker: Its rank.
+            clock: Pushes to credit it with, normally `entry_clock`. With a barrier, the update that
+                it must have read before it computes.
         """
         known = self._workers.get(worker)
         if self.rule.barrier and self._resting:
-            # Nobody is at work, so it can begin with the next update, whatever others propose.
+            # No worker is computing, so it can begin with the next update, whatever others propose.
             clock = self.version
         if known is None:
             known = self._workers[worker] = _Worker(started=clock, done=clock, enters=clock)
@@ -156,13 +156,14 @@ class ConsistencyPolicy:
         return PushOutcome(released=self._released())
 
     def leave(self, worker: int) -> PushOutcome:
-        """A worker is gone; nobody waits for it any longer.
+        """Remove a worker, so that no update waits for it.
 
         A push of it that has not arrived completely is taken out of the update being gathered.
         """
         gone = self._workers.pop(worker, None)
         if gone is None:
             return PushOutcome()
+        # Kept, so that a worker that joins an empty group does not start over at clock 0.
         self._last_clock = max(self._last_clock, gone.done)
         if gone.done < gone.started and gone.offered == self.version + 1:
             self._open.remove(next(m for m in reversed(self._open) if m.worker == worker))
@@ -173,7 +174,7 @@ class ConsistencyPolicy:
     def offer(
         self, worker: int, *, readver: int, num_samples: int = 0, now_s: float = 0.0
     ) -> PushOutcome:
-        """A push begins to arrive.
+        """Accept or drop a push at its first segment.
 
         Args:
             worker: A member.
@@ -189,6 +190,7 @@ class ConsistencyPolicy:
         self.num_pushes += 1
         staleness = max(0, self.version - readver)
         if self.rule.fresh and staleness > 0:
+            # Released at once: the worker needs newer parameters, not the update that it missed.
             self.num_dropped += 1
             member.offered = None
             return PushOutcome(staleness=staleness, released=(self._let_go(worker, member),))
@@ -203,15 +205,15 @@ class ConsistencyPolicy:
         )
 
     def finish(self, worker: int) -> PushOutcome:
-        """A push has arrived completely; slower reading workers may go on."""
+        """Note that a push has arrived completely, which may release workers that were ahead."""
         member = self._workers[worker]
         member.done = member.started
         return PushOutcome(released=self._released())
 
     def flush(self) -> PushOutcome:
-        """Make an update of what has been gathered, however little, and rest until the next push.
+        """Make an update of the gathered pushes, however few, and rest until the next push.
 
-        Called when no worker computes or pushes; whoever joins now begins with the next update.
+        Called when no worker computes or pushes; one that joins now begins with the next update.
         """
         self._resting = True
         closed = (self._close(),) if self._open else ()
@@ -230,7 +232,7 @@ class ConsistencyPolicy:
             return True
         if self.rule.gather is not None:
             return len(self._open) >= min(self.rule.gather, len(expected))
-        # Gradients of workers that have left since count, but nobody is let off for them.
+        # Gradients of workers that have left count, but every present worker is still waited for.
         here = sum(member.worker in expected for member in self._open)
         return here >= max(1, len(expected) - self.rule.spare)
 
@@ -255,7 +257,7 @@ class ConsistencyPolicy:
 
     def _released_by_barrier(self, closed: tuple[Update, ...]) -> tuple[Release, ...]:
         if not any(worker.enters <= self.version for worker in self._workers.values()):
-            # Only newcomers are left, and nobody who could make the version they wait for.
+            # Only newcomers are left, and no worker that could make the version they wait for.
             for worker in self._workers.values():
                 worker.started = worker.done = worker.enters = self.version
         served = {member.worker for update in closed for member in update.members}

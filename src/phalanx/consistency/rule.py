@@ -1,7 +1,7 @@
-"""The six consistencies as points in one space of parameters.
+"""Express the six consistencies as points in one space of parameters.
 
-`policy` knows only the space; the names end here. A simulator that wants a protocol without a name
-(softsync, say) writes the `ConsistencyRule` itself.
+`policy` knows only the space, not the names. A simulator that wants a protocol without a name
+(softsync, say) makes the `ConsistencyRule` itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyRule:
-    """When a gradient counts, when an update is made, and who waits for what.
+    """Conditions for a gradient to count, an update to be made, and a worker to read on.
 
     Attributes:
         gather: Gradients that make one update; None: one from every worker.
@@ -33,25 +33,25 @@ class ConsistencyRule:
     lead_max: int | None = None
 
     def gradients_per_update(self, num_workers: int) -> int:
-        """How many workers' gradients one update holds, at that many workers."""
+        """Return how many workers' gradients one update holds, at that many workers."""
         if self.gather is None:
             return max(1, num_workers - self.spare)
         return min(self.gather, num_workers) if self.barrier else self.gather
 
     def in_rounds(self, num_workers: int) -> bool:
-        """Say whether every update takes a gradient of every worker."""
+        """Return whether every update takes a gradient of every worker."""
         if self.gather is None:
             return self.barrier and self.spare == 0
         return self.barrier and self.gather >= num_workers > 1
 
     def holds_back(self, num_workers: int) -> bool:
-        """Say whether others would wait for a worker that has nothing to push."""
+        """Return whether others would wait for a worker that has nothing to push."""
         waits = self.barrier or self.lead is not None
         return waits and not self.in_rounds(num_workers)
 
 
 def rule_for(spec: ParameterServerSpec) -> ConsistencyRule:
-    """The rule that a job's words stand for."""
+    """Return the rule of a job's consistency setting."""
     match spec.consistency:
         case "async":
             return ConsistencyRule()

@@ -1,7 +1,7 @@
-"""How the flat parameter buffer is cut: contiguous shards over servers, segments within a shard.
+"""Cut the flat parameter buffer: contiguous shards over servers, segments within a shard.
 
 Pure arithmetic on numbers of parameters (4 bytes each on the server). Every process computes the
-same layout from the same spec, so that no key lists travel: a segment's index says everything.
+same layout from the same spec, so that no key lists travel: a segment's index is enough.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ PARAMETER_BYTES = 4
 # Smaller ones cost more in Python than they gain by overlapping.
 MIN_SEGMENT_BYTES = 3 << 19
 MAX_SEGMENT_BYTES = 4 << 20
-# Enough segments for receiving, applying and answering to overlap, few enough that Python's cost
-# per segment stays small.
+# Enough segments for receiving, applying and answering to overlap, few enough that Python's
+# cost per segment stays small.
 _SEGMENTS_PER_SHARD = 8
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What travels in one frame: parameters `start` to `stop` of the flat buffer."""
+    """Content of one frame: parameters `start` to `stop` of the flat buffer."""
 
     index: int
     server: int
@@ -37,7 +37,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """Which server owns which segments.
+    """Assignment of segments to servers.
 
     Attributes:
         segments: All of them, in the order of the flat buffer.
@@ -53,16 +53,16 @@ class ShardLayout:
         return self.segments[-1].stop
 
     def of_server(self, server: int) -> tuple[Segment, ...]:
-        """The segments of one server, in order."""
+        """Return the segments of one server, in order."""
         return tuple(segment for segment in self.segments if segment.server == server)
 
     def bounds(self, server: int) -> tuple[int, int]:
-        """The slice of the flat buffer that one server owns."""
+        """Return the slice of the flat buffer that one server owns."""
         own = self.of_server(server)
         return own[0].start, own[-1].stop
 
     def covering(self, start: int, stop: int) -> range:
-        """Indices of the segments that touch a slice of the flat buffer."""
+        """Return the indices of the segments that overlap a slice of the flat buffer."""
         if stop <= start:
             return range(0)
         first = bisect_right(self._starts, start) - 1
@@ -85,9 +85,9 @@ def plan_shards(
 
     Args:
         num_parameters: Length of the flat buffer.
-        num_servers: Servers there are.
+        num_servers: Available servers.
         min_shard_bytes: A server gets no less, unless there is only one.
-        max_shards: Servers to use at most.
+        max_shards: Most servers to use.
         segment_bytes: Upper limit of a frame; default: an eighth of the shard, 1.5 to 4 MiB.
 
     Returns:

@@ -1,1 +1,1 @@
-"""WHO DECIDES DURING THE RUN: facts, pure policies, and the controller, the only one that acts."""
+"""RUN CONTROL: facts, pure policies that decide, and the controller, which alone acts."""

@@ -1,8 +1,8 @@
 """Coordinate the processes of `backend: tensorflow`, phase by phase.
 
-TensorFlow's chief hands out work and its servers hold the parameters; this module decides which
-processes there are, what the loss of one means, and what follows a phase. Every phase has new
-processes, which take up the checkpoint that the chief of the phase before has written.
+TensorFlow's chief assigns work and its servers hold the parameters; this module decides which
+processes start, what the loss of one means, and what follows a phase. Every phase has new
+processes, which resume the checkpoint that the chief of the phase before has written.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from phalanx.wire.server_stats import ServerStats
 from phalanx.wire.switch import CARRIED, BeginPhase, PhaseBegun, PhaseIdle, StepLimit
 
 CHIEF = "chief-0"
-# TensorFlow cannot go on without these; all others are started again when they are lost.
+# TensorFlow cannot go on without these; all others are restarted when they are lost.
 _KEY_ROLES = ("chief", "server")
-# Heartbeats come twice a second: so long a silence is no accident.
+# Heartbeats come twice a second: this long a silence is no accident.
 _SILENT_S = 3.0
 
 
 @dataclass(frozen=True)
 class EarlierPhase:
-    """What the phase before leaves to the coordinator of the next."""
+    """State that a phase leaves to the coordinator of the next."""
 
     strategy: str
     ended_at: float
     num_lost: int
     times: Mapping[str, WorkTimes]
-    """Of its workers, which may still report."""
+    """Of its workers, which may report after their chief."""
     switches: Sequence[events.Switched]
     serving: ServingSummary | None
 
@@ -62,9 +62,9 @@ class BackendCoordinator(Coordinator):
     """Coordinate all strategies of `backend: tensorflow`.
 
     Args:
-        job: What is to be done.
+        job: The job.
         api: Acts.
-        position: Where to begin.
+        position: Where the run begins.
         earlier: The phase before, in a run that switches.
     """
 
@@ -104,7 +104,7 @@ class BackendCoordinator(Coordinator):
 
     @property
     def _served(self) -> ParameterServerSpec | None:
-        """The settings of the present strategy, if it has servers."""
+        """Settings of the present strategy; None: it has no servers."""
         if not self._strategy.updates_on_servers:
             return None
         assert isinstance(self._strategy, ParameterServerSpec)
@@ -120,7 +120,6 @@ class BackendCoordinator(Coordinator):
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the chief has ended this phase."""
         return self._outcome is not None or self.successor is not None
 
     @override
@@ -150,7 +149,7 @@ class BackendCoordinator(Coordinator):
             case Done():
                 self._done(process, message)
             case _:
-                raise AssertionError(f"{process} said {message}, which is not for this coordinator")
+                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
@@ -160,7 +159,7 @@ class BackendCoordinator(Coordinator):
             is_over = self._suspicion is None and self._all_left(processes)
             return RunVerdict(failure=failure, finished=failure is None and is_over)
         if self._is_ending:
-            # A process that goes now has nothing left to do but to report.
+            # A process that exits now had only its report left to send.
             gone = all(
                 f.exit_code is not None or f.silent_s > deadlines.heartbeat_s for f in processes
             )
@@ -172,9 +171,9 @@ class BackendCoordinator(Coordinator):
         return losses.verdict(num_before=self._num_lost, max_failures=served.max_failures)
 
     def _find_cause(self, needed: Sequence[ProcessFacts]) -> ProcessFailure | None:
-        """Why those that need one another cannot go on, once that is certain."""
+        """Return why processes that need one another cannot go on, once that is certain."""
         now = time.monotonic()
-        # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
+        # A process that is done sends no heartbeats while it exits: that is not frozen.
         busy = [facts for facts in needed if not facts.done or facts.exit_code is not None]
         wrong, cause = find_cause(
             busy,
@@ -184,7 +183,7 @@ class BackendCoordinator(Coordinator):
         if wrong and self._suspicion is None:
             self._suspicion = now
         if cause is not None and _misses_a_peer(cause, needed):
-            # TensorFlow may notice a frozen peer first; who has fallen silent is about to be named.
+            # TensorFlow may report a frozen process first; its missing heartbeats name it soon.
             return None
         return cause
 
@@ -223,7 +222,6 @@ class BackendCoordinator(Coordinator):
         )
 
     def _begun(self) -> None:
-        """Record the switch: the chief trains."""
         earlier = self._earlier
         if earlier is None or self._has_begun:
             return
@@ -266,7 +264,7 @@ class BackendCoordinator(Coordinator):
             self._sum_up(end, message.server)
 
     def _sum_up(self, end: Position, facts: ServerStats | None) -> None:
-        """Summarise a phase that the chief has ended, and dismiss the other processes."""
+        """Summarise a phase that the chief has ended, and dismiss its other processes."""
         if self._served is None:
             return
         self._serving = summarise_servers(
@@ -288,12 +286,12 @@ class BackendCoordinator(Coordinator):
         self._own_times[process] = times
         # Read now, because workers of the phase before may report after their chief.
         earlier = dict(self._earlier.times) if self._earlier is not None else {}
-        # In place: the next phase holds on to this dictionary.
+        # In place: the next phase holds a reference to this dictionary.
         self.times |= earlier | add_times(earlier, self._own_times)
 
 
 def _misses_a_peer(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:
-    """Whether a process complains about a peer while another has fallen silent."""
+    """Say whether a process reports a lost peer while another is silent."""
     said = {one.process: one.error for one in processes if one.error is not None}
     own = said.get(cause.process)
     complains = own is not None and own.kind == "PeerError"

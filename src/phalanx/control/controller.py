@@ -1,7 +1,8 @@
-"""The controller: starts the processes of a run, watches them, and ends them on every way out.
+"""Start the processes of a run, watch them, and end them on every way out.
 
-It alone acts; what the facts mean is decided by `failure_policy`. It polls processes and messages a
-few times a second: a killed worker is noticed at once and a frozen one after its heartbeat limit.
+Only the controller acts; `failure_policy` and the coordinator decide. It polls exit codes and
+messages several times a second: a killed worker is noticed at once, a frozen one after its
+heartbeat deadline.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from phalanx.wire.messages import (
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
-# A longer tick was the controller's own delay and is not held against the workers.
+# A longer tick is the controller's own delay and must not count as silence of the workers.
 _LONGEST_TICK_S = 0.5
 
 
@@ -63,13 +64,13 @@ class RunFailed(PhalanxError):
 
 
 class Controller:
-    """Carries out one run.
+    """Supervise one run.
 
     Args:
-        request: What to run.
-        launcher: How processes start.
-        allocation: On which machines.
-        observers: Who follows the run.
+        request: Job, run directory and attempt.
+        launcher: Starts processes.
+        allocation: Machines and their process slots.
+        observers: Notified of progress.
     """
 
     def __init__(
@@ -88,15 +89,15 @@ class Controller:
         self._wanted_workers: int | None = request.run.requested_workers()
 
     def run(self) -> Summary:
-        """Run to the end.
+        """Run to the end; no process of the run is left on any way out.
 
         Returns:
             The summary, which is also in the run directory.
 
         Raises:
-            RunFailed: A process was lost or failed; every process has ended.
-            Interrupted: Ctrl-C; every process has ended.
-            Terminated: SIGTERM; every process has ended.
+            RunFailed: A process was lost or failed.
+            Interrupted: Ctrl-C.
+            Terminated: SIGTERM.
         """
         run = self._request.run
         self._mark("running")
@@ -124,7 +125,7 @@ class Controller:
 
     def _sampler(self, log: EventLog) -> Sampler:
         request = self._request
-        # Its children are the other processes of the run, which measure themselves.
+        # Without children: they are the other processes of the run, which sample themselves.
         return Sampler(
             request.job.observe, log.record, attempt=request.attempt, with_children=False
         )
@@ -139,7 +140,7 @@ class Controller:
                 self._request = replace(self._request, resume=self._request.run.checkpoints)
                 self._carry_out(coordinator, caught, started)
         log.record(Finished(rank=-1, state="finished"))
-        # The summary reads the logs, this one's last samples included.
+        # Before the summary, which reads the logs, this one's last samples included.
         log.flush()
         return summarise(
             self._request.run,
@@ -151,7 +152,7 @@ class Controller:
         )
 
     def _carry_out(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
-        """Start a coordinator's processes, follow them to their end, and leave none behind."""
+        """Start a coordinator's processes and supervise them until all have ended."""
         server, log = self._server, self._log
         self._roster = roster = ProcessTable(
             self._request,
@@ -165,12 +166,13 @@ class Controller:
         try:
             self._watch(coordinator, caught, started)
         except BaseException as error:
-            # The disk that broke the run may refuse this as well; the processes end all the same.
+            # The full disk that broke the run may refuse this too; the processes must end anyway.
             with contextlib.suppress(StoreError):
                 log.record(Decision(what="stop all processes", reason=str(error)))
+            # Asked before they are ended, so that they can close their logs.
             for name in roster.names:
                 server.send(name, Stop(str(error)))
-            # A second Ctrl-C means: no grace.
+            # A second Ctrl-C skips the grace period.
             roster.stop(0.0 if caught.times > 1 else grace_s)
             raise
         roster.stop(grace_s)
@@ -179,13 +181,13 @@ class Controller:
         request = self._request
         found = newest_position(request.resume) if request.resume else None
         path = kind_of(request.job.strategy).coordinator
-        # TensorFlow has a chief of its own, whatever the strategy.
+        # TensorFlow has its own chief, whatever the strategy.
         of_strategy = request.job.backend != "tensorflow"
         made = cast(type[Coordinator], load(path)) if of_strategy else BackendCoordinator
         return made.begin(request.job, self, found)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
-        """Follow the run until it has finished; raises when it cannot."""
+        """Supervise until the run has finished; raises when it cannot go on."""
         roster = self._roster
         last_tick = started
         while True:
@@ -195,7 +197,8 @@ class Controller:
             last_tick = now
             if caught.number is not None:
                 raise _interruption(caught.number)
-            # Exit codes first, then messages that were sent before the exit.
+            # Exit codes before messages: what a process sent before its exit is then read in the
+            # same round, and one that has finished is not mistaken for a lost one.
             statuses = roster.poll()
             self._take_messages(coordinator, wait_s=0.0)
             verdict = coordinator.judge(roster.facts(statuses))
@@ -219,12 +222,13 @@ class Controller:
             wait_s = 0.0
 
     def _replace(self, failure: ProcessFailure, coordinator: Coordinator) -> None:
-        """Go on without a lost process until its successor has joined."""
+        """Replace a lost process, or go on without it where no machine has room."""
         name = failure.process
         detail = failure.detail or self._roster.log_tail(name)
         rank = self._roster.rank(name)
         self._log.record(Failure(rank=rank, cause=failure.cause, detail=detail))
         self._log.record(Decision(what=f"replace {name}", reason=failure.cause, rank=rank))
+        # Before the successor starts: servers dismiss by role and rank, which the two share.
         coordinator.left(name)
         if self._roster.replace(name, crowd=not coordinator.can_shrink):
             return
@@ -234,7 +238,7 @@ class Controller:
         self._log.record(Decision(what=f"go on without {name}", reason=reason, rank=rank))
 
     def _grow(self, coordinator: Coordinator) -> None:
-        """Start the workers that `phalanx scale` has asked for, once."""
+        """Start the workers that `phalanx scale` requests, once per request."""
         wanted = self._request.run.requested_workers()
         if wanted is None or wanted == self._wanted_workers:
             return
@@ -243,7 +247,7 @@ class Controller:
         started = [process for process in started if self._roster.has_room(process)]
         for process in started:
             self._roster.add(process)
-        names = ", ".join(process.name for process in started) or "nobody"
+        names = ", ".join(process.name for process in started) or "no worker"
         self._log.record(Decision(what=f"start {names}", reason=f"{wanted} workers are wanted"))
 
     def _report_progress(self, elapsed_s: float) -> None:
@@ -269,7 +273,7 @@ class Controller:
         self._server.send(process, message)
 
     def record(self, event: Event) -> None:
-        """Write an event, for the coordinator."""
+        """Write an event, for the coordinator; observers see switches and placements."""
         self._log.record(event)
         if isinstance(event, Switched):
             self._notify(lambda one: one.switched(event))
@@ -277,15 +281,15 @@ class Controller:
             self._notify(lambda one: one.placed(event))
 
     def announce(self, report: EpochFigures) -> None:
-        """Tell the observers of an epoch, for the coordinator."""
+        """Notify the observers of a finished epoch, for the coordinator."""
         self._notify(lambda one: one.epoch_done(report))
 
     def progress(self, process: str) -> Progress:
-        """What a process's last heartbeat said, for the coordinator."""
+        """Return the progress in a process's last heartbeat, for the coordinator."""
         return self._roster.progress(process)
 
     def identity(self, process: str) -> Identity:
-        """Who a process is at the moment, for the coordinator."""
+        """Return the present keys and incarnation of a process, for the coordinator."""
         return self._roster.identity(process)
 
     def _mark(self, state: str, error: PhalanxError | None = None) -> None:

@@ -1,7 +1,7 @@
 """Define the interface between the controller and the coordinator of a strategy.
 
-The controller supervises processes the same way for every strategy; a coordinator knows what they
-are for. It decides and asks the `ControllerApi` to act; it never touches a process or a socket.
+The controller supervises processes the same way for every strategy; a coordinator knows their
+roles. It decides and asks the `ControllerApi` to act; it never touches a process or a socket.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from phalanx.wire.split import SplitFacts
 
 @dataclass(frozen=True)
 class Process:
-    """A process that a run has."""
+    """A process of a run, by role and rank."""
 
     role: str
     rank: int
 
     @property
     def name(self) -> str:
-        """As in logs and messages, such as worker-0."""
+        """The name in logs and messages, such as worker-0."""
         return f"{self.role}-{self.rank}"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a process is at the moment; a restart gives it new keys and the next incarnation."""
+    """Keys and incarnation of a process; a restart gives it new keys and the next incarnation."""
 
     public_key: str
     incarnation: int
@@ -50,7 +50,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Splitting:
-    """What is known of a split run once it has finished."""
+    """Facts about a split run once it has finished."""
 
     placed: Placed
     facts: Mapping[str, SplitFacts]
@@ -59,11 +59,11 @@ class Splitting:
 
 @dataclass(frozen=True)
 class PhaseEnd:
-    """What one phase of a run leaves to the next."""
+    """State that one phase of a run leaves to the next."""
 
     position: Position
     statistics: bytes
-    """Batch-norm statistics to go on from, as float32; empty: each worker's own."""
+    """Batch-norm statistics to continue with, as float32; empty: each worker's own."""
     snapshot: str
     """Name of the checkpoint of this moment; empty: the state is in the workers' memory only."""
     is_unsaved: bool
@@ -74,29 +74,29 @@ class ControllerApi(Protocol):
     """Act for a coordinator; the controller implements it."""
 
     def send(self, process: str, message: FromController) -> None:
-        """Send a message to a process; lost if the process is."""
+        """Send a message to a process; dropped if the process is lost."""
 
     def record(self, event: Event) -> None:
         """Write an event into the controller's log."""
 
     def announce(self, report: EpochFigures) -> None:
-        """Tell those who follow the run that an epoch is over."""
+        """Notify the observers of a finished epoch."""
 
     def progress(self, process: str) -> Progress:
-        """What a process's last heartbeat said."""
+        """Return the progress in a process's last heartbeat."""
 
     def identity(self, process: str) -> Identity:
-        """The present keys and incarnation of a process."""
+        """Return the present keys and incarnation of a process."""
 
 
 class Coordinator(ABC):
-    """One strategy's side of the controller.
+    """Coordinate the processes of one strategy, for the controller.
 
     Attributes:
-        times: What each finished worker spent its time on, by process.
+        times: Time breakdown of each finished worker, by process.
         switches: Changes of strategy so far.
-        splitting: What was expected of a split network, and what its workers saw.
-        successor: Who takes the run over with new processes, once those of this one have left.
+        splitting: Forecast of a split network, and what its workers measured.
+        successor: Coordinator that continues the run with new processes, once these have ended.
     """
 
     times: dict[str, WorkTimes]
@@ -110,41 +110,41 @@ class Coordinator(ABC):
         """Make the coordinator of a run.
 
         Args:
-            job: What is to be done.
+            job: The job.
             api: Acts.
-            found: Where the resumed checkpoint is; None: the run begins.
+            found: Position of the checkpoint to resume; None: the run begins.
         """
 
     @property
     def serving(self) -> ServingSummary | None:
-        """What the servers saw, in a run that has some; asked once it has finished."""
+        """Totals of the servers once the run has finished; None: it has none."""
         return None
 
     @property
     def can_shrink(self) -> bool:
-        """Whether the run may go on without a worker for whom there is no machine any more."""
+        """Whether the run may go on without a worker that no machine has room for."""
         return False
 
     @abstractmethod
     def processes(self) -> Sequence[Process]:
-        """The processes to start."""
+        """Return the processes to start."""
 
     @abstractmethod
     def take(self, process: str, message: FromWorker) -> None:
-        """A process has said something; heartbeats and failures do not come here."""
+        """Handle a message of a process; heartbeats and failures do not come here."""
 
     @abstractmethod
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
-        """What the state of the processes means; called several times a second."""
+        """Decide what the state of the processes means; called several times a second."""
 
     @abstractmethod
     def left(self, process: str) -> None:
-        """A process that `judge` gave up is gone; its successor is about to be started."""
+        """Note that a process which `judge` gave up is gone; its successor starts afterwards."""
 
     @abstractmethod
     def resize(self, num_workers: int) -> Sequence[Process]:
-        """The user wants more workers: those to start, or none if this strategy cannot."""
+        """Return the workers to start for a larger run; none if this strategy cannot grow."""
 
     @abstractmethod
     def outcome(self) -> RunOutcome:
-        """What the run came to; asked once it has finished."""
+        """Return the outcome of the run; called once it has finished."""

@@ -1,9 +1,9 @@
-"""Decide what the state of the processes means: facts in, verdict out; no clock, no I/O.
+"""Decide what the state of the processes means. Pure: facts in, verdict out; no clock, no I/O.
 
-When one worker dies, the others fail too, because their peer is gone. `find_cause` names the
+When one worker dies, the others fail too, because their exchange breaks off. `find_cause` names the
 process that failed first: a lost machine outranks a process ended by a signal, that outranks a
-reported error, that a frozen process; complaints about a lost peer come last. `find_losses` is for
-processes that can be replaced.
+reported error, that a frozen process; errors about lost peers come last. `find_losses` is for
+processes that can be replaced one by one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from enum import IntEnum
 from phalanx.errors import ExitCode
 from phalanx.spec.job import DeadlineSpec
 
-# How long to collect the echoes of a failure before naming its cause.
+# Wait this long for secondary failures before naming the cause: the first report is often one.
 ECHO_S = 1.0
-# Errors that a new start would only repeat.
+# Errors that a restart would only repeat.
 _HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
 
 
 @dataclass(frozen=True)
 class ReportedError:
-    """What a process said before it ended."""
+    """The error that a process reported before it ended."""
 
     kind: str
     message: str
@@ -34,7 +34,7 @@ class ReportedError:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What is known of one process at one moment."""
+    """The state of one process at one moment."""
 
     process: str
     joined: bool
@@ -48,13 +48,13 @@ class ProcessFacts:
 
     @property
     def who(self) -> str:
-        """What messages call it."""
+        """Name and machine, as messages show it."""
         return f"{self.process} on {self.machine}" if self.machine else self.process
 
 
 @dataclass(frozen=True)
 class ProcessFailure:
-    """What is wrong with a process."""
+    """A failed process, with the cause and the exit code of the run."""
 
     process: str
     cause: str
@@ -64,12 +64,12 @@ class ProcessFailure:
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """Tell the controller what to do; nothing set means: go on.
+    """Decision about the run; nothing set means: go on.
 
     Attributes:
         finished: Everything is done.
         failure: The run cannot go on, for this reason.
-        replace: Processes that are lost, and are to be started again.
+        replace: Lost processes to start again.
     """
 
     finished: bool = False
@@ -78,7 +78,7 @@ class RunVerdict:
 
 
 class Severity(IntEnum):
-    """Rank failures by how near they are to the cause; the lowest is the cause."""
+    """Order of failures by how near they are to the cause; the lowest is the cause."""
 
     LOST_MACHINE = 0  # the machine is gone, with all that ran there
     SIGNAL = 1  # ended by a signal
@@ -92,15 +92,15 @@ class Severity(IntEnum):
 def find_cause(
     processes: Sequence[ProcessFacts], *, deadlines: DeadlineSpec, since_suspicion_s: float | None
 ) -> tuple[bool, ProcessFailure | None]:
-    """Where every process needs every other: is something wrong, and what is the cause?
+    """Find the cause of a failure where every process needs every other.
 
     Args:
         processes: All processes of the run.
         deadlines: The limits of the job.
-        since_suspicion_s: Time since something was first wrong; None: nothing was so far.
+        since_suspicion_s: Time since the first sign of failure; None: there was none so far.
 
     Returns:
-        Whether something is wrong, and the cause as soon as the echoes have been collected.
+        Whether something is wrong, and the cause once secondary failures have been collected.
     """
     found = [pair for facts in processes if (pair := diagnose(facts, deadlines)) is not None]
     if not found:
@@ -119,10 +119,10 @@ def find_cause(
 
 @dataclass(frozen=True)
 class Losses:
-    """Failures of processes that can be replaced.
+    """Failures of processes that can be replaced one by one.
 
     Attributes:
-        fatal: One that a replacement would only repeat; None: there is none.
+        fatal: One that a restart would only repeat; None: there is none.
         replaceable: All others.
     """
 
@@ -133,8 +133,8 @@ class Losses:
         """Replace what was lost, unless there were too many losses.
 
         Args:
-            num_before: Processes that were lost before these.
-            max_failures: How many may be lost in all.
+            num_before: Processes lost before these.
+            max_failures: Losses tolerated in the whole run.
         """
         if self.fatal is not None:
             return RunVerdict(failure=self.fatal)
@@ -155,7 +155,7 @@ def find_losses(
     """Find lost processes where each can be replaced alone.
 
     Args:
-        processes: Those that can.
+        processes: The replaceable ones.
         deadlines: The limits of the job.
         retry_start: Whether one that never joined is replaced as well.
     """
@@ -175,7 +175,7 @@ def find_losses(
 def diagnose(
     facts: ProcessFacts, deadlines: DeadlineSpec
 ) -> tuple[Severity, ProcessFailure] | None:
-    """What is wrong with one process, if anything."""
+    """Return what is wrong with one process and how severe it is; None: nothing."""
     if facts.lost is not None and not facts.done:
         return Severity.LOST_MACHINE, ProcessFailure(
             process=facts.process,

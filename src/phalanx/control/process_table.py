@@ -1,6 +1,7 @@
-"""The processes of a run as the controller knows them: specs, heartbeats, last words, exits.
+"""Track the processes of a run: specs, heartbeats, reported errors, exit codes.
 
-Starts, restarts and ends them through the launcher; what their state means is decided elsewhere.
+Starts, restarts and ends them through the launcher; the controller owns it, and policies decide
+what the facts mean.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Pr
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the controller is asked to carry out."""
+    """Run to carry out: job, run directory, attempt and checkpoint to resume."""
 
     job: JobSpec
     run: RunDir
@@ -37,7 +38,7 @@ class RunRequest:
 
 @dataclass
 class _Entry:
-    """What is known of one process since its last start."""
+    """Facts about one process since its last start."""
 
     spec: WorkerSpec
     started: float
@@ -52,11 +53,11 @@ class ProcessTable:
     """All processes of one run.
 
     Args:
-        request: What the run is.
+        request: The run.
         server: The control channel, which makes the processes' keys.
-        launcher: How processes start.
-        allocation: On which machines.
-        store: Serves this run directory to processes that do not share it.
+        launcher: Starts processes.
+        allocation: Machines and their process slots.
+        store: Serves the run directory to processes that do not share it.
     """
 
     def __init__(
@@ -78,16 +79,16 @@ class ProcessTable:
 
     @property
     def names(self) -> list[str]:
-        """All processes, by name."""
+        """Names of all processes."""
         return list(self._entries)
 
     @property
     def worker_progress(self) -> list[Progress]:
-        """What the workers' last heartbeats said."""
+        """Progress in the workers' last heartbeats."""
         return [e.progress for e in self._entries.values() if e.spec.role == "worker"]
 
     def start(self, processes: Sequence[Process]) -> None:
-        """Start all processes; on failure none is left behind."""
+        """Start all processes; on failure none is left running."""
         self._allocation.announce([(p.role, p.rank) for p in processes])
         watchers = self._choose_watchers(processes)
         observe = self._request.job.observe
@@ -101,7 +102,7 @@ class ProcessTable:
         self._group = self._launcher.start(specs)
 
     def has_room(self, process: Process) -> bool:
-        """Whether a machine has room for one more process."""
+        """Return whether a machine has room for one more process."""
         return self._allocation.move(process.role, process.rank, crowd=False)
 
     def add(self, process: Process) -> None:
@@ -112,7 +113,7 @@ class ProcessTable:
         self._group.add(spec)
 
     def replace(self, name: str, *, crowd: bool) -> bool:
-        """Make sure that a process is gone, and start its successor, elsewhere if need be.
+        """End a process and start its successor, on another machine if need be.
 
         Args:
             name: The process.
@@ -123,10 +124,11 @@ class ProcessTable:
         """
         assert self._group is not None
         old = self._entries[name].spec
+        # Before its successor starts: a frozen process may wake up and go on.
         self._group.kill(name)
         if not self._allocation.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
             del self._entries[name]
-            # Should its machine come back, nobody listens to what is still there.
+            # Should its machine come back, the revoked keys shut out what still runs there.
             self._server.admit(name)
             return False
         spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
@@ -137,12 +139,12 @@ class ProcessTable:
         return True
 
     def stop(self, grace_s: float) -> None:
-        """End all processes and wait until they are gone."""
+        """End all processes, by force after the grace period."""
         if self._group is not None:
             self._group.stop(grace_s)
 
     def take(self, name: str, message: FromWorker) -> None:
-        """Note what a message says about its sender."""
+        """Note what a message reveals about its sender."""
         entry = self._entries.get(name)
         if entry is None:
             return
@@ -161,17 +163,17 @@ class ProcessTable:
             entry.done = True
 
     def age(self, elapsed_s: float) -> None:
-        """Time has passed in which nothing was heard, as far as is known."""
+        """Add undisturbed time to the silence of every process."""
         for entry in self._entries.values():
             entry.silent_s += elapsed_s
 
     def poll(self) -> dict[str, ProcessStatus]:
-        """How each process stands, or how it ended."""
+        """Return the status of each process: running, or how it ended."""
         assert self._group is not None
         return {status.process: status for status in self._group.poll()}
 
     def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
-        """What is known of every process."""
+        """Return the facts about every process."""
         now = time.monotonic()
         found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
         return [
@@ -190,20 +192,20 @@ class ProcessTable:
         ]
 
     def identity(self, name: str) -> Identity:
-        """The present keys and incarnation of a process."""
+        """Return the present keys and incarnation of a process."""
         spec = self._entries[name].spec
         return Identity(public_key=spec.public_key, incarnation=spec.incarnation)
 
     def progress(self, name: str) -> Progress:
-        """What a process's last heartbeat said."""
+        """Return the progress in a process's last heartbeat."""
         return self._entries[name].progress
 
     def rank(self, name: str) -> int:
-        """Rank of a process."""
+        """Return the rank of a process."""
         return self._entries[name].spec.rank
 
     def log_tail(self, name: str) -> str:
-        """The last lines that a process printed."""
+        """Return the last lines that a process printed."""
         assert self._group is not None
         return self._group.log_tail(name)
 
@@ -247,9 +249,9 @@ class ProcessTable:
         )
 
     def _choose_watchers(self, processes: Sequence[Process]) -> list[Process]:
-        """One process of each machine, which measures it.
+        """Choose the process of each machine that samples it.
 
-        Workers stay to the end; servers may have no slice and leave at once.
+        Workers run to the end; servers may own no shard and leave at once.
         """
         order = {"worker": 0, "chief": 1, "evaluator": 2, "server": 3}
         chosen: dict[str, Process] = {}
@@ -259,7 +261,7 @@ class ProcessTable:
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:
-    """The job as one machine knows it: where its data is, what the machine draws."""
+    """Adapt the job to one machine: paths of its data, its power draw."""
     changes: dict[str, object] = {}
     if slot.data != job.data:
         changes["data"] = slot.data

@@ -18,7 +18,7 @@ _RATE_WINDOW_S = 5.0
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The state of a run at one moment, over all workers."""
+    """Progress of a run at one moment, over all workers."""
 
     epoch: int
     epochs: int
@@ -37,37 +37,37 @@ class RunProgress:
 
 
 class Observer(Protocol):
-    """Follows a run; called by the controller's loop, so it must be quick."""
+    """Follow a run; called by the controller's loop, so it must be quick."""
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
-        """Processes are being started."""
+        """Note that processes are being started."""
 
     def progressed(self, progress: RunProgress) -> None:
-        """A few times a second."""
+        """Show the progress; called a few times a second."""
 
     def epoch_done(self, report: EpochFigures) -> None:
-        """An epoch is over."""
+        """Note that an epoch is over."""
 
     def switched(self, switch: Switched) -> None:
-        """The run goes on under another strategy."""
+        """Note that the run goes on under another strategy."""
 
     def placed(self, placed: Placed) -> None:
-        """The parts of a split network have been put on workers."""
+        """Note where the parts of a split network were placed."""
 
     def run_finished(self, summary: Summary) -> None:
-        """The run came to its end."""
+        """Note that the run has finished."""
 
 
 class SpeedMeter:
-    """Samples per second over the last few seconds."""
+    """Throughput in samples per second over the last few seconds."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque()
 
     def rate(self, now_s: float, samples: int) -> float:
-        """Note how many samples there are by now; returns the speed."""
+        """Note the samples so far; returns the throughput."""
         if samples == 0:
-            # The time before the first step would make the speed look lower than it is.
+            # The time before the first step would lower the throughput.
             self._points.clear()
         self._points.append((now_s, samples))
         while now_s - self._points[0][0] > _RATE_WINDOW_S and len(self._points) > 2:
@@ -79,7 +79,7 @@ class SpeedMeter:
 def combine(
     workers: Sequence[Progress], *, epochs: int, elapsed_s: float, rate: float
 ) -> RunProgress:
-    """Put the running totals of all workers together."""
+    """Combine the running totals of all workers."""
     lead = max(workers, key=lambda one: (one.epoch, one.step))
     current = [one for one in workers if one.epoch == lead.epoch]
     done = sum(one.epoch_samples for one in current)
@@ -106,8 +106,8 @@ def combine(
 
 
 def _time_shares(workers: Sequence[Progress]) -> dict[str, float]:
-    # Not compared yet: the worker that arrives last at an exchange only communicates, and what the
-    # others spend beyond that is waiting for it.
+    # Not compared yet: the last worker to arrive at an exchange only communicates; what the
+    # others spend beyond that is waiting.
     shared = min(one.open_exchange_s for one in workers)
     wait_s = sum(one.wait_s + one.open_exchange_s - shared for one in workers)
     seconds = {

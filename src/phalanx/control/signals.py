@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as facts that the controller's loop looks at, instead of sudden exceptions."""
+"""Turn Ctrl-C and SIGTERM into flags that the controller's loop reads, instead of exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 @dataclass
 class CaughtSignals:
-    """Which signal arrived, and how often."""
+    """The signal that arrived, and how often."""
 
     number: int | None = None
     times: int = 0
@@ -20,9 +20,9 @@ class CaughtSignals:
 
 @contextmanager
 def catch_signals() -> Iterator[CaughtSignals]:
-    """Note SIGINT and SIGTERM inside the block instead of dying from them.
+    """Record SIGINT and SIGTERM inside the block instead of dying from them.
 
-    Only the main thread can do this; elsewhere (a notebook's worker thread) the block just runs.
+    Only the main thread can do this; in any other, such as a notebook's, the block just runs.
     """
     caught = CaughtSignals()
     if threading.current_thread() is not threading.main_thread():

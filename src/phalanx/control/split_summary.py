@@ -1,4 +1,4 @@
-"""Putting the reports of a split run's workers together, beside what was predicted."""
+"""Combine the reports of a split run's workers, beside the forecast."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def summarise_split(
     step_s: float,
     cpu_s: Mapping[str, float],
 ) -> SplitSummary:
-    """What splitting the network came to.
+    """Summarise a split run.
 
     Args:
-        splitting: What was expected, and what the workers saw.
-        times: Where each worker's time went.
+        splitting: The forecast, and what the workers measured.
+        times: Time breakdown by worker.
         step_s: Mean time of a step.
         cpu_s: Processor time of each process.
     """
@@ -42,7 +42,7 @@ def summarise_split(
     sockets = [one.socket_bytes for one in facts.values() if one.socket_bytes is not None]
     samples = max((one.samples for one in facts.values()), default=0)
     steps = max((one.steps for one in facts.values()), default=0)
-    # The last batch of an epoch may be smaller: what goes with samples is scaled to a full one.
+    # The last batch of an epoch may be smaller: what depends on samples is scaled to a full one.
     by_rows = sum(kinds[kind] for kind in TRAINING_KINDS) * splitting.placed.rows
     return SplitSummary(
         placement=forecast.placement,

@@ -1,7 +1,7 @@
 """Advance through named states by a table of transitions.
 
-States are frozen dataclasses that hold what is known only while they last. The table is data: the
-diagrams in the docs are compared with it, and a transition that it lacks is a programming error.
+States are frozen dataclasses that hold what is known only while they last. The table is data: tests
+compare the diagrams in the docs with it, and a transition that it lacks is a programming error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ Transitions = Mapping[tuple[type[State], StrEnum], type[State]]
 
 
 class StateMachine(Generic[State]):
-    """Hold the current state and refuse transitions that the table lacks.
-
-    Args:
-        initial: Where it starts.
-        transitions: The table.
-    """
+    """Hold the current state and refuse transitions that the table lacks."""
 
     def __init__(self, initial: State, transitions: Transitions[State]) -> None:
         self._state = initial
@@ -49,6 +44,6 @@ class StateMachine(Generic[State]):
         self._state = target
 
     def update(self, state: State) -> None:
-        """Replace what is known in the current state."""
+        """Replace the facts held in the current state."""
         assert type(state) is type(self._state), f"{state} is not the current state"
         self._state = state

@@ -1,4 +1,4 @@
-"""Put the reports of all workers together into the summary of the run."""
+"""Combine the reports of all workers into the summary of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def summarise(
 ) -> Summary:
     """Summarise a finished run.
 
-    What the run came to keeps its names; the controller adds what only it knows. Measures are over
-    all workers, times are means per worker, and bytes are the sum over workers.
+    Fields of `RunOutcome` keep their names. Metrics are over all workers, times are means per
+    worker, bytes are sums over workers.
     """
     outcome, times = coordinator.outcome(), list(coordinator.times.values())
     resources = totals(read_logs(run.path / "events", *KINDS))
@@ -75,7 +75,6 @@ def summarise(
 
 
 def _mean_times(times: Sequence[WorkTimes]) -> dict[str, Any]:
-    """Average every time over the workers, by its name in the summary."""
     names = [name for name in WorkTimes.__struct_fields__ if name.endswith("_s")]
     share = 1.0 / max(1, len(times))
     return {name: share * sum(getattr(one, name) for one in times) for name in names}
@@ -104,9 +103,9 @@ def summarise_servers(
     updates_lost: int,
     processes_replaced: int,
 ) -> ServingSummary:
-    """What all servers saw, put together.
+    """Combine the totals of all servers.
 
-    Every push goes to every server, so counts of pushes are those of the first one; staleness is
+    Every push goes to every server, so counts of pushes are those of the first; staleness is
     counted over the pushes of all.
     """
     facts = sorted(servers.values(), key=lambda one: one.server)

@@ -1,4 +1,4 @@
-"""Coordinate a group of workers that need one another in every step: all of them, or none."""
+"""Coordinate a group of workers that exchange in every step: all of them run, or none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ from phalanx.wire.split import PlacementReport, SplitFacts
 
 
 class SynchronousCoordinator(Coordinator):
-    """For strategies without servers: the workers organise themselves.
-
-    Args:
-        job: What is to be done.
-        api: Acts.
-    """
+    """Coordinate strategies without servers; the workers themselves exchange and checkpoint."""
 
     @classmethod
     @override
@@ -68,7 +63,8 @@ class SynchronousCoordinator(Coordinator):
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         now = time.monotonic()
         deadlines = self._job.deadlines
-        # Who is done falls silent, and leaving takes its time on a busy machine: not frozen.
+        # A process that is done sends no heartbeats while it exits, which takes its time on a busy
+        # machine: that is not frozen.
         busy = [facts for facts in processes if not facts.done or facts.exit_code is not None]
         wrong, cause = find_cause(
             busy,
@@ -77,7 +73,7 @@ class SynchronousCoordinator(Coordinator):
         )
         if wrong and self._suspicion is None:
             self._suspicion = now
-        # A process that has still not left by then is done, and is ended.
+        # One that has still not exited by then is done all the same, and is ended.
         finished = not wrong and all(
             facts.done and (facts.exit_code == 0 or facts.silent_s > deadlines.heartbeat_s)
             for facts in processes

@@ -1,7 +1,7 @@
-"""Calls from other threads into the thread that serves a shard.
+"""Run calls from other threads in the thread that serves a shard.
 
-A shard is not safe for several threads: everything that the control plane wants of it runs in the
-serving thread, between two messages.
+A shard is not thread-safe: everything that the control plane wants of it runs in the serving
+thread, between two messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CallQueue:
         self._waker.close()
 
     def put(self, function: Callable[[], Value]) -> Future[Value]:
-        """Have a function run between two messages; safe from any thread."""
+        """Queue a function to run between two messages; safe from any thread."""
         future: Future[Value] = Future()
 
         def run() -> None:
@@ -45,7 +45,7 @@ class CallQueue:
         return future
 
     def run(self) -> None:
-        """Run what has been put; called by the serving thread when `wakeup` is readable."""
+        """Run the queued functions; called by the serving thread when `wakeup` is readable."""
         self.wakeup.recv(4096)
         while not self._calls.empty():
             self._calls.get()()

@@ -1,9 +1,9 @@
-"""Client of parameter servers: push a gradient by segments, get parameters back, survive breaks.
+"""Client of parameter servers: push a gradient by segments, pull parameters, reconnect.
 
-One push is outstanding at a time. Its answer is its acknowledgement: a segment that has not been
-answered is asked about, and sent again if the server never saw it. Nothing here needs a thread. Not
-safe for several threads at a time. States are in `client_state`, what is on its way out in `push`,
-what has come back in `pulled`, sockets in `connection`.
+One push is outstanding at a time. Its reply is its acknowledgement: the client asks about a segment
+without a reply, and sends it again if the server never received it. No threads; not thread-safe.
+States are in `client_state`, outgoing segments in `push`, replies in `pulled`, sockets in
+`connection`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from phalanx.wire.keys import KeyPair
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ClientStats
 
-# Silence after which a segment is asked about.
+# Silence after which the client asks about a segment.
 _ASK_AFTER_S = 1.0
 _POLL_MS = 200
-# How often a full pipe is tried.
+# How soon a full pipe is tried again.
 _RETRY_MS = 1
 
 OnIdle = Callable[[], None]
@@ -53,18 +53,18 @@ OnIdle = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Identify a client, and say how it exchanges.
+    """Identity of a client, and how it exchanges.
 
     Attributes:
         worker: Rank.
-        keys: The worker's own.
+        keys: Keys of the worker.
         incarnation: How often this worker has been started.
         generation: Of the run.
         compression: Of pushed gradients.
-        overlap: Whether the next gradient is computed while a push is on its way; pushes are then
+        overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
             sent from a copy.
-        whole: Whether parameters of a server are taken over only when all of its segments have
-            come, so that the copy held here is always of one version and can restore a server.
+        whole: Whether a server's parameters are written only when all of its segments have
+            arrived, so that the copy here is always of one version and can restore a server.
         version: Of the parameters that the buffer holds already.
         samples_seen: Behind them.
         holds: Whether the buffer is what the servers begin with, so that they need not send it.
@@ -86,11 +86,11 @@ class Client:
     """Exchange one worker's gradients for parameters; use as a context manager.
 
     Args:
-        layout: How the model is cut; the same on every process.
+        layout: Shards and segments; the same on every process.
         parameters: The flat buffer; written to by `connect` and `wait`.
         gradients: The flat buffer; must not change between `ready` and the end of `wait`, unless
             overlapping.
-        servers: Where they are.
+        servers: Their addresses.
         settings: The rest.
     """
 
@@ -118,7 +118,7 @@ class Client:
                 layout,
                 keys=settings.keys,
                 generation=settings.generation,
-                # Answers come while the next gradient is computed, and are read only after it.
+                # Replies arrive while the next gradient is computed, and are read only after it.
                 high_water=max(HIGH_WATER, most) if settings.overlap else HIGH_WATER,
             ),
         )
@@ -147,40 +147,35 @@ class Client:
 
     @property
     def versions(self) -> Mapping[int, int]:
-        """The version of each server's parameters that is held here."""
+        """Version of each server's parameters that is held here."""
         return dict(self._pulled.versions)
 
     @property
     def samples_seen(self) -> int:
-        """As the servers count them; what a schedule by samples goes by."""
+        """Samples as the servers count them; schedules by samples use it."""
         return self._pulled.samples_seen
 
     @property
     def first_sent_s(self) -> float | None:
-        """When the first segment of the present push left, by `time.perf_counter`."""
+        """Time at which the present push began to be sent, by `time.perf_counter`."""
         return self._push.first_sent_s
 
     @property
     def sent_bytes(self) -> int:
-        """What has gone out to all servers so far."""
+        """Bytes sent to all servers so far."""
         return sum(self._connections.meter.sent.values())
 
     def connect(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
-        """Take a place at every server and read all parameters; again after `leave`.
-
-        Args:
-            deadline: When to give up.
-            on_idle: See `wait`.
-        """
+        """Enter at every server and pull all parameters, also after `leave`; see `wait`."""
         holds = isinstance(self.state, Detached) and self.state.holds
         self._advance(ClientEvent.CONNECT, Connecting(holds=holds))
         for connection in self._connections:
             if connection.accepted:
-                # The clock that it proposed then is out of date.
+                # The clock that the server proposed with the old connection is out of date.
                 connection.renew()
         while not self._connections.come_up():
             self._poll(deadline, on_idle)
-        # The same clock at every server: the greatest that any of them proposes.
+        # The same clock at every server, or they would count this worker's pushes differently.
         self.clock = max(one.accepted.clock for one in self._connections if one.accepted)
         self._advance(ClientEvent.CONNECTED, Entering())
         self._pulled.expect_all()
@@ -189,12 +184,12 @@ class Client:
         self.wait(deadline, on_idle)
 
     def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
-        """Start a push; the one before must have been waited for.
+        """Start a push; `wait` must have returned for the one before.
 
         Args:
             num_samples: Samples behind the gradient.
             weight: The gradient is this times the mean over the samples.
-            ticket: Batch that it was computed from, if the coordinator handed it out.
+            ticket: Batch that it was computed from, if the coordinator assigned it.
         """
         push = msgspec.structs.replace(
             self._header(BulkOp.PUSH, 0, self.clock + 1),
@@ -209,29 +204,29 @@ class Client:
         self._progress_s = time.monotonic()
 
     def ready(self, start: int, stop: int) -> None:
-        """Report a slice of the gradients as final; segments that are complete leave at once.
+        """Mark a slice of the gradients as final; complete segments are sent at once.
 
-        Each entry of the buffer must be reported once per push.
+        Each entry of the buffer must be marked once per push.
         """
         self._push.ready(start, stop)
         self._send_push()
 
     def finish(self) -> None:
-        """Report everything as final that was not reported."""
+        """Mark all other gradients as final."""
         self._push.finish()
         self._send_push()
 
     def skip(self, *, ticket: int = 0) -> None:
-        """Take part in an update without a gradient: there were no samples for this worker."""
+        """Push without a gradient, as this worker had no samples."""
         self.begin(num_samples=0, weight=0.0, ticket=ticket)
         self._push.skip()
         self._send_push()
 
     def wait(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
-        """Wait until every server has answered; the parameters are then up to date.
+        """Wait until every server has replied; the parameters are then up to date.
 
-        `held_s` then says how much of the wait was the rule's doing. A server tells how long it has
-        held an answer since the push was whole; that time began when the last segment left here,
+        `held_s` is then the part of the wait that the rule caused. A server reports how long it has
+        held a reply since the push was complete; that time began when the last segment left here,
         and only what of it lies within this call counts. The rest of the call is communication.
 
         Args:
@@ -239,7 +234,7 @@ class Client:
             on_idle: Called several times a second meanwhile; may call `relocate` and `donate`.
 
         Raises:
-            TimeoutExpired: A server did not answer in time.
+            TimeoutExpired: A server did not reply in time.
             PeerError: A server refuses this worker; it has been dismissed.
         """
         started = time.perf_counter()
@@ -253,25 +248,27 @@ class Client:
         self.held_s = max(0.0, min(ended, self._push.held_until_s) - started)
 
     def pull(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
-        """Read all parameters exactly as the servers hold them, whatever answers travel as.
+        """Pull all parameters exactly as the servers hold them, whatever format replies have.
 
-        The push before must have been waited for. Needs no place at the servers.
+        `wait` must have returned for the push before. Does not require to have entered.
         """
         detached = isinstance(self.state, Detached)
         self._advance(ClientEvent.PULL, PullingDetached() if detached else Pulling())
+        # A new clock: late replies to the push before are then ignored.
         self.clock += 1
         self._pulled.expect_all()
         self._ask()
         self.wait(deadline, on_idle)
 
     def leave(self, deadline: Deadline, on_idle: OnIdle | None = None) -> None:
-        """Give up the place at every server, so that no update waits for this worker.
+        """Leave every server, so that no update waits for this worker.
 
-        The push before must have been waited for. A server that cannot be reached is waited for,
-        too: one that comes back must not expect this worker.
+        `wait` must have returned for the push before. Also waits for a server that cannot be
+        reached: one that comes back must not expect this worker.
         """
         self._advance(ClientEvent.LEAVE, Detaching())
         self._leaving = {connection.server for connection in self._connections}
+        # No progress since time 0: `attend` sends LEAVE at once.
         self._progress_s = 0.0
         self.attend()
         while self._leaving:
@@ -279,17 +276,17 @@ class Client:
             self.attend()
 
     def relocate(self, address: ServerAddress) -> None:
-        """Connect to a server's successor; what it has not answered is sent again."""
+        """Connect to a server's successor; unanswered segments are sent again."""
         self._connections[address.server].relocate(address)
 
     def donate(self, server: int) -> None:
-        """Send a server that lost its parameters the copy that is held here, as its new start.
+        """Restore a server that lost its parameters from the copy that is held here.
 
-        May be called while a push is on its way. What the connection does not take at once is sent
-        by `attend`, `wait` and `leave`. The server is told the version of the copy.
+        May be called during a push. What the connection does not take at once is sent by `attend`,
+        `wait` and `leave`. The messages carry the version of the copy.
         """
         messages = self._donations[server] = deque()
-        # Copies, because the next answer may overwrite the buffer before they have left.
+        # Copies, because the next reply may overwrite the buffer before they are sent.
         for segment, values in self._pulled.copy_of(server):
             header = msgspec.structs.replace(
                 self._header(BulkOp.LOAD, segment.index, 0),
@@ -302,7 +299,7 @@ class Client:
         self.attend()
 
     def attend(self) -> None:
-        """Do what can be done without waiting; not while the parameters are being read."""
+        """Send and receive without waiting; not while the parameters are being read."""
         for connection in self._connections:
             if connection.service():
                 self._rejoin(connection)
@@ -335,7 +332,7 @@ class Client:
         )
 
     def _advance(self, event: ClientEvent, after: ClientState) -> None:
-        """Move to another state; the only place that does."""
+        """Change the state; the only place that does."""
         check_transition(self.state, event, after)
         self.state = after
 
@@ -364,12 +361,13 @@ class Client:
         server = self._layout.segments[index].server
         if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
-        # Every segment that was pushed is answered with WHO: entering once is enough.
+        # Every pushed segment is answered with WHO: entering once is enough.
         if (
             header.op == BulkOp.WHO
             and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2
         ):
             self._rejoin(self._connections[server], known=False)
+        # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
             return
         self._progress_s = time.monotonic()
@@ -384,7 +382,6 @@ class Client:
             self._push.drop(index)
 
     def _ask(self) -> None:
-        """Ask again for what has not been answered."""
         self._progress_s = time.monotonic()
         match self.state:
             case Detaching():
@@ -409,15 +406,15 @@ class Client:
         if holds:
             version = self._pulled.versions[connection.server]
             header = msgspec.structs.replace(header, flags=Flag.HELD, readver=version)
-        # One that cannot be sent is answered by WHO to the next question, and sent again then.
+        # An ENTER that cannot be sent is repeated when the server answers the next ASK with WHO.
         connection.send(header)
 
     def _rejoin(self, connection: ServerConnection, *, known: bool | None = None) -> None:
-        """Enter a server again that has forgotten this worker, if it has."""
-        # What was on its way when the connection broke may be lost: ask at once.
+        """Enter again at a server that has forgotten this worker."""
+        # What was in flight when the connection broke may be lost: ask at once.
         self._progress_s = 0.0
         if not isinstance(self.state, Entering | Attached | Pushing | Awaiting | Pulling):
-            return  # it has no place that could have been lost
+            return  # it had not entered
         if connection.accepted is None:
             return
         if connection.accepted.known if known is None else known:
@@ -426,7 +423,7 @@ class Client:
         if isinstance(self.state, Pushing | Awaiting) and self._pulled.awaits(server):
             # One clock back: a server ignores pushes at the clock at which a worker entered.
             self._enter(connection, self.clock - 1)
-            # A server that lost its memory needs the whole push, or none of it.
+            # A restarted server needs the whole push, or none of it.
             self._pulled.expect_again(server)
             self._push.resend(segment.index for segment in self._layout.of_server(server))
         else:

@@ -1,7 +1,7 @@
-"""States of a client of parameter servers, and the table of its transitions.
+"""Define the states of a client of parameter servers, and their transitions.
 
-`Client` is the only user: it checks every step against the table, so that a call out of order fails
-at once and not by a wrong answer. The diagram in `docs/explain-protocol.md` is this table.
+`Client` checks every step against the table, so that a call out of order fails at once and not by a
+wrong answer. The diagram in `docs/explain-protocol.md` is this table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.wire.bulk import Header
 
 @dataclass(frozen=True)
 class Detached:
-    """No place at any server: before the first `connect`, and after `leave`.
+    """Entered at no server: before the first `connect`, and after `leave`.
 
     Attributes:
         holds: Whether the buffer is what the servers begin with, so that they need not send it.
@@ -33,41 +33,41 @@ class Connecting:
 
 @dataclass(frozen=True)
 class Entering:
-    """A place at every server is asked for; its parameters are the answer."""
+    """ENTER was sent to every server; its parameters are the reply."""
 
 
 @dataclass(frozen=True)
 class Attached:
-    """A place at every server, and nothing on its way."""
+    """Entered at every server, and nothing is outstanding."""
 
 
 @dataclass(frozen=True)
 class Pushing:
-    """Segments of a gradient leave as soon as they are final."""
+    """Segments of a gradient are sent as soon as they are final."""
 
     push: Header
 
 
 @dataclass(frozen=True)
 class Awaiting:
-    """Every segment of the gradient is final; answers are awaited."""
+    """Every segment of the gradient is final; replies are outstanding."""
 
     push: Header
 
 
 @dataclass(frozen=True)
 class Pulling:
-    """All parameters are read without a push."""
+    """All parameters are pulled without a push."""
 
 
 @dataclass(frozen=True)
 class PullingDetached:
-    """All parameters are read without a place at the servers, after `leave`."""
+    """All parameters are pulled after `leave`, without entering."""
 
 
 @dataclass(frozen=True)
 class Detaching:
-    """The places are given up; each server has to confirm it."""
+    """LEAVE was sent; each server has to confirm it."""
 
 
 ClientState = (
@@ -84,11 +84,11 @@ ClientState = (
 
 
 class ClientEvent(StrEnum):
-    """What moves a client from one state to the next."""
+    """Events between the states of a client."""
 
     CONNECT = "connect"
     CONNECTED = "connected"
-    ANSWERED = "answered"  # every segment that was awaited has come
+    ANSWERED = "answered"  # every awaited segment has arrived
     BEGIN = "begin"
     FINAL = "final"  # the last segment of the gradient is final
     PULL = "pull"
@@ -113,7 +113,7 @@ CLIENT_TRANSITIONS: Mapping[tuple[type[ClientState], ClientEvent], type[ClientSt
 
 
 def check_transition(before: ClientState, event: ClientEvent, after: ClientState) -> None:
-    """Check a step of a client against the table.
+    """Check a transition of a client against the table.
 
     Raises:
         ValueError: The call that caused the event is out of order.

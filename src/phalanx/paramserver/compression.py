@@ -1,8 +1,8 @@
 """Compress gradients to bf16 (half) or int8 (a quarter), with error feedback on the worker.
 
-What rounding takes from a gradient is remembered and added to the next one, so that small
-steady gradients are not lost. The server adds up without unpacking where torch can mix types.
-Parameters on their way back are bf16 at most: rounding them to 8 bits would move the model itself.
+The rounding error of a gradient is added to the next one, so that small steady gradients are not
+lost. The server adds up without unpacking where torch can mix types. Parameters in replies are bf16
+at most: rounding them to 8 bits would move the model itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def payload_bytes(kind: Kind, size: int) -> int:
 
 
 class Encoder:
-    """Encode gradients on the worker; keeps what rounding took away, one entry per parameter.
+    """Encode gradients on the worker; keeps the rounding error, one entry per parameter.
 
     Args:
         compression: Format on the way to the server.
@@ -54,7 +54,7 @@ class Encoder:
         Without compression it is the gradient itself, not a copy.
 
         Args:
-            segment: Which.
+            segment: Position in the flat gradient.
             gradient: Of this segment alone; not changed.
         """
         if self._residual is None:
@@ -72,12 +72,12 @@ class Encoder:
         return payload
 
     def state(self) -> Tensor | None:
-        """Return the residual, live; None without compression."""
+        """Return the residual itself, not a copy; None without compression."""
         return self._residual
 
 
 class Received:
-    """Hold numbers as they lie in a received frame."""
+    """Values in a received frame."""
 
     def __init__(self, kind: Kind, payload: memoryview | Tensor, size: int) -> None:
         if isinstance(payload, memoryview):
@@ -89,21 +89,21 @@ class Received:
         self._payload = payload
 
     def own(self) -> Tensor | None:
-        """Return the numbers in place, free to be changed, or None if they have to be unpacked."""
+        """Return the values in place, writable; None: they have to be decoded."""
         if self.kind != Kind.F32:
             return None
         if self._payload.dtype == torch.float32:
             return self._payload
-        # Small frames lie anywhere in a shared receive buffer, and float views must be aligned.
+        # Small frames lie anywhere in a shared receive buffer, but float views must be aligned.
         aligned = self._payload if self._payload.data_ptr() % 4 == 0 else self._payload.clone()
         return aligned.view(torch.float32)
 
     def write_to(self, out: Tensor) -> None:
-        """Replace `out` by the numbers."""
+        """Overwrite `out` with the values."""
         out.copy_(self._unpacked())
 
     def add_to(self, out: Tensor) -> None:
-        """Add the numbers to `out`."""
+        """Add the values to `out`."""
         out.add_(self._unpacked())
 
     def _unpacked(self) -> Tensor:
@@ -121,7 +121,7 @@ class Received:
 
 
 def _quantise(wanted: Tensor, payload: Tensor) -> None:
-    """Round to 127 steps per block into `payload`; `wanted` keeps what rounding took away."""
+    """Round to 127 steps per block into `payload`; `wanted` keeps the rounding error."""
     size = wanted.numel()
     num_blocks = _blocks(size)
     padded = torch.zeros(num_blocks, BLOCK)

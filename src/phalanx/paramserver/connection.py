@@ -1,9 +1,9 @@
-"""A client's connections to servers: handshake, connect, notice breaks, reconnect.
+"""Connect a client to servers: handshake, connect, detect breaks, reconnect.
 
-Nothing blocks here except `ServerConnections.poll`: `service` is called whenever something may have
-happened, and moves a connection along. A broken bulk connection is never re-established by ZeroMQ,
-which would trust any process that took over the port; it is replaced by way of the handshake,
-where both sides authenticate.
+Nothing blocks here except `ServerConnections.poll`: call `service` whenever something may have
+happened, to advance a connection. ZeroMQ never re-establishes a broken bulk connection, because it
+would trust any process that took over the port; a new handshake replaces it, in which both sides
+authenticate.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.tokens import present_token
 
 _REQUEST_AGAIN_S = 0.5
-# A socket that was refused is opened anew after this long at first, then after twice as long each.
+# A refused socket is reopened after this long at first, then after twice as long each time.
 _REOPEN_AFTER_S = 0.05
 _LONGEST_PATIENCE_S = 0.5
 _CONNECT_WITHIN_S = 3.0
 _POLL_MS = 200
 # How often a handshake socket that is not connected yet is tried.
 _HANDSHAKE_MS = 5
-# Joining two flags costs as much as packing a header, and this is on the way of every push.
+# Precomputed: joining two flags costs as much as packing a header, in every push.
 _FIRST_FRAME = int(zmq.NOBLOCK | zmq.SNDMORE)
 _BROKEN = (
     zmq.EVENT_DISCONNECTED
@@ -60,10 +60,10 @@ def max_frame_bytes(layout: ShardLayout) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """What all connections of a client have in common.
+    """Settings that all connections of a client share.
 
     Attributes:
-        keys: The client's own.
+        keys: Keys of the client.
         generation: Of the run.
         digest: Of the layout.
         max_frame_bytes: Longest frame that the server may send.
@@ -91,14 +91,7 @@ class ConnectionSettings:
 
 
 class ServerConnection:
-    """Keep one server reachable.
-
-    Args:
-        context: Of the client.
-        address: Where the server is.
-        settings: The rest.
-        meter: Counts bytes.
-    """
+    """Connection to one server, replaced as often as it breaks."""
 
     def __init__(
         self,
@@ -123,17 +116,17 @@ class ServerConnection:
 
     @property
     def accepted(self) -> ConnectAccepted | None:
-        """What the server said last; None while there is no connection."""
+        """Last reply of the server's handshake; None while there is no connection."""
         return self._accepted if self._is_up else None
 
     @property
     def is_requesting(self) -> bool:
-        """Whether the handshake socket itself is not connected yet: call `service` again soon."""
+        """Whether the handshake socket is not connected yet: call `service` again soon."""
         return not self._is_up and time.monotonic() >= self._again_s
 
     @property
     def sources(self) -> list[zmq.Socket[bytes]]:
-        """Sockets on which something may arrive."""
+        """Sockets to poll."""
         return [s for s in (self._handshake, self._bulk, self._monitor) if s is not None]
 
     @property
@@ -141,7 +134,7 @@ class ServerConnection:
         return f"server-{self.server}"
 
     def service(self) -> bool:
-        """Move along without blocking; True: a new connection has just come up.
+        """Advance without blocking; True: a new connection has just been established.
 
         Raises:
             PeerError: The server rejects this client for good.
@@ -153,9 +146,9 @@ class ServerConnection:
         return came_up
 
     def send(self, header: Header, payload: memoryview | None = None) -> bool:
-        """Hand a message to ZeroMQ; False: there is no connection, or its queue is full.
+        """Pass a message to ZeroMQ; False: there is no connection, or its queue is full.
 
-        The payload is not copied and must stay as it is until the server has answered.
+        The payload is not copied and must not change until the server has replied.
         """
         if self._bulk is None or not self._is_up:
             return False
@@ -171,7 +164,7 @@ class ServerConnection:
         return True
 
     def receive(self) -> tuple[Header, memoryview | None] | None:
-        """Return the next message, or None if there is none."""
+        """Return the next message; None: there is none."""
         while self._bulk is not None:
             try:
                 frames = self._bulk.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -184,7 +177,7 @@ class ServerConnection:
         return None
 
     def renew(self) -> None:
-        """Give up the connection and request another, to learn the server's present clock."""
+        """Replace the connection by another, to learn the server's present clock."""
         self._break()
         self._again_s = 0.0
 
@@ -196,7 +189,7 @@ class ServerConnection:
         self._open_handshake(address)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection and its handshake socket."""
         self._break()
         self._handshake.close()
 
@@ -215,8 +208,8 @@ class ServerConnection:
             self._handshake.send(msgspec.msgpack.encode(request), zmq.NOBLOCK)
             self._again_s = time.monotonic() + _REQUEST_AGAIN_S
         elif time.monotonic() - self._opened_s > self._patience_s:
-            # ZeroMQ does not try again after a refusal, and this client may have come before the
-            # server was told of its key.
+            # ZeroMQ does not retry after a refusal, and this client may have connected before the
+            # server knew its key.
             self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S)
             self._handshake.close()
             self._open_handshake(self._address)
@@ -228,7 +221,7 @@ class ServerConnection:
                 raise PeerError(
                     f"{self._name} refuses this worker: {reply.reason}", server=self.server
                 )
-            # A request that was repeated is accepted twice; the first connection may be up by now.
+            # A repeated request is accepted twice; the first connection may be up by now.
             if not self._is_up:
                 self._connect(reply)
 
@@ -239,6 +232,7 @@ class ServerConnection:
         self._bulk = self._context.socket(zmq.DEALER)
         tune(self._bulk, max_frame_bytes=self._settings.max_frame_bytes)
         self._bulk.setsockopt(zmq.RCVHWM, self._settings.receive_high_water)
+        # Never by ZeroMQ: a reconnect would skip the handshake that authenticates the server.
         self._bulk.setsockopt(zmq.RECONNECT_IVL, -1)
         if accepted.token is None:
             secure_client(self._bulk, self._settings.keys, self._address.public_key)
@@ -271,11 +265,11 @@ class ServerConnection:
 
 
 class ServerConnections:
-    """Hold one connection per server that owns a part of the model; use as a context manager.
+    """One connection per server that owns a shard; use as a context manager.
 
     Args:
-        addresses: Of all servers; those beyond the layout's own are left alone.
-        num_servers: That own a part of the model.
+        addresses: Of all servers; those without a shard are ignored.
+        num_servers: Servers that own a shard.
         settings: Of every connection.
     """
 
@@ -310,17 +304,17 @@ class ServerConnections:
 
     @property
     def num_reconnects(self) -> int:
-        """How often a connection was replaced."""
+        """Number of connections that were replaced."""
         return max(0, sum(one.num_connects for one in self) - len(self._by_server))
 
     def come_up(self) -> bool:
-        """Move every connection along; True: all of them are up."""
+        """Advance every connection; True: all of them are up."""
         for connection in self:
             connection.service()
         return all(connection.accepted for connection in self)
 
     def poll(self, deadline: Deadline, *, limit_ms: int = _POLL_MS) -> None:
-        """Wait a moment until something may have arrived on any connection.
+        """Wait until a message may have arrived on any connection, or the limit is over.
 
         Raises:
             TimeoutExpired: The deadline has passed.

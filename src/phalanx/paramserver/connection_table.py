@@ -1,8 +1,8 @@
 """Sockets of a parameter server, and the table of the clients connected to them.
 
-Knows clients, keys, connections and full pipes; what a message means is `server`'s business. Each
-connection gets a route from ZeroMQ that no client can choose, and is tied to the client whose key
-or token opened it: a header that claims another sender is recognised.
+Knows clients, keys, connections and full pipes; `server` interprets messages. Each connection gets
+a route from ZeroMQ that no client can choose, and is bound to the client whose key or token opened
+it: a header that claims another sender is recognised.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from phalanx.wire.tokens import TokenGate, guard_server, peer_name
 
 _log = logging.getLogger(__name__)
 
-# Joining two flags costs as much as packing a header, and this is on the way of every answer.
+# Precomputed: joining two flags costs as much as packing a header, in every reply.
 _FIRST_FRAME = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 @dataclass
 class _Session:
-    """Hold a connection's owner, and the answers that a full pipe has not taken yet."""
+    """Owner of a connection, and the replies that a full pipe has not taken yet."""
 
     client: ClientIdentity
     outbox: deque[tuple[Header, SegmentCopy | None]] = field(default_factory=deque)
@@ -46,7 +46,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class ClientMessage:
-    """Hold what a client sent."""
+    """Message of an authenticated client."""
 
     client: ClientIdentity
     header: Header
@@ -54,10 +54,10 @@ class ClientMessage:
 
 
 class ServerSockets:
-    """Listen for handshakes and bulk data; use as a context manager.
+    """Sockets for handshakes and bulk data; use as a context manager.
 
     Args:
-        keys: The server's own.
+        keys: Keys of the server.
         host: Address to listen on; ports come from the system.
         encrypt: Whether bulk data is encrypted.
         max_frame_bytes: Longest bulk frame that a client may send.
@@ -86,7 +86,7 @@ class ServerSockets:
             guard_server(self.bulk)
         self.bulk_address = self.local_address = self._bind(self.bulk)
         if not self.encrypt:
-            # A third less system time than TCP takes. An abstract name leaves no file behind.
+            # Takes a third less system time than TCP. An abstract name leaves no file behind.
             self.local_address = f"ipc://@phalanx-{secrets.token_hex(16)}"
             self.bulk.bind(self.local_address)
         # Last, so that no client is accepted before the bulk socket listens.
@@ -106,7 +106,7 @@ class ServerSockets:
 
 
 class ConnectionTable:
-    """Know the clients of a server and their connections; use from one thread.
+    """Clients of a server and their connections; use from one thread.
 
     Args:
         sockets: The server's; opened before anything is sent or received.
@@ -124,22 +124,23 @@ class ConnectionTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether answers wait for room in a pipe; call `retry` soon."""
+        """Whether replies wait for room in a pipe; call `retry` soon."""
         return bool(self._full)
 
     def address(self, server: int) -> ServerAddress:
-        """Return what clients need in order to connect."""
+        """Return the address and key that clients connect with."""
         return ServerAddress(server, self._sockets.handshake_address, self._sockets.keys.public)
 
     def admit(self, public_key: str, client: ClientIdentity) -> None:
-        """Accept a client from now on, and its earlier incarnations no longer."""
+        """Accept a client from now on, and no earlier incarnation of it."""
+        # Earlier incarnations first: two of them are never accepted at the same time.
         self.dismiss(client.name)
         self._by_key[public_key] = client
         self._by_label[client.label] = client
         self._sockets.allow_list.add(public_key)
 
     def dismiss(self, name: str) -> None:
-        """Accept a client no longer, connected or not."""
+        """Reject a client from now on, connected or not."""
         for key, client in list(self._by_key.items()):
             if client.name == name:
                 del self._by_key[key]
@@ -149,7 +150,7 @@ class ConnectionTable:
     def answer_request(
         self, decide: Callable[[ClientIdentity, ConnectRequest, bool], HandshakeReply]
     ) -> None:
-        """Answer one handshake; `decide` is told, too, whether the client is on this machine."""
+        """Answer one handshake; `decide` also learns whether the client is on this machine."""
         socket = self._sockets.handshake
         route, *frames = socket.recv_multipart(copy=False)
         client = self._by_key.get(peer_key(frames[0])) if len(frames) == 1 else None
@@ -164,17 +165,17 @@ class ConnectionTable:
         except msgspec.DecodeError:
             self.num_refused += 1
         except zmq.ZMQError as error:
-            # The client is gone, or repeats its request.
+            # The client is gone, or will repeat its request.
             _log.debug("the answer to %s went nowhere: %s", client.name, error)
 
     def issue(self, client: ClientIdentity, *, is_local: bool) -> tuple[str, str | None]:
-        """Return the address of the bulk socket, and a token for it if it is a plain one."""
+        """Return the address of the bulk socket, and a token if it is a plain one."""
         sockets = self._sockets
         address = sockets.local_address if is_local else sockets.bulk_address
         return address, None if sockets.encrypt else sockets.tokens.issue(client.label)
 
     def receive(self) -> ClientMessage | None:
-        """Return the next message of a known client, or None for one that was refused.
+        """Return the next message of a known client; None: it was refused.
 
         Raises:
             zmq.Again: There is none.
@@ -187,7 +188,7 @@ class ConnectionTable:
             self.num_refused += 1
             return None
         if session.client.label not in self._by_label:
-            # Dismissed, and not told of it yet.
+            # Dismissed while connected: it has to learn of it.
             self.num_refused += 1
             self.send(session.client, Header(op=BulkOp.REFUSED, worker=session.client.rank))
             return None
@@ -203,12 +204,13 @@ class ConnectionTable:
         session = self._sessions[route]
         if copy is not None:
             copy.num_queued += 1
+        # Through the outbox: replies must not overtake those that a full pipe has not taken.
         session.outbox.append((header, copy))
         if route not in self._full:
             self._flush(route, session)
 
     def retry(self) -> None:
-        """Try again to send what a full pipe did not take."""
+        """Send what full pipes did not take before."""
         for route in list(self._full):
             self._full.discard(route)
             self._flush(route, self._sessions[route])
@@ -221,6 +223,7 @@ class ConnectionTable:
         )
         if client is None:
             return None
+        # One connection per client: replies queued on the older are dropped, and asked for again.
         older = self._routes.get(client)
         if older is not None:
             self._end_session(older)

@@ -1,7 +1,7 @@
-"""Connection handshake of a parameter server, before any bulk data.
+"""Define the connection handshake of a parameter server, before any bulk data.
 
 The client authenticates over a CURVE socket and receives the address of the bulk socket and, where
-that one is plain, a token that opens one connection. The handshake socket is apart from the bulk
+that one is plain, a token that opens one connection. The handshake socket is separate from the bulk
 socket, so that a full pipe never keeps a client from connecting.
 """
 
@@ -23,7 +23,7 @@ ClientRole = Literal["worker", "reader"]
 
 @dataclass(frozen=True)
 class ClientIdentity:
-    """Name the owner of a key; a restarted worker gets a new key and the next incarnation."""
+    """Owner of a key; a restarted worker gets a new key and the next incarnation."""
 
     role: ClientRole
     rank: int
@@ -31,25 +31,25 @@ class ClientIdentity:
 
     @property
     def name(self) -> str:
-        """For counters and messages, such as worker-0."""
+        """The name in counters and messages, such as worker-0."""
         return f"{self.role}-{self.rank}"
 
     @property
     def label(self) -> str:
-        """The name with the incarnation: what a token is issued to."""
+        """The name with the incarnation; tokens are issued to it."""
         return f"{self.name}/{self.incarnation}"
 
 
 class ConnectRequest(msgspec.Struct, frozen=True, tag=True):
-    """Ask for a bulk connection; every request is granted another one."""
+    """Request for a bulk connection; every request is granted another one."""
 
     generation: int
     digest: int
-    """Of the layout: both sides must cut the model alike."""
+    """Of the layout: both sides must cut the model in the same way."""
 
 
 class ConnectAccepted(msgspec.Struct, frozen=True, tag=True):
-    """Grant a connection and say where bulk data goes.
+    """Grant of a connection.
 
     Attributes:
         bulk: Address of the bulk socket.
@@ -67,7 +67,7 @@ class ConnectAccepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ConnectRejected(msgspec.Struct, frozen=True, tag=True):
-    """Reject a client for good."""
+    """Final rejection of a client."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""Assembly of the parameters that servers send: which segments are awaited, which version is held.
+"""Assemble the parameters that servers send: which segments are awaited, which version is held.
 
-Where copies must be whole, the segments of a server are written only when all of them have come:
-the buffer then holds one version of each server, and can restore a server that was lost.
+Where copies must be whole, the segments of a server are written only when all have arrived: the
+buffer then holds one version of each server, and can restore a server that was lost.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from phalanx.wire.bulk import Flag, Header
 
 
 class PulledParameters:
-    """Write answers into the flat parameters.
+    """Write replies into the flat parameters.
 
     Args:
-        layout: How the model is cut.
+        layout: Shards and segments.
         parameters: The flat buffer.
-        whole: Whether parameters of a server are taken over only all at once.
+        whole: Whether a server's parameters are written only all at once.
         version: Of what the buffer holds already.
         samples_seen: Behind it.
     """
@@ -34,7 +34,7 @@ class PulledParameters:
         samples_seen: int,
     ) -> None:
         self.awaited: set[int] = set()
-        """Segments that have not been answered."""
+        """Segments without a reply."""
         self.versions = dict.fromkeys(range(layout.num_servers), version)
         """The version of each server's parameters that is held."""
         self.samples_seen = samples_seen
@@ -52,26 +52,27 @@ class PulledParameters:
         self.awaited = set(range(len(self._layout.segments)))
 
     def expect_again(self, server: int) -> None:
-        """Await all segments of a server, also those that had come: they are of another version."""
+        """Await all segments of a server, even those that arrived: they are of another version."""
         self.awaited.update(segment.index for segment in self._layout.of_server(server))
         self._received.pop(server, None)
 
     def awaits(self, server: int) -> bool:
-        """Whether a server owes answers."""
+        """Return whether replies of a server are missing."""
         return any(segment.index in self.awaited for segment in self._layout.of_server(server))
 
     @property
     def awaited_servers(self) -> set[int]:
-        """Servers that owe answers."""
+        """Servers whose replies are missing."""
         return {self._layout.segments[index].server for index in self.awaited}
 
     def take(self, header: Header, payload: memoryview) -> None:
-        """Take a segment's parameters."""
+        """Take one segment's parameters from a reply."""
         segment = self._layout.segments[header.segment]
         self.num_dropped += header.flags & Flag.DROPPED
         self.samples_seen = max(self.samples_seen, header.num_samples)
         received = self._received.setdefault(segment.server, {})
         received[segment.index] = Received(header.kind, payload, segment.size)
+        # Where copies must be whole, only with the last segment: never a mix of two versions.
         if len(received) >= self._sizes[segment.server]:
             for index, values in received.items():
                 values.write_to(self._slice(self._layout.segments[index]))
@@ -79,9 +80,10 @@ class PulledParameters:
         self.settle(header)
 
     def settle(self, header: Header) -> None:
-        """Await a segment no more: it has come, or the buffer holds it already."""
+        """Stop awaiting a segment: it has arrived, or the buffer holds it already."""
         server = self._layout.segments[header.segment].server
         self.awaited.discard(header.segment)
+        # Only now is all of the server's slice of that version.
         if not self.awaits(server):
             self.versions[server] = header.readver
 

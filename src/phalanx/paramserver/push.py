@@ -1,8 +1,8 @@
 """The outstanding push of a client: which segments are final, encoded, sent.
 
-Sending hands memory to ZeroMQ's own thread and returns at once, so that segments leave during
-backward without a copy: the gradient must not change before the push is answered. With overlap it
-does change, and pushes are sent from a copy.
+Sending passes memory to ZeroMQ's own thread and returns at once, so that segments are sent during
+backward without a copy: the gradient must not change before the reply. With overlap it does change,
+and pushes are sent from a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OutgoingPush:
     """Encode and send the segments of one gradient at a time.
 
     Args:
-        layout: How the model is cut.
+        layout: Shards and segments.
         gradients: The flat buffer.
         compression: Of what is sent.
         overlap: Whether the buffer may change before the push is answered.
@@ -33,9 +33,9 @@ class OutgoingPush:
         self, layout: ShardLayout, gradients: Tensor, *, compression: Compression, overlap: bool
     ) -> None:
         self.first_sent_s: float | None = None
-        """When the first segment left, by `time.perf_counter`."""
+        """Time at which the first segment was sent, by `time.perf_counter`."""
         self.held_until_s = 0.0
-        """Until when the servers' rule held an answer back, by `time.perf_counter`."""
+        """Time until which the servers' rule held a reply back, by `time.perf_counter`."""
         self.num_begun = 0
         self.num_resent = 0
         self._layout = layout
@@ -58,7 +58,7 @@ class OutgoingPush:
         return not any(self._missing)
 
     def begin(self) -> None:
-        """Start with a gradient of which nothing is final."""
+        """Begin a push; no part of its gradient is final yet."""
         self.num_begun += 1
         self.first_sent_s = None
         self.held_until_s = 0.0
@@ -67,7 +67,7 @@ class OutgoingPush:
         self._sent_s.clear()
 
     def ready(self, start: int, stop: int) -> None:
-        """Take a slice of the gradient as final; encode the segments that are complete."""
+        """Mark a slice of the gradient as final; encode the segments that are complete."""
         # From the back: backward finishes the last layers first.
         for index in reversed(self._layout.covering(start, stop)):
             segment = self._layout.segments[index]
@@ -76,27 +76,27 @@ class OutgoingPush:
                 self._encode(segment)
 
     def finish(self) -> None:
-        """Take everything that was not reported as final, too."""
+        """Mark all other gradients as final."""
         for segment in reversed(self._layout.segments):
             if self._missing[segment.index] > 0:
                 self._missing[segment.index] = 0
                 self._encode(segment)
 
     def skip(self) -> None:
-        """Send segments without a gradient."""
+        """Push segments without a gradient."""
         for segment in self._layout.segments:
             self._missing[segment.index] = 0
             self._payloads[segment.index] = None
             self._unsent[segment.index] = None
 
     def is_sent(self, index: int) -> bool:
-        """Whether a segment has been handed to ZeroMQ."""
+        """Return whether a segment has been passed to ZeroMQ."""
         return self._missing[index] == 0 and index not in self._unsent
 
     def send(
         self, push: Header, connections: ServerConnections, versions: Mapping[int, int]
     ) -> None:
-        """Send what is final and has not left; stops at each server whose pipe is full."""
+        """Send final segments that have not been sent; stops at each server whose pipe is full."""
         blocked: set[int] = set()
         for index in list(self._unsent):
             server = self._layout.segments[index].server
@@ -110,24 +110,25 @@ class OutgoingPush:
                 blocked.add(server)
 
     def resend(self, segments: Iterable[int]) -> None:
-        """Send segments again that a server does not have, as far as they are final."""
+        """Send final segments again that a server does not have."""
         for index in segments:
             if index in self._payloads:
                 self.num_resent += 1
                 self._unsent[index] = None
 
     def drop(self, index: int) -> None:
-        """Send a segment no more: it has been answered."""
+        """Stop sending a segment: it has been answered."""
         self._unsent.pop(index, None)
 
     def note_held(self, server: int, held_s: float) -> None:
-        """Note how long a server held an answer back since it had the whole push."""
+        """Note how long a server held a reply back since it had the whole push."""
         # That time began when the last segment left here: clocks of machines are not compared.
         until_s = self._sent_s.get(server, 0.0) + held_s
         self.held_until_s = max(self.held_until_s, until_s)
 
     def _encode(self, segment: Segment) -> None:
         gradient = self._gradients[segment.start : segment.stop]
+        # Staged, because the next gradient overwrites the buffer during the transfer.
         if self._staged is not None:
             gradient = self._staged[segment.start : segment.stop].copy_(gradient)
         self._payloads[segment.index] = memory_of(self._encoder.encode(segment, gradient))

@@ -1,7 +1,7 @@
 """Read the parameters of all servers without taking part in training.
 
 A reader pulls whole shards, each as it was at one moment, in full precision. No server waits for
-it, and it may come, go or freeze at any time.
+it, and it may connect, disconnect or freeze at any time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ASK_AFTER_S = 1.0
 
 @dataclass(frozen=True)
 class Reading:
-    """State what was read: each server's version, and the samples behind the least of them."""
+    """Version of each server, and the samples behind the oldest of them."""
 
     versions: tuple[int, ...]
     samples_seen: int
@@ -36,9 +36,9 @@ class Reader:
     """Pull parameters; use as a context manager, from one thread.
 
     Args:
-        layout: How the model is cut.
-        servers: Where they are.
-        keys: The reader's own.
+        layout: Shards and segments.
+        servers: Their addresses.
+        keys: Keys of the reader.
         rank: Its number among the readers.
         incarnation: How often it has been started.
         generation: Of the run.
@@ -82,12 +82,12 @@ class Reader:
         """Fill a flat buffer with the present parameters of all servers.
 
         Args:
-            out: Is filled.
+            out: The buffer.
             deadline: When to give up.
             on_idle: Called several times a second meanwhile; may call `relocate`.
 
         Raises:
-            TimeoutExpired: A server did not answer in time; `out` may hold a part.
+            TimeoutExpired: A server did not reply in time; `out` may hold a part.
             PeerError: A server refuses this reader.
         """
         self._clock += 1

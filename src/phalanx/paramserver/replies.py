@@ -1,8 +1,8 @@
-"""Copy segments that are on their way to workers.
+"""Copy segments for replies to workers.
 
-A reply must not change while ZeroMQ sends it, and the segment may move on meanwhile; so replies are
-copies. Memory is reused, because fresh pages cost as much as the copy, and workers that read the
-same state share one copy.
+A reply must not change while ZeroMQ sends it, and the segment may be updated meanwhile; so replies
+are copies. Memory is reused, because fresh pages cost as much as the copy, and workers that read
+the same version share one copy.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DTYPES = {Kind.F32: torch.float32, Kind.BF16: torch.bfloat16}
 
 @dataclass
 class SegmentCopy:
-    """Hold a segment as it was at one moment.
+    """A segment as it was at one moment.
 
     Attributes:
-        values: The numbers.
+        values: Its parameters.
         applied: Updates that the segment had had.
-        num_queued: Answers that wait to be sent with it.
+        num_queued: Replies that wait to be sent with it.
     """
 
     values: Tensor
@@ -35,26 +35,26 @@ class SegmentCopy:
     _lent: list[ref[memoryview]] = field(default_factory=list)
 
     def lend(self) -> memoryview:
-        """Return the bytes to send; the copy is in use until ZeroMQ lets go of them."""
-        # A view of its own for each answer tells as much as a tracker, which costs five times more.
+        """Return the bytes to send; the copy is in use until ZeroMQ releases them."""
+        # A separate view for each reply tells as much as a tracker, which costs five times more.
         payload = self.values.view(torch.uint8).numpy().data
         self._lent.append(ref(payload))
         return payload
 
     @property
     def is_free(self) -> bool:
-        """Whether no answer needs it any more."""
+        """Whether no reply uses it any more."""
         self._lent = [payload for payload in self._lent if payload() is not None]
         return not self._lent and self.num_queued == 0
 
 
 class Replies:
-    """Hand out copies of the segments of a slice.
+    """Provide copies of the segments of a slice.
 
     Args:
         parameters: The slice.
         parts: The segments within it.
-        kind: Format on the way: F32 or BF16.
+        kind: Format of replies: F32 or BF16.
     """
 
     def __init__(self, parameters: Tensor, parts: Sequence[slice], kind: Kind) -> None:
@@ -66,7 +66,7 @@ class Replies:
         """Return a copy of a segment as it is now.
 
         Args:
-            index: Which segment.
+            index: Of the segment.
             applied: Updates it has had; equal numbers mean equal contents.
         """
         copies = self._copies[index]

@@ -1,8 +1,8 @@
 """Serve a slice of the parameters to clients: one loop around a `Shard`.
 
-Poll, decode, decide, update the slice, answer. Everything happens in the thread that calls `serve`;
-other threads hand in functions with `call`, which is how clients are admitted and dismissed.
-Sockets are in `connection_table`, numbers and rules in `shard`.
+Poll, decode, decide, update the slice, reply. Everything happens in the thread that calls `serve`;
+other threads pass functions to `call`, which is how clients are admitted and dismissed. Sockets are
+in `connection_table`, updates and rules in `shard`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ServerStats
 
 _IDLE_MS = 1000
-# Answers that a full pipe did not take are tried again this soon.
+# Replies that a full pipe did not take are tried again this soon.
 _RETRY_MS = 1
-# Messages taken at a stretch before calls and handshakes get their turn.
+# Messages handled in a row before calls and handshakes get their turn.
 _BURST = 64
 
 Value = TypeVar("Value")
@@ -45,17 +45,17 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Configure a server.
+    """Settings of a server.
 
     Attributes:
-        index: Which server it is.
+        index: Number of the server.
         digest: Of the layout; see `digest_of`.
         max_frame_bytes: Longest frame that a client may send.
         generation: Of the run; messages of another are refused.
         incarnation: How often this server has been started.
         host: Address to listen on.
         encrypt: Whether bulk data is encrypted.
-        pull_kind: Format of parameters on their way to workers.
+        pull_kind: Format of parameters in replies to workers.
         restoring: Whether the slice is still to be loaded from a worker.
     """
 
@@ -72,7 +72,7 @@ class ServerSettings:
 
 @dataclass
 class _Load:
-    """How busy a server has been; `num_polls` counts those that found messages."""
+    """Utilisation of a server; `num_polls` counts those that found messages."""
 
     began_s: float = 0.0
     busy_s: float = 0.0
@@ -83,20 +83,14 @@ class _Load:
 
 @dataclass
 class _Entered:
-    """A client that takes part, and the version that it brought along until its first push."""
+    """A worker that takes part, and the version it held when it entered, until its first push."""
 
     client: ClientIdentity
     holds: int | None = None
 
 
 class Server:
-    """Serve one shard; use as a context manager, then call `serve`.
-
-    Args:
-        shard: The slice and its rules.
-        keys: The server's own.
-        settings: The rest.
-    """
+    """Serve one shard; use as a context manager, then call `serve`."""
 
     def __init__(self, shard: Shard, *, keys: KeyPair, settings: ServerSettings) -> None:
         self._shard = shard
@@ -112,8 +106,8 @@ class Server:
         self._pulls: dict[ClientIdentity, int] = {}
         self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
         self.restored_version: int | None = None
-        """The version from which it went on after a loss, once it has."""
-        # What all workers begin with; a slice that was lost and loaded again is held by none.
+        """The version from which it continued after a loss; None: not restored."""
+        # What all workers begin with; no worker holds a slice that was lost and restored.
         self._begins_with = -1 if settings.restoring else shard.policy.version
         parameters, parts = shard.updater.parameters, shard.updater.parts
         self._replies = Replies(parameters, parts, settings.pull_kind)
@@ -133,7 +127,6 @@ class Server:
 
     @property
     def _first(self) -> int:
-        """Index of the shard's first segment in the layout."""
         return self._shard.segments[0].index
 
     @property
@@ -143,7 +136,7 @@ class Server:
 
     @property
     def address(self) -> ServerAddress:
-        """What clients need in order to connect."""
+        """Address and key that clients connect with."""
         return self._clients.address(self._settings.index)
 
     def call(self, function: Callable[[], Value]) -> Future[Value]:
@@ -169,7 +162,7 @@ class Server:
             self._forget(rank)
 
     def flush(self) -> None:
-        """Apply what has been gathered, however little; by `call`."""
+        """Apply the gathered pushes, however few; by `call`."""
         self._answer(self._shard.flush(time.monotonic()))
 
     def facts(self) -> ServerStats:
@@ -198,7 +191,7 @@ class Server:
         )
 
     def serve(self) -> None:
-        """Serve until `stop`; messages of strangers and nonsense are counted and change nothing."""
+        """Serve until `stop`; messages of strangers and malformed ones are counted and ignored."""
         torch.set_flush_denormal(True)
         sockets, clients, load = self._sockets, self._clients, self._load_stats
         poller = zmq.Poller()
@@ -208,7 +201,7 @@ class Server:
         while not self._stopping:
             ready = dict(poller.poll(_RETRY_MS if clients.is_full else _IDLE_MS))
             started = time.perf_counter()
-            # Calls before messages: one that was dismissed is not heard again.
+            # Calls before messages: a client that was dismissed is not served again.
             if self._calls.wakeup.fileno() in ready:
                 self._calls.run()
             if sockets.handshake in ready:
@@ -256,11 +249,12 @@ class Server:
 
     def _take(self, message: ClientMessage) -> None:
         client, header = message.client, message.header
+        # Checked against the authenticated sender: a client cannot act for another one.
         claimed = (header.generation, header.worker, header.incarnation)
         if claimed != (self._settings.generation, client.rank, client.incarnation):
             self._refuse(message)
         elif self._to_load:
-            # Everything else waits until the parameters are here; the clients will ask again.
+            # All else is dropped until the parameters are here; clients will ask again.
             self._load(message)
         elif header.op == BulkOp.PULL:
             self._pulls[client] = header.clock
@@ -275,6 +269,7 @@ class Server:
     def _work(self, message: ClientMessage) -> None:
         client, header = message.client, message.header
         index = header.segment - self._first
+        # Before the check below: a restarted server also confirms LEAVE to a worker it never knew.
         if header.op == BulkOp.LEAVE:
             self._forget(client.rank)
             self._clients.send(client, self._about(BulkOp.LEFT, header))
@@ -318,12 +313,12 @@ class Server:
     def _enter(self, client: ClientIdentity, header: Header) -> None:
         now_s, clock = time.monotonic(), header.clock
         if self._has_entered(client):
-            # Asked twice: it has entered already, only the answers may have been lost.
+            # Entered already; only the replies may have been lost.
             for index in range(len(self._shard.segments)):
                 self._answer(self._shard.ask(client.rank, clock, index))
             return
         if self._entered.pop(client.rank, None) is not None:
-            # An earlier incarnation: what it began is taken back before the successor begins.
+            # An earlier incarnation: its unfinished push is retracted before the successor begins.
             self._answer(self._shard.leave(client.rank, now_s))
         holds = header.readver if header.flags & Flag.HELD else None
         self._entered[client.rank] = _Entered(client, holds)
@@ -350,10 +345,11 @@ class Server:
             self.restored(version=header.readver, samples_seen=header.num_samples)
 
     def restored(self, *, version: int, samples_seen: int) -> None:
-        """Serve from this version on: the slice has been filled again; by `call`."""
+        """Serve from this version on, once the slice has been filled again; by `call`."""
         self._shard.restore(version=version, samples_seen=samples_seen)
         self.restored_version = version
         self._to_load.clear()
+        # Copies of the parameters before the loss must not be sent.
         self._replies.forget()
         self._exact.forget()
 
@@ -383,7 +379,7 @@ class Server:
         self._pulls.clear()
 
     def _send(self, client: ClientIdentity, copy: SegmentCopy | None, reply: ShardReply) -> None:
-        """Send a segment; without a copy the worker is told that it holds it as it is."""
+        """Send a segment; without a copy the header tells the worker that its own is current."""
         kind, flags = Kind.NOTHING, int(Flag.HELD)
         if copy is not None:
             kind = Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32

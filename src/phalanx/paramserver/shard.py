@@ -1,7 +1,7 @@
 """Apply pushes to one server's slice of the model, without sockets: segments in, replies out.
 
-Joins the policy (who may), the ledger (exactly once) and the updater (numbers). The server drives
-it from its socket loop; tests drive it directly. Not safe for several threads.
+Joins the policy (which push counts), the ledger (exactly once) and the updater (arithmetic). The
+server drives it from its socket loop; tests drive it directly. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from phalanx.wire.server_stats import StalenessStats
 
 @dataclass(frozen=True, slots=True)
 class PushedSegment:
-    """Hold one segment of one push."""
+    """One segment of one push."""
 
     worker: int
     clock: int
     readver: int
     index: int
-    """Of the segment within the shard."""
+    """Index of the segment within the shard."""
     gradient: Received | None
     weight: float = 1.0
     num_samples: int = 0
@@ -37,7 +37,7 @@ class PushedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ShardReply:
-    """Say that a worker may read a segment now."""
+    """Permission for a worker to read a segment now."""
 
     worker: int
     clock: int
@@ -45,12 +45,12 @@ class ShardReply:
     index: int
     dropped: bool
     held_s: float = 0.0
-    """How long the rule has held it back since the whole push was here."""
+    """Time for which the rule has held it back since the whole push was here."""
 
 
 @dataclass
 class _WorkerState:
-    """Hold what the shard knows of one worker that has entered."""
+    """State of one worker that has entered."""
 
     clock: int
     seen: list[int]
@@ -62,13 +62,13 @@ class _WorkerState:
     readver: int = 0
     unanswered: set[int] = field(default_factory=set)
     complete_s: float | None = None
-    """When all of the present push was here."""
+    """Time at which the present push was complete."""
     held_s: float = 0.0
 
 
 @dataclass
 class _Gathering:
-    """Hold an update whose gradients are coming in."""
+    """An update whose gradients are arriving."""
 
     pushes: set[tuple[int, int]] = field(default_factory=set)
     arrived: dict[int, dict[tuple[int, int], tuple[Contribution, int]]] = field(
@@ -82,13 +82,13 @@ class _Gathering:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardState:
-    """Hold copies of everything that a successor needs.
+    """Copies of everything that a successor needs.
 
     Attributes:
         version: Updates it has had.
         samples_seen: Samples behind them.
         parameters: The slice.
-        optimizer: What the update rule remembers of it, as one optimiser would have it.
+        optimizer: Optimiser state of the slice, as one optimiser would have it.
         tickets: Batches that were taken; see `Ledger.state`.
     """
 
@@ -102,12 +102,9 @@ class ShardState:
 class Ledger:
     """Record which batches a shard has taken, segment by segment, so that each counts once.
 
-    When a worker dies half way through a push, its batch is computed again by another. A server
-    ignores the segments of the second push that it has taken from the first. Batches are known by
-    their ticket, a positive number; 0 stands for no ticket.
-
-    Args:
-        num_segments: Of the shard.
+    When a worker dies half way through a push, another computes its batch again. The shard ignores
+    the segments of the second push that it has taken from the first. Batches are known by their
+    ticket, a positive number; 0 stands for no ticket.
     """
 
     def __init__(self, num_segments: int) -> None:
@@ -115,7 +112,7 @@ class Ledger:
         self._taken: dict[int, int] = {}
 
     def claim(self, ticket: int, segment: int) -> bool:
-        """Take a segment of a batch; False: it has been taken before."""
+        """Claim a segment of a batch; False: it was taken before."""
         if ticket == 0:
             return True
         taken = self._taken.get(ticket, 0)
@@ -125,16 +122,16 @@ class Ledger:
         return True
 
     def give_back(self, ticket: int, segment: int) -> None:
-        """Take back a claim: the segment will not be applied after all."""
+        """Release a claim: the segment will not be applied after all."""
         if ticket:
             self._taken[ticket] &= ~(1 << segment)
 
     def is_complete(self, ticket: int) -> bool:
-        """Whether every segment of a batch has been taken."""
+        """Return whether every segment of a batch has been taken."""
         return ticket != 0 and self._taken.get(ticket) == self._all
 
     def forget_below(self, ticket: int) -> None:
-        """Forget earlier tickets, which will never come again."""
+        """Forget earlier tickets, which will never be pushed again."""
         self._taken = {known: taken for known, taken in self._taken.items() if known >= ticket}
 
     def state(self) -> dict[int, int]:
@@ -162,14 +159,7 @@ class StalenessCounter:
 
 
 class Shard:
-    """Apply pushes to a slice of the parameters under a policy.
-
-    Args:
-        segments: The slice.
-        updater: Owns the numbers.
-        policy: Decides.
-        step_size: Says how far an update moves.
-    """
+    """Apply pushes to a slice of the parameters under a policy."""
 
     def __init__(
         self,
@@ -196,11 +186,11 @@ class Shard:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no update is half applied: all segments are of one version."""
+        """Whether no update is partly applied: all segments are of one version."""
         return not any(gathering.lr is not None for gathering in self._gatherings.values())
 
     def enter(self, worker: int, clock: int, now_s: float = 0.0) -> list[ShardReply]:
-        """Enter a worker, which is sent every segment when it may read."""
+        """Enter a worker, which receives every segment once it may read."""
         everything = set(range(len(self.segments)))
         self._workers[worker] = _WorkerState(
             clock=clock, seen=[clock] * len(everything), unanswered=everything
@@ -209,10 +199,11 @@ class Shard:
         return self._answers(now_s)
 
     def leave(self, worker: int, now_s: float = 0.0) -> list[ShardReply]:
-        """Remove a worker; what it began and did not finish is taken back where possible."""
+        """Remove a worker; its unfinished push is retracted where it has not been applied."""
         state = self._workers.pop(worker, None)
         if state is not None:
             self._held_s[worker] = self._held_s.get(worker, 0.0) + state.held_s
+            # Before the policy may close the update, which would wait for this push for ever.
             if state.missing:
                 self._retract(worker, state)
         if self.updater.compensation is not None:
@@ -224,6 +215,7 @@ class Shard:
         """Take one segment of a push; the worker must have entered."""
         state = self._workers[arrival.worker]
         index = arrival.index
+        # Sent again after a broken connection: it has counted, only the reply may be lost.
         if arrival.clock <= state.seen[index]:
             self.num_repeated += 1
             return self.ask(arrival.worker, arrival.clock, index)
@@ -242,14 +234,14 @@ class Shard:
         return self._answers(now_s)
 
     def ask(self, worker: int, clock: int, index: int) -> list[ShardReply]:
-        """ShardReply a segment once more, if the worker has been released for it already."""
+        """Reply with a segment once more, if the worker has been released for it already."""
         state = self._workers[worker]
         if clock != state.clock or index in state.unanswered or not state.released:
             return []
         return [self._answer(worker, state, index)]
 
     def has_arrived(self, worker: int, clock: int, index: int) -> bool:
-        """Whether a segment of a push has been taken."""
+        """Return whether a segment of a push has been taken."""
         return self._workers[worker].seen[index] >= clock
 
     def state(self) -> ShardState:
@@ -263,20 +255,20 @@ class Shard:
         )
 
     def load_state(self, state: ShardState) -> None:
-        """Take over what `state` returned, here or elsewhere; call before any worker enters."""
+        """Load a state that `state` returned, here or elsewhere; call before any worker enters."""
         self.updater.parameters.copy_(state.parameters)
         self.updater.load_state(state.optimizer)
         self.ledger.load_state(state.tickets)
         self.restore(version=state.version, samples_seen=state.samples_seen)
 
     def restore(self, *, version: int, samples_seen: int) -> None:
-        """Go on from a version that was reached before; call before any worker enters."""
+        """Continue from a version that was reached before; call before any worker enters."""
         self.policy.restore(version)
         self.samples_seen = samples_seen
         self.applied = [version] * len(self.segments)
 
     def flush(self, now_s: float = 0.0) -> list[ShardReply]:
-        """Apply what has been gathered, however little."""
+        """Apply the gathered pushes, however few."""
         self._follow(self.policy.flush())
         return self._answers(now_s)
 
@@ -291,6 +283,7 @@ class Shard:
         return sorted(self._workers.keys() | self._held_s.keys())
 
     def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
+        # A batch that was taken completely before brings no new samples.
         repeated = self.ledger.is_complete(arrival.ticket)
         state.clock = arrival.clock
         state.missing = len(self.segments)
@@ -312,6 +305,7 @@ class Shard:
 
     def _store(self, number: int, arrival: PushedSegment) -> None:
         gradient, weight = arrival.gradient, arrival.weight
+        # A batch computed twice, by a lost worker and its substitute: each segment counts once.
         if gradient is not None and not self.ledger.claim(arrival.ticket, arrival.index):
             self.num_repeated += 1
             gradient, weight = None, 0.0
@@ -330,6 +324,7 @@ class Shard:
             if push in arrived:
                 _, ticket = arrived.pop(push)
                 self.ledger.give_back(ticket, index)
+        # The update is closed, and may have waited for this push only.
         if gathering.lr is not None:
             for index in range(len(self.segments)):
                 self._try_apply(state.update, index)
@@ -350,6 +345,7 @@ class Shard:
         gathering.lr = self._step_size.of(
             update, samples_seen=self.samples_seen, num_workers=self.policy.num_workers
         )
+        # After the rate, which depends on the samples of all updates before this one.
         for member in update.members:
             self.staleness.add(member.worker, member.staleness)
             self.samples_seen += member.num_samples
@@ -371,7 +367,7 @@ class Shard:
         self._applied(number, gathering, index)
 
     def _apply_clipped(self, number: int, gathering: _Gathering, lr: float) -> None:
-        # Kept apart from the scratch memory that `combine` reuses.
+        # Copies, because `combine` reuses its scratch memory.
         gradients = [
             None if gradient is None else gradient.clone()
             for i in range(len(self.segments))
@@ -400,7 +396,7 @@ class Shard:
 
     def _applied(self, number: int, gathering: _Gathering, index: int) -> None:
         self.applied[index] += 1
-        # Without a barrier only the worker that is pushing can have waited for this.
+        # Without a barrier only the pushing worker can have waited for this.
         if self.policy.rule.barrier:
             self._touched.update(self._workers)
         gathering.arrived.pop(index, None)
@@ -430,7 +426,7 @@ class Shard:
         if self.applied[index] < state.at_least:
             return False
         own = self._gatherings.get(state.update) if state.update is not None else None
-        # Read my writes: clipping puts an update off until all of it is here. Where others have a
+        # Read your writes: clipping delays an update until all of it is here. Where others have a
         # part in the update (k_async), no reply waits for them.
         return own is None or len(own.pushes) != 1 or own.lr is None or index in own.done
 

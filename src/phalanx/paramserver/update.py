@@ -33,7 +33,7 @@ _STALENESS_DECAY = 0.99
 
 @dataclass(frozen=True)
 class Contribution:
-    """Hold one worker's gradient of one segment; None: it had no samples."""
+    """One worker's gradient of one segment; None: it had no samples."""
 
     worker: int
     gradient: Received | None
@@ -66,7 +66,7 @@ class StepSize:
         self._usual_staleness = 0.0
 
     def of(self, update: Update, *, samples_seen: int, num_workers: int) -> float:
-        """Return the rate for an update; call once for each, in order."""
+        """Return the learning rate of an update; call once for each, in order."""
         rate = self._rate(samples_seen)
         if self._scaling == "none":
             return rate
@@ -107,17 +107,17 @@ class DelayCompensation:
         self._read: dict[int, Tensor] = {}
 
     def remember(self, worker: int, part: slice) -> None:
-        """Note that a worker has been sent a part of the parameters as they are now."""
+        """Note that a part of the parameters was sent to a worker as it is now."""
         if worker not in self._read:
             self._read[worker] = self._parameters.clone()
         self._read[worker][part].copy_(self._parameters[part])
 
     def forget(self, worker: int) -> None:
-        """Drop what is kept for a worker that has left."""
+        """Drop the copy kept for a worker that has left."""
         self._read.pop(worker, None)
 
     def correct(self, worker: int, part: slice, gradient: Tensor) -> None:
-        """Change a gradient in place."""
+        """Correct a gradient in place."""
         read = self._read.get(worker)
         if read is None:
             return
@@ -130,9 +130,9 @@ class DelayCompensation:
 
 
 class SliceUpdater:
-    """Own a slice of the parameters and the optimiser's state for it.
+    """Own a slice of the parameters and the optimiser state for it.
 
-    Each segment has an optimiser of its own, so that segments can move at different moments.
+    Each segment has a separate optimiser, so that segments can be updated at different moments.
 
     Args:
         spec: The update rule.
@@ -154,7 +154,7 @@ class SliceUpdater:
         first = segments[0].start
         self.parameters = parameters
         self.compensation = compensation
-        # Clipping looks at the whole gradient, so segments cannot move one by one.
+        # The norm is of the whole gradient, so segments cannot be updated one by one.
         self.needs_norm = spec.clip_norm is not None
         self.parts = [slice(s.start - first, s.stop - first) for s in segments]
         self._optimizers = [
@@ -186,11 +186,11 @@ class SliceUpdater:
         self._optimizers[index].step(gradient, lr, gradient_norm=gradient_norm)
 
     def squared_norm(self, index: int, gradient: Tensor) -> float:
-        """Return what a segment adds to the squared length of the whole gradient."""
+        """Return the contribution of a segment to the squared norm of the whole gradient."""
         return self._optimizers[index].squared_norm(gradient)
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of the optimiser's state for the slice, as one optimiser would have it."""
+        """Return a copy of the optimiser state for the slice, as one optimiser would have it."""
         states = [optimizer.state() for optimizer in self._optimizers]
         return {
             key: torch.cat([state[key] for state in states])
@@ -200,7 +200,7 @@ class SliceUpdater:
         }
 
     def copy_state_to(self, state: Mapping[str, Tensor]) -> None:
-        """Write the optimiser's state for the slice into tensors like those of `state`."""
+        """Write the optimiser state for the slice into tensors like those of `state`."""
         for index, (optimizer, part) in enumerate(zip(self._optimizers, self.parts, strict=True)):
             for key, value in optimizer.state().items():
                 if value.ndim:
@@ -211,7 +211,7 @@ class SliceUpdater:
                     torch.maximum(state[key], value, out=state[key])
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` returned here, on another server or on a worker."""
+        """Load what `state` returned here, on another server or on a worker."""
         for optimizer, part in zip(self._optimizers, self.parts, strict=True):
             optimizer.load_state(
                 {key: value[part] if value.ndim else value for key, value in state.items()}
@@ -219,7 +219,7 @@ class SliceUpdater:
 
     def _sum(self, gradients: Sequence[Received], index: int) -> Tensor:
         first, *others = gradients
-        # The received frame is ours; adding into it saves a pass over memory.
+        # The received frame may be overwritten; adding into it saves a pass over memory.
         total = first.own()
         if total is None:
             total = self._scratch[: first.size]

@@ -1,1 +1,1 @@
-"""Placement of a split network: who holds which part, what crosses the wire, in which order."""
+"""PLACEMENT of a split network: workers of each part, traffic, order of operations."""

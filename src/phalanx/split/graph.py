@@ -1,6 +1,6 @@
-"""A network as the splitting sees it: parts, what they read, what they weigh, where they are.
+"""Describe a network for splitting: parts, their inputs, their costs, their placement.
 
-Notation: n rows (samples) in a piece of work, a part p held by R workers of which worker i computes
+Notation: n rows (samples) in a micro-batch, a part p held by R workers of which worker i computes
 rows n·i/R to n·(i+1)/R, rounded down. Nothing here knows what a part computes.
 """
 
@@ -13,28 +13,28 @@ from typing import NamedTuple
 import msgspec
 
 Places = tuple[tuple[int, ...], ...]
-"""For each part the workers that hold it: one, or several that share out every batch."""
+"""For each part the workers that hold it: one, or several that divide every batch."""
 
 
 class NetworkPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be known of a part."""
+    """Cost and inputs of a part."""
 
     name: str
     reads: tuple[int, ...] = ()
-    """Parts whose output it takes, by number, each below its own; inputs are not among them."""
+    """Parts whose output it reads, each numbered below itself; inputs are not among them."""
     out_bytes: int
-    """Its output for one sample, as it travels."""
+    """Bytes of its output for one sample, as sent."""
     parameters: int = 0
     state_bytes: int = 0
     """Weights, gradients, optimiser state."""
     sample_bytes: int = 0
     """Activations kept for one sample until its gradient has passed."""
     needs_gradient: bool = True
-    """Whether it, or anything that it reads, has weights to train."""
+    """Whether it, or any part before it, has weights to train."""
 
 
 class NetworkGraph(msgspec.Struct, frozen=True, dict=True):
-    """All parts, each after those that it reads; the last one gives the loss."""
+    """All parts, each after those that it reads; the last computes the loss."""
 
     parts: tuple[NetworkPart, ...]
     tied: tuple[tuple[int, ...], ...] = ()
@@ -42,7 +42,7 @@ class NetworkGraph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each part, those that read it."""
+        """For each part, the parts that read it."""
         found: list[list[int]] = [[] for _ in self.parts]
         for number, part in enumerate(self.parts):
             for source in dict.fromkeys(part.reads):
@@ -51,17 +51,17 @@ class NetworkGraph(msgspec.Struct, frozen=True, dict=True):
 
 
 class RowShare(NamedTuple):
-    """One of `of` equal pieces of some rows."""
+    """One of `of` equal shares of some rows."""
 
     number: int
     of: int
 
     def rows(self, num_rows: int) -> tuple[int, int]:
-        """First row, and the one after the last."""
+        """Return the first row, and the one after the last."""
         return num_rows * self.number // self.of, num_rows * (self.number + 1) // self.of
 
     def meets(self, other: RowShare) -> bool:
-        """Whether two pieces of the same rows can have some in common."""
+        """Return whether two shares of the same rows can overlap."""
         return (
             self.number * other.of < (other.number + 1) * self.of
             and other.number * self.of < (self.number + 1) * other.of
@@ -69,7 +69,7 @@ class RowShare(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Rows of a part's output that go from one worker to another, and their gradient back."""
+    """Rows of a part's output sent from one worker to another, and their gradient back."""
 
     part: int
     source: int
@@ -78,16 +78,16 @@ class Transfer(NamedTuple):
     target_share: RowShare
 
     def rows(self, num_rows: int) -> tuple[int, int]:
-        """Of all rows, those that travel; maybe none."""
+        """Return the rows, of all, that are sent; maybe none."""
         low, high = self.source_share.rows(num_rows)
         first, last = self.target_share.rows(num_rows)
         return max(low, first), max(min(high, last), max(low, first))
 
 
 def transfers(graph: NetworkGraph, places: Places) -> tuple[Transfer, ...]:
-    """Everything that crosses the wire for one piece of work, in an order all workers agree on.
+    """Return all transfers of one micro-batch, in an order all workers agree on.
 
-    What several readers on one worker need travels once.
+    An output that several parts on one worker read is sent once.
     """
     found: dict[Transfer, None] = {}
     for number, readers in enumerate(graph.readers):
@@ -102,7 +102,7 @@ def transfers(graph: NetworkGraph, places: Places) -> tuple[Transfer, ...]:
 
 
 class LinkTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of one training step, by kind."""
+    """Bytes of one training step on one link, by kind."""
 
     activations: int = 0
     gradients: int = 0
@@ -119,7 +119,7 @@ class LinkTraffic(msgspec.Struct, frozen=True, kw_only=True):
 def traffic_of(
     graph: NetworkGraph, places: Places, *, num_rows: int, micro_batches: int = 1
 ) -> dict[tuple[int, int], LinkTraffic]:
-    """What each pair of workers exchanges in one step, by (from, to)."""
+    """Return the bytes that workers exchange in one step, by (from, to)."""
     sums: dict[tuple[int, int], list[int]] = {}
 
     def add(source: int, target: int, kind: int, num_bytes: float) -> None:
@@ -139,7 +139,7 @@ def traffic_of(
         size = len(holders)
         for index, holder in enumerate(holders):
             if size > 1 and part.parameters:
-                # A ring: each sends to the next, (R-1)/R of all while adding and while spreading.
+                # A ring: each sends to the next, (R-1)/R of all while reducing and while gathering.
                 sent = 2 * (size - 1) / size * part.parameters * 4
                 add(holder, holders[(index + 1) % size], 2, sent)
     return {
@@ -149,7 +149,7 @@ def traffic_of(
 
 
 def total_of(traffic: dict[tuple[int, int], LinkTraffic]) -> LinkTraffic:
-    """The sum over all pairs."""
+    """Return the sum over all pairs."""
     values = traffic.values()
     return LinkTraffic(
         activations=sum(one.activations for one in values),
@@ -160,12 +160,12 @@ def total_of(traffic: dict[tuple[int, int], LinkTraffic]) -> LinkTraffic:
 
 
 def pieces(num_rows: int, micro_batches: int) -> tuple[int, ...]:
-    """Rows of each micro-batch: as equal as can be, none empty."""
+    """Return the rows of each micro-batch: as equal as can be, none empty."""
     count = min(micro_batches, num_rows)
     shares = [RowShare(index, count).rows(num_rows) for index in range(count)]
     return tuple(last - first for first, last in shares)
 
 
 def one_each(workers: Sequence[int]) -> Places:
-    """Places in which every part is on one worker."""
+    """Return places in which every part is on one worker."""
     return tuple((worker,) for worker in workers)

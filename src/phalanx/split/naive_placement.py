@@ -1,4 +1,4 @@
-"""Placements without thought, to compare with: what a person writes first."""
+"""Compute naive placements as baselines: what a person writes first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAIVE: tuple[NaivePlacement, ...] = ("round_robin", "by_layers", "by_parameters"
 
 
 def naive_places(kind: NaivePlacement, graph: NetworkGraph, num_workers: int) -> Places:
-    """The placement of that name; parts that share weights go where the first of them is."""
+    """Return the placement of that name; parts that share weights follow the first of them."""
     if kind == "round_robin":
         found = [number % num_workers for number in range(len(graph.parts))]
     elif kind == "by_layers":
@@ -23,7 +23,7 @@ def naive_places(kind: NaivePlacement, graph: NetworkGraph, num_workers: int) ->
 
 
 def _contiguous(weights: list[float], num_workers: int) -> list[int]:
-    """Blocks of parts in a row with about equal weight: each part goes where its middle falls."""
+    """Cut parts into contiguous blocks of about equal weight."""
     total = sum(weights) or 1.0
     found: list[int] = []
     before = 0.0

@@ -1,15 +1,15 @@
-"""In which order each worker computes, and how long a step takes: list scheduling in made-up time.
+"""Order the operations of each worker and predict the time of a step, by list scheduling.
 
 An operation is forward (F) or backward (B) of one part for one micro-batch on one worker. F needs
 what the part reads, B its own F and the gradients from all readers; what comes from another worker
 arrives latency + bytes / speed after it was computed, and leaves its worker one message at a time.
-Whenever a worker is free it takes the operation that stands first among those it could begin:
+A free worker runs the operation of highest priority among those it could begin:
 
 gpipe   all F before any B (Huang et al. 2019).
-1f1b    B before F; F of micro-batch k waits for B of k - d, where d counts the workers that lie
-        between the part and the loss, so that no more than d activations are kept (PipeDream).
+1f1b    B before F; F of micro-batch k waits for B of k - d, where d counts the workers between
+        the part and the loss, so that no more than d activations are kept (PipeDream).
 
-Since all workers' orders come from one history that could happen, they never wait in a circle.
+All workers' orders come from one feasible schedule, so they cannot deadlock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORWARD, BACKWARD = 0, 1
 
 
 class SplitOp(NamedTuple):
-    """One part's work on one micro-batch."""
+    """Forward or backward of one part on one micro-batch."""
 
     direction: int
     micro_batch: int
@@ -43,33 +43,33 @@ class SplitOp(NamedTuple):
 
 
 class SplitCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things take: by worker, then by part, for all rows of a batch."""
+    """Durations by worker, then by part, for all rows of a batch."""
 
     forward_s: tuple[tuple[float, ...], ...]
     backward_s: tuple[tuple[float, ...], ...]
     latency_s: float = 1e-4
     bytes_per_s: float = 117e6
     apply_s_per_parameter: float = 1e-9
-    """An update rule's pass over weights, gradients and moments."""
+    """Time of an optimiser's pass over weights, gradients and moments."""
 
     @property
     def num_workers(self) -> int:
-        """Workers there are."""
+        """Number of workers."""
         return len(self.forward_s)
 
     def message_s(self, num_bytes: float) -> float:
-        """One message on its way."""
+        """Return the time of one message."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
 class SplitTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One step as it would go."""
+    """Simulated schedule of one step."""
 
     orders: tuple[tuple[SplitOp, ...], ...]
-    """What each worker computes, in this order."""
+    """Operations of each worker, in order."""
     step_s: float
     busy_s: tuple[float, ...]
-    """What each worker spends computing."""
+    """Compute time of each worker."""
 
     @property
     def imbalance(self) -> float:
@@ -88,12 +88,12 @@ def simulate(
     micro_batches: int = 1,
     schedule: Schedule = "1f1b",
 ) -> SplitTimeline:
-    """Play one training step."""
+    """Simulate one training step."""
     return _Play(graph, places, costs, num_rows, micro_batches, schedule).run()
 
 
 def depths(graph: NetworkGraph, places: Places) -> tuple[int, ...]:
-    """For each part the workers on the longest way to the loss, its own included."""
+    """Return for each part the workers on the longest path to the loss, its own included."""
     found = [1] * len(graph.parts)
     for number in reversed(range(len(graph.parts))):
         for reader in graph.readers[number]:
@@ -158,7 +158,7 @@ class _Play:
         self._need(worker, SplitOp(BACKWARD, micro, number), before)
 
     def _holders(self, other: int, number: int, worker: int) -> list[int]:
-        """The workers whose rows of another part have to do with this worker's rows."""
+        """Return the workers whose rows of another part overlap this worker's rows."""
         own = RowShare(self._places[number].index(worker), len(self._places[number]))
         count = len(self._places[other])
         return [
@@ -168,7 +168,7 @@ class _Play:
         ]
 
     def _hold_back(self) -> None:
-        """Let no worker go back before it has gone forward with everything."""
+        """Delay all backward operations of a worker until its forward ones are done."""
         forward = defaultdict(list)
         for worker, op in self._missing:
             if op.direction == FORWARD:
@@ -233,7 +233,7 @@ class _Play:
         return table[worker][op.part] * share / len(self._places[op.part])
 
     def _send(self, worker: int, op: SplitOp, end: float, line: list[float]) -> dict[int, float]:
-        """When what this operation found is at the workers that need it."""
+        """Return when the output of an operation arrives at the workers that need it."""
         arrivals: dict[int, float] = {}
         for target, num_bytes in self._messages(worker, op):
             line[worker] = max(end, line[worker]) + num_bytes / self._costs.bytes_per_s
@@ -259,7 +259,7 @@ class _Play:
         ]
 
     def _finish(self, free: list[float], busy: list[float], step_s: float) -> float:
-        """Add what comes after the last gradient: replicas agree, weights move."""
+        """Add what follows the last gradient: all-reduce between holders, optimiser step."""
         for worker in range(self._costs.num_workers):
             own = [
                 part.parameters
@@ -282,7 +282,7 @@ class _Play:
 def wire_s(
     graph: NetworkGraph, places: Places, costs: SplitCosts, *, num_rows: int, micro_batches: int
 ) -> float:
-    """Seconds for which one step keeps the wire, if everything went one after the other."""
+    """Return the time for which one step occupies the network, with transfers in sequence."""
     found = traffic_of(graph, places, num_rows=num_rows, micro_batches=micro_batches)
     return sum(
         one.messages * costs.latency_s + one.total / costs.bytes_per_s for one in found.values()

@@ -1,4 +1,4 @@
-"""From what a job asks for to workers for every part, with a forecast; also for the naive ones."""
+"""Choose the workers of every part from a job's settings; forecast naive placements too."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DATA_PARALLEL = "data_parallel"
 
 
 class SplitForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What a placement is expected to come to, for one training step."""
+    """Forecast of a placement, for one training step."""
 
     placement: str
     places: dict[str, list[int]]
     """The workers of each part."""
     step_s: float
     busy_s: list[float]
-    """What each worker computes."""
+    """Compute time of each worker."""
     imbalance: float
     """The busiest worker's time over the mean of those that hold parts."""
     activation_bytes: int
@@ -41,16 +41,16 @@ class SplitForecast(msgspec.Struct, frozen=True, kw_only=True):
     """Gradients of weights, between workers that hold the same part."""
     messages: int
     memory_bytes: list[int]
-    """What each worker needs for its parts."""
+    """Memory that each worker needs for its parts."""
 
     @property
     def sent_bytes(self) -> int:
-        """All that crosses the wire."""
+        """All bytes sent between workers."""
         return self.activation_bytes + self.gradient_bytes + self.parameter_bytes
 
 
 class PlacementChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement for a job."""
+    """The placement for a job."""
 
     places: Places
     forecast: SplitForecast
@@ -61,10 +61,10 @@ class PlacementChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(spec: SplitSpec, question: PlacementProblem) -> PlacementChoice:
-    """Settle where every part goes.
+    """Choose the workers of every part.
 
     Raises:
-        SpecError: The job names parts that are not there, or leaves some out.
+        SpecError: The job names parts that do not exist, or leaves some out.
         PlanError: The placement does not fit into the workers' memory.
     """
     graph, num_workers = question.graph, question.costs.num_workers
@@ -89,7 +89,7 @@ def choose(spec: SplitSpec, question: PlacementProblem) -> PlacementChoice:
         if kind != name
     ]
     if num_workers > 1:
-        # Everything everywhere: each worker computes its share of the batch, gradients are summed.
+        # Data parallelism: each worker computes its share of the batch, gradients are summed.
         everyone = (tuple(range(num_workers)),) * len(graph.parts)
         others.append(forecast(DATA_PARALLEL, question, everyone))
     return PlacementChoice(
@@ -98,7 +98,7 @@ def choose(spec: SplitSpec, question: PlacementProblem) -> PlacementChoice:
 
 
 def forecast(name: str, question: PlacementProblem, places: Places) -> SplitForecast:
-    """What a placement would come to."""
+    """Return the forecast of a placement."""
     settings = {"num_rows": question.num_rows, "micro_batches": question.micro_batches}
     timeline = simulate(
         question.graph, places, question.costs, schedule=question.schedule, **settings

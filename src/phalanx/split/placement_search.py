@@ -1,22 +1,22 @@
 """Planned placement: the cheapest of all placements, by branch and bound.
 
 Objective: step + wire, where `step` is the simulated time of one training step (the slowest machine
-and whoever waits for it) and `wire` the time for which the step keeps the network, so that of two
-equally fast placements the one with less traffic wins, and a cut has to gain more than it sends.
+and those that wait for it) and `wire` the time for which the step occupies the network, so that of
+two equally fast placements the one with less traffic wins, and a cut must gain more than it sends.
 Constraint: the parts of a worker fit into its memory.
 
 Units (parts, or groups that share weights; parts without weights go with the one they read) are
 placed one after another in the order of the parts.
-Lower bound of what a partial placement can come to: the largest of
+Lower bound of the cost of a partial placement: the largest of
 
 - the busiest worker so far,
 - all work, at each part's own or else its shortest time, spread evenly over all workers,
-- the longest way through the graph for one micro-batch, there and back, with the messages that are
-  certain already,
+- the longest path through the graph for one micro-batch, forward and backward, with the messages
+  that are already certain,
 
-plus the wire time of what is certain to travel. Of machines that are alike only the first unused
-one is tried. The search starts from the best of simple placements, improved by moving single units,
-so that a limit on its length can only cost the proof, not a good answer.
+plus the wire time of what is certain to be sent. Of identical machines only the first unused one is
+tried. The search starts from the best of simple placements, improved by moving single units, so
+that a limit on its length can only cost the proof, not a good answer.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from phalanx.split.graph import NetworkGraph, Places
 from phalanx.split.naive_placement import NAIVE, naive_places
 from phalanx.split.op_order import Schedule, SplitCosts, depths, simulate, wire_s
 
-# Operations that are looked at, in all bounds and simulations: a few seconds.
+# Operations in all bounds and simulations together: a few seconds.
 MOST_WORK = 600_000
-# A simulated operation takes about as long as so many that are only bounded.
+# Cost of simulating an operation, in multiples of bounding it.
 _SIMULATION = 8
 _MOST_ROUNDS = 20
 _MOST_STARTS = 3
 
 
 class PlacementProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be placed, and on what."""
+    """Parts to place, and the workers to place them on."""
 
     graph: NetworkGraph
     costs: SplitCosts
@@ -54,7 +54,7 @@ class PlacementProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementSolution(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement, and whether it is known to be the best."""
+    """A placement, and whether it is proved optimal."""
 
     places: Places
     cost_s: float
@@ -62,7 +62,7 @@ class PlacementSolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_s(question: PlacementProblem, places: Places) -> float:
-    """The objective."""
+    """Return the objective, in seconds."""
     one = simulate(
         question.graph,
         places,
@@ -81,7 +81,7 @@ def cost_s(question: PlacementProblem, places: Places) -> float:
 
 
 def memory_needs(question: PlacementProblem, places: Places) -> tuple[float, ...]:
-    """Bytes that each worker needs for its parts."""
+    """Return the bytes that each worker needs for its parts."""
     needs = [0.0] * question.costs.num_workers
     micro = min(question.micro_batches, question.num_rows)
     for part, holders, depth in zip(
@@ -95,7 +95,7 @@ def memory_needs(question: PlacementProblem, places: Places) -> tuple[float, ...
 
 
 def memory_fault(question: PlacementProblem, places: Places) -> str | None:
-    """Why a placement does not fit, or None."""
+    """Return why a placement does not fit; None: it does."""
     for worker, need in enumerate(memory_needs(question, places)):
         if question.memory_bytes and need > question.memory_bytes[worker]:
             return (
@@ -106,10 +106,10 @@ def memory_fault(question: PlacementProblem, places: Places) -> str | None:
 
 
 def plan_places(question: PlacementProblem, *, most_work: int = MOST_WORK) -> PlacementSolution:
-    """The best placement.
+    """Return the best placement found.
 
     Args:
-        question: What is to be placed.
+        question: The problem.
         most_work: Operations after which the search ends without a proof.
 
     Raises:
@@ -146,11 +146,11 @@ class _Search:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the search ended before it had proved anything."""
+        """Whether the search ended before it had a proof."""
         return self._left <= 0
 
     def start(self) -> None:
-        """Find a good placement to begin with: the best that simple ones lead to."""
+        """Find a good placement to start from, by local search from simple ones."""
         simple = sorted(
             (self._consider(places, self._worst_s, anyway=True), places)
             for places in dict.fromkeys(self._simple())
@@ -159,7 +159,7 @@ class _Search:
             self._descend(cost, places)
 
     def _descend(self, here_s: float, places: Places) -> None:
-        """Move single units as long as that makes things better."""
+        """Move single units as long as that lowers the cost."""
         for _ in range(_MOST_ROUNDS):
             found = [(self._consider(other, here_s), other) for other in self._moved(places)]
             if not found or min(found)[0] >= here_s:
@@ -167,7 +167,7 @@ class _Search:
             here_s, places = min(found)
 
     def go(self, depth: int) -> None:
-        """Place the unit of that number everywhere, and all that follow."""
+        """Branch on the unit of that number, and on all that follow."""
         if self.is_spent:
             return
         if depth == len(self._units):
@@ -181,7 +181,7 @@ class _Search:
             if bound < self.best_s and not self._too_large():
                 bounded.append((bound, worker))
             self._put(depth, None)
-        # The most promising first: what it finds cuts the others short.
+        # Most promising first: its result prunes the others.
         for bound, worker in sorted(bounded):
             if bound < self.best_s:
                 self._put(depth, (worker,))
@@ -204,11 +204,11 @@ class _Search:
         return found
 
     def _consider(self, places: Places, limit_s: float, *, anyway: bool = False) -> float:
-        """What a placement costs, or infinity where it does not fit or is no better than a limit.
+        """Return the cost of a placement; infinity: it does not fit, or is no better than a limit.
 
         Args:
             places: Of all parts.
-            limit_s: What is sure to cost as much is not looked at any closer.
+            limit_s: A placement whose bound reaches this is not simulated.
             anyway: Also when the search has been long enough.
         """
         if places in self._seen or (self.is_spent and not anyway):
@@ -229,7 +229,7 @@ class _Search:
         return found_s
 
     def _bound(self) -> float:
-        """What the present places can come to at best."""
+        """Return a lower bound of the cost, given the present places."""
         self._left -= len(self._places)
         question, costs = self._question, self._question.costs
         parts, micro = question.graph.parts, min(question.micro_batches, question.num_rows)
@@ -273,7 +273,7 @@ class _Search:
         return (2 if part.needs_gradient else 1) * one_s
 
     def _certain_wire_s(self) -> float:
-        """Wire time of what goes between single workers that are both known."""
+        """Return the wire time between single workers that are both fixed."""
         question = self._question
         parts = question.graph.parts
         micro = min(question.micro_batches, question.num_rows)
@@ -316,7 +316,7 @@ class _Search:
         yield self._with_fixed(self._by_branches())
 
     def _by_branches(self) -> Places:
-        """Branches whole, the heaviest first, each where it would be done first."""
+        """Place whole branches, the heaviest first, each where it would finish first."""
         graph, num_workers = self._question.graph, self._question.costs.num_workers
         branches: dict[int, list[int]] = {}
         head: list[int] = []
@@ -348,7 +348,7 @@ class _Search:
         return tuple(found)
 
     def _moved(self, places: Places) -> Iterable[Places]:
-        """All placements that differ in one unit, or in a run of units that were together."""
+        """Yield all placements that differ in one unit, or in a run of units that were together."""
         num_workers = self._question.costs.num_workers
         for first, last in itertools.combinations(range(len(self._units) + 1), 2):
             moved = [number for unit in self._units[first:last] for number in unit]
@@ -362,10 +362,10 @@ class _Search:
 
 
 def _units(question: PlacementProblem) -> list[tuple[int, ...]]:
-    """Groups of parts that are placed together, without those whose place is given.
+    """Group parts that are placed together, without those whose place is fixed.
 
-    A part without weights that reads one other part, and is its only reader, goes with it: pools
-    and the like shorten what travels and cost little.
+    A part without weights that reads one other part, and is its only reader, goes with it: pooling
+    and the like reduces what is sent and costs little.
     """
     graph = question.graph
     home = list(range(len(graph.parts)))
@@ -387,7 +387,7 @@ def _units(question: PlacementProblem) -> list[tuple[int, ...]]:
 
 
 def _kinds(question: PlacementProblem) -> list[object]:
-    """Workers with equal entries are alike."""
+    """Return a key per worker; workers with equal keys are identical."""
     costs = question.costs
     named = {worker for workers in question.fixed.values() for worker in workers}
     return [

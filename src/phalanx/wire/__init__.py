@@ -1,4 +1,4 @@
-"""BYTES BETWEEN PROCESSES: ZeroMQ sockets, framing without pickle, authentication, deadlines.
+"""WIRE: ZeroMQ sockets, framing without pickle, authentication, deadlines, message types.
 
-Nothing here knows what the bytes mean; `control`, `comm`, `paramserver` and `worker` do.
+Nothing here acts on a message; `control`, `comm`, `paramserver` and `worker` do.
 """

@@ -1,7 +1,7 @@
-"""Who may connect: an allow-list of public keys in front of every listening CURVE socket.
+"""Authenticate connections: an allow-list of public keys for every listening CURVE socket.
 
 ZeroMQ asks an authenticator inside the process (its ZAP protocol) before a peer's first message
-gets through. A peer without a listed key never reaches the socket, and nothing it sends is read.
+gets through. Without a listed key a peer never reaches the socket, and nothing it sends is read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from types import TracebackType
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-# A refused stranger is the normal case this module is for, not something to shout about.
+# A refused stranger is the normal case here and no warning.
 logging.getLogger("zmq.auth").setLevel(logging.ERROR)
 
 
 class AllowList:
-    """Admits the peers whose public keys were added, and nobody else; use as a context manager.
+    """Admit exactly the peers whose public keys were added; use as a context manager.
 
     Args:
         context: The ZeroMQ context whose CURVE servers are guarded; one allow-list per context.
@@ -45,14 +45,14 @@ class AllowList:
         self._allowed.add(public_key.encode())
 
     def remove(self, public_key: str) -> None:
-        """Refuse new connections of a peer."""
+        """Refuse new connections of a peer; open ones stay."""
         self._allowed.discard(public_key.encode())
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Called by the authenticator for each connection."""
+        """Decide about one connection; called by the authenticator."""
         return key in self._allowed
 
 
 def peer_key(frame: zmq.Frame) -> str:
-    """The authenticated public key of the peer that sent a frame."""
+    """Return the authenticated public key of a frame's sender."""
     return str(frame.get("User-Id"))

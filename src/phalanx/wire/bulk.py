@@ -1,8 +1,8 @@
-"""Bulk data between a worker and a server of parameters: one fixed header, one payload frame.
+"""Encode bulk messages between clients and parameter servers: a fixed header, a payload frame.
 
-No pickle and no self-describing format: a header is 88 bytes of numbers, a payload is memory. What
-does not decode is dropped by the caller and changes nothing. Sockets are set up here, because
-ZeroMQ's defaults (queues of a thousand 4 MB frames, no heartbeats) suit small messages only.
+No pickle and no self-describing format: a header is 88 bytes of numbers, a payload is memory. The
+caller drops what does not decode. Sockets are set up here, because ZeroMQ's defaults (queues of a
+thousand 4 MB frames, no heartbeats) suit small messages only.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ MAGIC = 0x9A1C
 HEADER = struct.Struct("<HBBBBHIIIIIQQQQdQd")
 # Messages in a queue before the sender has to wait; 16 frames of 4 MB are 64 MB.
 HIGH_WATER = 16
-# Room for a header, or for the scales that some formats carry in front of the values.
+# Room for a header, or for the scales that precede the values in some formats.
 FRAME_SLACK_BYTES = 1 << 16
 
 
 class BulkOp(IntEnum):
-    """What a message asks for or answers."""
+    """Request or reply type of a message."""
 
-    ENTER = 1  # worker: I take my place at this clock; send me everything
-    PUSH = 2  # worker: a gradient; answer with parameters when I may read
-    ASK = 3  # worker: I have heard nothing about this segment; where does it stand?
-    LEAVE = 4  # worker: do not wait for me from now on
+    ENTER = 1  # worker: join at this clock; reply with all segments
+    PUSH = 2  # worker: a gradient; reply with parameters when the rule allows
+    ASK = 3  # worker: no reply for this segment; was it received?
+    LEAVE = 4  # worker: leave; no update waits for it
     PULL = 5  # reader: the present parameters of a segment
-    LOAD = 6  # worker: parameters from which a server that lost its own goes on
+    LOAD = 6  # worker: parameters that restore a restarted server
     PARAMS = 10  # server: parameters of a segment, after ENTER, PUSH, ASK or PULL
     AGAIN = 11  # server: that push never arrived; send it again
-    REFUSED = 12  # server: you are not, or no longer, part of the run
-    LEFT = 13  # server: nobody waits for you any longer, after LEAVE
-    WHO = 14  # server: you have no place here yet; enter first
+    REFUSED = 12  # server: not, or no longer, part of the run
+    LEFT = 13  # server: left; replies to LEAVE
+    WHO = 14  # server: worker is not entered; send ENTER first
 
 
 class Kind(IntEnum):
-    """What the payload's bytes are."""
+    """Format of a payload."""
 
     NOTHING = 0
     F32 = 1
@@ -52,18 +52,18 @@ class Flag(IntEnum):
     """Bits of `Header.flags`."""
 
     DROPPED = 1  # the push was too late to count
-    HELD = 2  # in ENTER: I hold version `readver` already; in PARAMS: so you do, nothing is sent
+    HELD = 2  # ENTER: holds version `readver` already; PARAMS: unchanged, nothing is sent
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The first frame of every bulk message.
 
     Attributes:
-        op: What the message is.
-        worker: Rank of the worker that asks, or that is answered.
+        op: Type of the message.
+        worker: Rank of the worker that sends, or receives the reply.
         generation: Number of the run's formation; messages of an older one are refused.
         incarnation: How often this worker has been started; an older one is refused.
-        sender: Incarnation of the server, in its answers.
+        sender: Incarnation of the server, in replies.
         clock: Number of the worker's push that this belongs to.
         readver: Version that the worker had read, or that it now reads.
         ticket: Batch that the gradient was computed from, for exactly-once accounting; 0: none.
@@ -73,7 +73,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         num_samples: Samples behind the gradient.
         weight: The gradient is this times the mean over its samples.
         num_bytes: Length of the payload.
-        held_s: How long the rule has held this answer back since the whole push was here.
+        held_s: How long the rule has held this reply back since the whole push was here.
     """
 
     op: BulkOp
@@ -93,7 +93,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_s: float = 0.0
 
     def pack(self) -> bytes:
-        """The 88 bytes that travel."""
+        """Return the 88 bytes on the wire."""
         return HEADER.pack(
             MAGIC,
             self.op,
@@ -117,7 +117,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Header | None:
-        """The header, or None if these bytes are none."""
+        """Return the header in these bytes; None: they are none."""
         if len(data) != HEADER.size:
             return None
         magic, op, kind, flags, _, _, worker, generation, incarnation, sender, segment, *rest = (
@@ -151,11 +151,11 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 def tune(socket: zmq.Socket[bytes], *, max_frame_bytes: int) -> None:
-    """Set everything that bulk sockets need and ZeroMQ leaves off; call before bind or connect.
+    """Set the options that bulk sockets need beyond ZeroMQ's defaults; call before bind or connect.
 
     Args:
         socket: ROUTER or DEALER.
-        max_frame_bytes: A peer that sends a longer frame is cut off.
+        max_frame_bytes: A longer frame ends the connection.
     """
     socket.linger = 0
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
@@ -171,12 +171,12 @@ def tune(socket: zmq.Socket[bytes], *, max_frame_bytes: int) -> None:
     if socket.type == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     else:
-        # Do not queue for a peer that is not there; the caller keeps what it could not send.
+        # Do not queue for a peer that is not connected; the caller keeps what it could not send.
         socket.setsockopt(zmq.IMMEDIATE, 1)
 
 
 def take(frames: Sequence[zmq.Frame]) -> tuple[Header, memoryview | None] | None:
-    """Header and payload of a received message, or None if it is not one of ours."""
+    """Return header and payload of a received message; None: it is malformed."""
     if not 1 <= len(frames) <= 2:
         return None
     header = Header.unpack(frames[0].buffer)

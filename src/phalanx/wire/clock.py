@@ -1,9 +1,8 @@
-"""Finding out how two monotonic clocks stand to each other, as NTP does it; no sockets here.
+"""Estimate the offset between two monotonic clocks, as NTP does; no sockets here.
 
-One side notes t0, asks, the other answers with its time s, the first notes t1. If both ways take
-equally long, the other's clock is ahead by s - (t0 + t1) / 2; whatever the ways take, that is right
-to within (t1 - t0) / 2. Of several exchanges the quickest one counts, because delays by a busy
-machine only ever make an exchange slower.
+One side notes t0 and asks, the other answers with its time s, the first notes t1. If both ways take
+equally long, the other clock is ahead by s - (t0 + t1) / 2; in any case that is right to within
+(t1 - t0) / 2. Of several exchanges the fastest counts, because a busy machine only adds delay.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _EXCHANGES = 8
-# The first round meets a busy start-up; clocks drift by some ten microseconds in a second.
+# The first round meets a busy start-up; clocks drift by some ten microseconds per second.
 _SECOND_ROUND_S = 5.0
 _ROUND_S = 30.0
 _GIVE_UP_S = 5.0
@@ -19,14 +18,14 @@ _GIVE_UP_S = 5.0
 
 @dataclass(frozen=True)
 class ClockReading:
-    """The other's clock is ahead by the offset, give or take the error."""
+    """Offset by which the other clock is ahead, with its error bound."""
 
     offset_s: float
     error_s: float
 
 
 class ClockProbe:
-    """Decides when to ask, and what the answers mean."""
+    """Schedule the exchanges, and estimate the offset from their answers."""
 
     def __init__(self) -> None:
         self._asked_s: float | None = None
@@ -35,7 +34,7 @@ class ClockProbe:
         self._pause_s = _SECOND_ROUND_S
 
     def ask(self, now_s: float) -> bool:
-        """Whether a question stamped with this moment should be sent."""
+        """Return whether to send a question with this time stamp now."""
         if self._asked_s is not None and now_s - self._asked_s < _GIVE_UP_S:
             return False
         if now_s < self._next_s:
@@ -44,7 +43,7 @@ class ClockProbe:
         return True
 
     def take(self, asked_s: float, theirs_s: float, now_s: float) -> ClockReading | None:
-        """Note an answer; the last one of a round brings the reading."""
+        """Note an answer; returns the estimate after the last one of a round."""
         if asked_s != self._asked_s:
             return None
         self._asked_s = None

@@ -1,7 +1,7 @@
 """Control channel: an authenticated, encrypted connection between controller and process.
 
 `ControlServer` belongs to the controller and is driven by its loop. `ControlClient` belongs to a
-process of the run and owns a thread, so that heartbeats go out while the process computes: silence
+process of the run and has a thread, so that heartbeats continue while the process computes: silence
 then means that the process is frozen or gone, never that it is busy.
 """
 
@@ -39,9 +39,9 @@ _MAX_MESSAGE_BYTES = 1 << 20
 
 
 class ControlServer:
-    """Hold the controller's end; use as a context manager.
+    """The controller's end of the channel; use as a context manager.
 
-    Also keeps the rendezvous board: values that processes publish for one another before they have
+    Also the rendezvous store: values that processes publish for one another before they have
     connections among themselves.
 
     Args:
@@ -62,17 +62,17 @@ class ControlServer:
         self._port = 0
 
     def address_at(self, host: str | None = None) -> str:
-        """Return where it listens, as seen by a machine that reaches it at another address."""
+        """Return the address to connect to, for machines that reach the controller at `host`."""
         return f"tcp://{host or self._host}:{self._port}"
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address to connect to."""
         return self.address_at()
 
     @property
     def public_key(self) -> str:
-        """What clients need to know to trust this server."""
+        """Public key that clients authenticate this server by."""
         return self._keys.public
 
     def __enter__(self) -> ControlServer:
@@ -96,7 +96,7 @@ class ControlServer:
         self._context.term()
 
     def admit(self, name: str) -> KeyPair:
-        """Make keys for a process that is about to be started; replaces its earlier ones."""
+        """Make keys for a process that is about to start; its earlier keys are revoked."""
         for key in [key for key, known in self._names.items() if known == name]:
             del self._names[key]
             self._allow_list.remove(key)
@@ -106,7 +106,7 @@ class ControlServer:
         return keys
 
     def name_of(self, public_key: str) -> str | None:
-        """Return whose key it is; None: unknown, or that of a process that was replaced."""
+        """Return the process that holds a key; None: unknown, or revoked."""
         return self._names.get(public_key)
 
     def listen_beside(
@@ -117,7 +117,7 @@ class ControlServer:
         The caller closes it.
 
         Args:
-            max_message_bytes: A peer that sends a longer frame is cut off.
+            max_message_bytes: A longer frame ends the connection.
             high_water: Messages that wait in a queue.
         """
         socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -130,13 +130,14 @@ class ControlServer:
         return socket, socket.bind_to_random_port(f"tcp://{self._host}")
 
     def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
-        """Return the next message for the controller, or None if none comes in time.
+        """Return the next message for the controller; None: none came in time.
 
-        Rendezvous messages and questions for the time are answered here and never returned.
+        Rendezvous and clock messages are answered here and never returned.
         """
         deadline = Deadline.after(timeout_s, "a message")
         while self._socket.poll(deadline.remaining_ms):
             route, body, *surplus = self._socket.recv_multipart(copy=False)
+            # For every message: revoked keys do not close the connection of a replaced process.
             name = self._names.get(peer_key(body))
             if name is None or surplus:
                 continue
@@ -170,11 +171,12 @@ class ControlServer:
         if key in self._board:
             self.send(name, StoredValue(key, self._board[key]))
         else:
+            # Processes start in any order: a value may be requested before it is published.
             self._wanted.setdefault(key, set()).add(name)
 
 
 class _Published:
-    """Values of the rendezvous board that have arrived; one thread writes, another waits."""
+    """Values of the rendezvous store that have arrived; one thread writes, another waits."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -197,7 +199,7 @@ class _Published:
 
 
 class _Wakeup:
-    """Wake a thread out of its poll; any thread may ring."""
+    """Wake a thread out of its poll; safe from any thread."""
 
     _ADDRESS = "inproc://wakeup"
 
@@ -209,7 +211,7 @@ class _Wakeup:
         self._lock = threading.Lock()
 
     def connect(self, socket: zmq.Socket[bytes]) -> None:
-        """Make a socket of the polling thread readable at every ring."""
+        """Make a socket of the polling thread readable at every wake-up."""
         socket.linger = 0
         socket.connect(self._ADDRESS)
 
@@ -222,16 +224,16 @@ class _Wakeup:
 
 
 class ControlClient:
-    """Hold a process's end; use as a context manager.
+    """A process's end of the channel; use as a context manager.
 
     Args:
         address: Where the controller listens.
         server_key: The controller's public key.
-        keys: This process's own keys.
+        keys: Keys of this process.
         progress: Called by the channel's thread for each heartbeat; must be quick and not block.
         on_stop: Called by the channel's thread when the controller asks this process to end.
-        on_clock: Called by the channel's thread, now and then, with how the controller's monotonic
-            clock stands to this process's; None: it is not asked.
+        on_clock: Called by the channel's thread with each estimate of the controller's clock; None:
+            no estimates are made.
     """
 
     def __init__(
@@ -254,7 +256,7 @@ class ControlClient:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
         self.inbox: queue.SimpleQueue[FromCoordinator] = queue.SimpleQueue()
-        """What the coordinator has said and nobody has taken yet."""
+        """Messages of the coordinator that have not been handled yet."""
         self._published = _Published()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="control")
@@ -277,7 +279,7 @@ class ControlClient:
         self._context.term()
 
     def send(self, message: FromWorker) -> None:
-        """Hand a message to the channel's thread; all of them leave before the channel closes."""
+        """Queue a message for the channel's thread; all are sent before the channel closes."""
         self._outgoing.put(message)
         self._wakeup.ring()
 
@@ -286,7 +288,7 @@ class ControlClient:
         self.send(PutValue(key, value))
 
     def get(self, key: str, deadline: Deadline) -> bytes:
-        """Wait for a value that some process of the run publishes."""
+        """Wait for a value that another process of the run publishes."""
         if key not in self._published:
             self.send(WantValue(key))
         return self._published.get(key, deadline)
@@ -294,7 +296,7 @@ class ControlClient:
     def _serve(self) -> None:
         decoder = msgspec.msgpack.Decoder(FromController)
         with self._context.socket(zmq.DEALER) as socket, self._context.socket(zmq.PAIR) as wakeup:
-            # Long enough for the final report to leave, short enough not to hold up the exit.
+            # Long enough for the final report to be sent, short enough not to delay the exit.
             socket.linger = 1000
             secure_client(socket, self._keys, self._server_key)
             socket.connect(self._address)
@@ -309,7 +311,7 @@ class ControlClient:
                     wakeup.recv()
                 if socket in ready:
                     self._take(decoder.decode(socket.recv()))
-                # Read before the queue is emptied: what was sent before closing still leaves.
+                # Read before the queue is emptied: messages queued before closing are still sent.
                 closing = self._closing.is_set()
                 while not self._outgoing.empty():
                     socket.send(msgspec.msgpack.encode(self._outgoing.get()))

@@ -1,4 +1,4 @@
-"""A deadline that knows what it is for, so that an expired wait can say which one it was."""
+"""Deadlines that name their activity, so that an expired wait can say what it waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Deadline:
 
     @classmethod
     def after(cls, limit_s: float, activity: str) -> Deadline:
-        """A deadline that many seconds from now."""
+        """Make a deadline that many seconds from now."""
         return cls(activity=activity, limit_s=limit_s, at=time.monotonic() + limit_s)
 
     @property
@@ -48,7 +48,7 @@ class Deadline:
             raise self.error()
 
     def error(self) -> TimeoutExpired:
-        """The exception that a caller raises when it gives up."""
+        """Return the exception to raise when the wait is given up."""
         return TimeoutExpired(
             f"waited {self.limit_s:g} s for {self.activity}, then gave up",
             activity=self.activity,

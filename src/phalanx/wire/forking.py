@@ -1,8 +1,8 @@
-"""What a launcher and a fork server say to each other: one connection per process to fork.
+"""Protocol between a launcher and a fork server: one connection per process to fork.
 
 The launcher sends a `ForkRequest` with the descriptors of the three standard streams; the fork
 server answers with the process id and a pidfd, or with a refusal, and later with the exit code.
-A connection lives as long as the launcher and the process both do: its end means that the launcher
+A connection lasts as long as the launcher and the process both do: its end means that the launcher
 is gone. Only the standard library is imported, because a fork server counts what its imports start.
 """
 
@@ -44,17 +44,17 @@ NUM_STREAMS = 3
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """The process that a fork server is to start; standard streams travel beside it."""
+    """A process for a fork server to start; standard streams are sent beside it."""
 
     module: str
-    """Run as `python -m` would."""
+    """Module to run, as `python -m` would."""
     directory: str
     environment: dict[str, str]
-    """All variables of the process; none of the fork server's own remain."""
+    """All variables of the process; the fork server's own are removed."""
     cpus: list[int]
     """The cores of the launcher, which a cold process would inherit."""
     surroundings: dict[str, Any]
-    """Of the launcher; a fork server that has others refuses."""
+    """Of the launcher; a fork server with different ones refuses."""
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
 
 @cache
 def _packages() -> list[str | None]:
-    """Where the packages that a fork server has loaded come from; found, never imported."""
+    """Return where a fork server's packages come from; located, never imported."""
     specs = [find_spec(name) for name in _PACKAGES]
     return [spec.origin if spec is not None else None for spec in specs]
 
@@ -110,7 +110,7 @@ def to_socket_name(address: str) -> str:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Return the user at the other end, as the system knows it."""
+    """Return the user id of the other end, as the kernel knows it."""
     size = _PEER.size
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(user)
@@ -152,10 +152,10 @@ def _send(
 def receive(
     connection: socket.socket, num_descriptors: int = 0
 ) -> tuple[dict[str, Any], list[int]] | None:
-    """Read one message and the descriptors that came with it; None: the other end is closed.
+    """Read one message with its descriptors; None: the other end is closed.
 
     Raises:
-        OSError: The connection broke, or the message is not one.
+        OSError: The connection broke, or the message is malformed.
     """
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, num_descriptors)
     if not head:

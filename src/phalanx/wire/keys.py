@@ -1,8 +1,8 @@
-"""The keys of one run: who holds them may take part, nobody else.
+"""Make and apply the keys of one run; only their holders can take part.
 
-CURVE (elliptic-curve keys of ZeroMQ) authenticates both sides and encrypts what passes. The
-controller makes the keys at launch and hands each process its own over the launch channel, never on
-a command line or in the environment, where other users of the machine could read them.
+CURVE (elliptic-curve keys of ZeroMQ) authenticates both sides and encrypts the traffic. The
+controller makes the keys at launch and passes each process its own over the launch channel, never
+on a command line or in the environment, where other users of the machine could read them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 
     @classmethod
     def make(cls) -> KeyPair:
-        """A new random pair."""
+        """Make a random pair."""
         public, secret = zmq.curve_keypair()
         return cls(public=public.decode(), secret=secret.decode())
 
@@ -28,14 +28,14 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
-    """Make a listening socket accept only peers that the authenticator knows; call before bind."""
+    """Make a listening socket accept only authenticated peers; call before bind."""
     socket.curve_server = True
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
 
 
 def secure_client(socket: zmq.Socket[bytes], keys: KeyPair, server_public: str) -> None:
-    """Make a connecting socket prove itself with its own keys; call before connect."""
+    """Make a connecting socket authenticate with its own keys; call before connect."""
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
     socket.curve_serverkey = server_public.encode()

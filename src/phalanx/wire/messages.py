@@ -1,7 +1,7 @@
-"""What the controller and the processes of a run say to each other.
+"""Messages between the controller and the processes of every run.
 
 Small, typed, in msgpack; decoding checks the types, so a malformed message is refused as a whole.
-Bulk data never travels here.
+Gradients and parameters never travel here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.wire.switch import FromSwitch, ToSwitch
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a worker is; running totals, so that a lost message costs nothing."""
+    """Progress of a worker; running totals, so that a lost message costs nothing."""
 
     epoch: int = 0
     step: int = 0
@@ -33,13 +33,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     apply_s: float = 0.0
     wait_s: float = 0.0
     open_exchange_s: float = 0.0
-    """The part of `exchange_s` of which nobody knows yet how much was waiting."""
+    """The part of `exchange_s` that is not yet divided into communication and waiting."""
     sent_bytes: int = 0
     version: int = 0
 
 
 class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a finished epoch, over all workers; recorded as `events.Epoch`."""
+    """Metrics of a finished epoch, over all workers; recorded as `events.Epoch`."""
 
     epoch: int
     samples: int
@@ -55,7 +55,7 @@ class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker spent its time on, and what it sent."""
+    """Time breakdown of one worker, and the bytes it sent."""
 
     sent_bytes: int
     input_s: float
@@ -67,7 +67,7 @@ class WorkTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InferenceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a trained network answered."""
+    """Latency and throughput of a trained network."""
 
     layout: str
     """single, data_parallel or split."""
@@ -81,7 +81,7 @@ class InferenceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to, measured over all workers."""
+    """Outcome of a run, measured over all workers."""
 
     precision: str
     parameters: int
@@ -102,7 +102,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     parameters_sha256: str
     inference: InferenceFacts | None = None
     val_metrics: dict[str, float] = {}
-    """What else the data is judged by."""
+    """The other metrics of the data."""
     test_metrics: dict[str, float] = {}
 
 
@@ -111,14 +111,14 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """A process has started and can be spoken to."""
+    """A process has started and receives messages."""
 
     pid: int
     host: str
 
 
 class Heartbeat(_Message, frozen=True):
-    """A process is alive; sent by a thread of its own, so only a frozen process is silent."""
+    """A process is alive; sent by a separate thread, so only a frozen process is silent."""
 
     progress: Progress
 
@@ -160,8 +160,8 @@ class PhaseOver(_Message, frozen=True):
     Attributes:
         times: Of a worker, in this phase.
         server: Of a server.
-        position: Of a worker of a lockstep phase: where it stands, in JSON.
-        snapshot: Of the chief: name of the checkpoint that it writes meanwhile, if it does.
+        position: Of a worker of a synchronous phase: where it stands, in JSON.
+        snapshot: Of the chief: name of the checkpoint that it is writing; empty: none.
     """
 
     times: WorkTimes | None = None
@@ -178,33 +178,33 @@ class PutValue(_Message, frozen=True):
 
 
 class WantValue(_Message, frozen=True):
-    """Rendezvous: send me the value of this key as soon as there is one."""
+    """Rendezvous: request the value of a key, as soon as it is published."""
 
     key: str
 
 
 class StoredValue(_Message, frozen=True):
-    """Rendezvous: the value of a key that was wanted."""
+    """Rendezvous: the requested value of a key."""
 
     key: str
     value: bytes
 
 
 class Ping(_Message, frozen=True):
-    """What does the controller's clock say?"""
+    """Ask for the controller's monotonic clock."""
 
     asked_s: float
 
 
 class Pong(_Message, frozen=True):
-    """The question's own stamp, and the controller's monotonic clock."""
+    """Time stamp of the question, and the controller's monotonic clock."""
 
     asked_s: float
     clock_s: float
 
 
 class Stop(_Message, frozen=True):
-    """The controller asks a process to end now."""
+    """Ask a process to end now."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""How many bytes went which way, by peer."""
+"""Count bytes sent and received, by peer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class ByteMeter:
-    """Counts payload and header bytes; one thread writes, any thread may read."""
+    """Payload and header bytes; one thread writes, any thread may read."""
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""What the controller and the processes around a parameter server say to each other.
+"""Messages between the coordinator and the processes of a parameter-server run.
 
 Only decisions, counts and addresses; gradients and parameters travel between workers and servers
-over `bulk`. All of these ride on the control channel.
+over `bulk`. All of these use the control channel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from phalanx.spec.epoch_quota import EpochQuota
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """Where a server is, and the key by which it is known to be the right one."""
+    """Address of a server, and the key that authenticates it."""
 
     server: int
     door: str
@@ -20,7 +20,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 class CompletedTicket(msgspec.Struct, frozen=True):
-    """A ticket whose gradient every server has acknowledged, and what its samples showed."""
+    """A ticket whose gradient every server has acknowledged, with its metrics."""
 
     ticket: int
     num_samples: int
@@ -33,14 +33,14 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerUp(_Message, frozen=True):
-    """A server listens; from a server's process, or from the worker that hosts it."""
+    """A server listens; from its process, or from the worker that hosts it."""
 
     address: ServerAddress
     restoring: bool
 
 
 class Ready(_Message, frozen=True):
-    """A worker or the evaluator has its replica and waits for `Connect`."""
+    """A worker or the evaluator has built its replica and waits for `Connect`."""
 
     num_samples: int
     """Training samples of an epoch."""
@@ -48,30 +48,30 @@ class Ready(_Message, frozen=True):
     serves: bool = False
     """Whether a server is in the same process."""
     portions: EpochQuota | None = None
-    """How an epoch is divided where workers own samples."""
+    """Division of an epoch where workers own samples."""
 
 
 class RequestWork(_Message, frozen=True):
-    """A worker has room for so many more tickets."""
+    """A worker has room for more tickets."""
 
     count: int
 
 
 class WorkDone(_Message, frozen=True):
-    """A worker is done with tickets, and has room for so many more."""
+    """A worker has completed tickets, and has room for more."""
 
     completed: tuple[CompletedTicket, ...]
     want: int
 
 
 class Paused(_Message, frozen=True):
-    """A worker does nothing; with its batch-norm statistics, as float32."""
+    """A worker is paused; with its batch-norm statistics, as float32."""
 
     statistics: bytes
 
 
 class HeldVersion(_Message, frozen=True):
-    """Report the version of a server's parameters that a worker holds, -1: none."""
+    """Version of a server's parameters that a worker holds, -1: none; answers `QueryVersion`."""
 
     server: int
     version: int
@@ -81,7 +81,7 @@ class Restored(_Message, frozen=True):
     """A restarted server has its parameters again and serves.
 
     Attributes:
-        server: Which.
+        server: Index of the server.
         version: From which it goes on.
         optimizer_version: The version that its optimiser state is from; 0: none was found.
     """
@@ -92,14 +92,14 @@ class Restored(_Message, frozen=True):
 
 
 class Flushed(_Message, frozen=True):
-    """A server has applied everything that it had gathered; answers `Flush`."""
+    """A server has applied all gathered gradients; answers `Flush`."""
 
     server: int
     version: int
 
 
 class SnapshotTaken(_Message, frozen=True):
-    """The evaluator holds a snapshot, so training may go on; answers `ReadAndEvaluate`."""
+    """The evaluator has read the servers, so training may go on; answers `ReadAndEvaluate`."""
 
     look: int
 
@@ -129,11 +129,11 @@ class Saved(_Message, frozen=True):
     parameters: int
     parameters_sha256: str
     pinned: str = ""
-    """Name under which it is kept for the rest of the run, if that was asked for."""
+    """Name under which it is kept for the rest of the run, if requested."""
 
 
 class Admit(_Message, frozen=True):
-    """To a server: let this peer in, and its earlier incarnations no longer."""
+    """To a server: accept this client, and no earlier incarnation of it."""
 
     public_key: str
     role: str
@@ -142,24 +142,24 @@ class Admit(_Message, frozen=True):
 
 
 class Dismiss(_Message, frozen=True):
-    """To a server: shut this peer out and stop waiting for it."""
+    """To a server: reject this client and stop waiting for it."""
 
     role: str
     rank: int
 
 
 class Connect(_Message, frozen=True):
-    """To a worker or the evaluator: where the servers are now; sent again when one has moved."""
+    """To a worker or the evaluator: addresses of the servers; sent again when one has moved."""
 
     servers: tuple[ServerAddress, ...]
 
 
 class Work(_Message, frozen=True):
-    """To a worker: compute these tickets, in this order; 0: take part without samples.
+    """To a worker: compute these tickets, in this order; 0: push without samples.
 
     Attributes:
-        tickets: What to do.
-        statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
+        tickets: Their numbers.
+        statistics: Batch-norm statistics to continue with, as float32; empty: the worker's own.
     """
 
     tickets: tuple[int, ...]
@@ -167,37 +167,37 @@ class Work(_Message, frozen=True):
 
 
 class Pause(_Message, frozen=True):
-    """To a worker: nothing for you until the next `Work`; answered by `Paused`.
+    """To a worker: compute nothing until the next `Work`; answered by `Paused`.
 
     Attributes:
-        leave: Leave the servers meanwhile, so that nobody waits for this worker's clock.
+        leave: Leave the servers meanwhile, so that no update waits for this worker's clock.
     """
 
     leave: bool
 
 
 class QueryVersion(_Message, frozen=True):
-    """To a worker: which version of this server's parameters do you hold?"""
+    """To a worker: report the version of this server's parameters that you hold."""
 
     server: int
 
 
 class SendParameters(_Message, frozen=True):
-    """To a worker: send this server the copy of its parameters that you hold."""
+    """To a worker: send this server your copy of its parameters."""
 
     server: int
 
 
 class RestoreFromDisk(_Message, frozen=True):
-    """To a server: nobody holds a copy; go on from what you last wrote down."""
+    """To a server: no worker holds a copy; continue from your last snapshot."""
 
 
 class Flush(_Message, frozen=True):
-    """To a server: apply what has been gathered, however little.
+    """To a server: apply the gathered gradients, however few.
 
     Attributes:
-        done_below: Tickets below this one are done, and need not be remembered.
-        write: Write the state down as well; otherwise it stays in memory for another phase.
+        done_below: Tickets below this one are done, and can be forgotten.
+        write: Write the state too; otherwise it stays in memory for another phase.
     """
 
     done_below: int
@@ -205,12 +205,12 @@ class Flush(_Message, frozen=True):
 
 
 class ReadAndEvaluate(_Message, frozen=True):
-    """To the evaluator: read everything that the servers hold now, then measure a part of the data.
+    """To the evaluator: read all parameters from the servers, then evaluate a part of the data.
 
     Attributes:
         look: Number of this request; answers carry it.
         part: validation or test; None: only read.
-        statistics: Batch-norm statistics of the workers' mean, as float32.
+        statistics: Mean batch-norm statistics of the workers, as float32.
     """
 
     look: int
@@ -219,12 +219,12 @@ class ReadAndEvaluate(_Message, frozen=True):
 
 
 class Save(_Message, frozen=True):
-    """To the evaluator: write what was read at the last `ReadAndEvaluate` as a checkpoint.
+    """To the evaluator: write what the last `ReadAndEvaluate` read as a checkpoint.
 
     Attributes:
-        look: Number of the look.
+        look: Number of that request.
         position: Where the run stood then, in JSON.
-        best: It is the best so far.
+        best: Whether it is the best so far.
         pin: Keep it for the rest of the run, as another phase begins with it.
     """
 
@@ -235,7 +235,7 @@ class Save(_Message, frozen=True):
 
 
 class Finish(_Message, frozen=True):
-    """To all: the job is done; report and leave."""
+    """To all: the job is done; report and exit."""
 
 
 ToController = (

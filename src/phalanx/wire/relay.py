@@ -1,7 +1,7 @@
-"""What the processes of another engine tell each other by way of the controller.
+"""Messages that processes of another backend relay through the controller.
 
-Their engine has channels of its own for parameters and orders; these are for records, so that every
-process keeps its own log and the controller the run's.
+The backend has its own channels for parameters and commands; these carry records, so that every
+process writes its own log and the controller that of the run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class SendToProcess(_Message, frozen=True):
-    """To the controller: pass this on to another process.
+    """To the controller: forward this to another process.
 
     Attributes:
         process: Its name.
-        body: What the two have agreed on.
+        body: Opaque to the controller.
     """
 
     process: str
@@ -26,11 +26,11 @@ class SendToProcess(_Message, frozen=True):
 
 
 class FromProcess(_Message, frozen=True):
-    """From the controller: another process says this.
+    """From the controller: a message of another process.
 
     Attributes:
-        process: Who.
-        body: What the two have agreed on.
+        process: Name of the sender.
+        body: Opaque to the controller.
     """
 
     process: str
@@ -38,7 +38,7 @@ class FromProcess(_Message, frozen=True):
 
 
 class ProcessNote(_Message, frozen=True):
-    """To the controller: a fact about the whole run for its log, as JSON."""
+    """To the controller: an event of the whole run for its log, as JSON."""
 
     event: bytes
 

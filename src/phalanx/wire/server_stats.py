@@ -1,7 +1,7 @@
-"""What a server and a client of the parameter server know about themselves: records, not objects.
+"""Totals of parameter servers and their clients: records, not objects.
 
-Running totals only, so that a reader that missed one loses nothing. Counted by the one thread that
-does the work, copied out by `facts()`: totals in one copy belong to one moment and fit together.
+Running totals only, so that a missed report costs nothing. One thread counts; `facts()` returns
+copies, whose totals belong to one moment and are consistent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 
 
 class StalenessStats(msgspec.Struct, frozen=True):
-    """The staleness of one worker's applied pushes: count by value."""
+    """Staleness of one worker's applied pushes: count by value."""
 
     histogram: dict[int, int]
 
@@ -32,7 +32,7 @@ class StalenessStats(msgspec.Struct, frozen=True):
 
 
 class ServerStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One server's totals. Pushes = applied + dropped + lost + gathered, at every moment."""
+    """Totals of one server. Pushes = applied + dropped + lost + gathered, at every moment."""
 
     server: int
     version: int
@@ -43,19 +43,19 @@ class ServerStats(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     gathered: int
     repeated: int
-    """Segments that came again after they had been taken, and were ignored."""
+    """Segments that arrived again after they had been taken, and were ignored."""
     refused: int
-    """Messages of strangers, of older incarnations, or that made no sense."""
+    """Messages of unknown senders or older incarnations, or malformed ones."""
     staleness: dict[int, StalenessStats]
     """By worker."""
     held_s: dict[int, float]
-    """How long the rule made each worker wait for parameters."""
+    """Time for which the rule made each worker wait for parameters."""
     sent_bytes: dict[str, int]
     received_bytes: dict[str, int]
     running_s: float
     busy_s: float
     queue_mean: float
-    """Messages that had piled up each time the server looked."""
+    """Messages in the queue at each poll."""
     queue_max: int
 
     @property
@@ -70,7 +70,7 @@ class ServerStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's totals."""
+    """Totals of one worker."""
 
     worker: int
     pushes: int

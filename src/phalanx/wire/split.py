@@ -1,4 +1,4 @@
-"""What the workers of a split run tell the controller."""
+"""Messages from the workers of a split run to the controller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SplitTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker sent to another in the whole run."""
+    """Bytes that one worker sent to another in the whole run."""
 
     kind: str
     """activations, gradients, parameters (between holders of one part), evaluation."""
@@ -16,7 +16,7 @@ class SplitTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's part in a split run."""
+    """Totals of one worker of a split run."""
 
     rank: int
     parts: list[str]
@@ -30,10 +30,10 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementReport(msgspec.Struct, frozen=True, tag=True):
-    """The chief has settled where every part goes.
+    """The chief has decided the placement of every part.
 
     Attributes:
-        event: The event that says so, in JSON.
+        event: The `Placed` event, in JSON.
     """
 
     event: bytes

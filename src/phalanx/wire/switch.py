@@ -1,4 +1,4 @@
-"""What the controller and the processes of a run with several phases say to each other.
+"""Messages between the coordinator and the processes of a run with several phases.
 
 Everything between two phases is here; within a phase its strategy's own messages are used.
 """
@@ -15,11 +15,11 @@ CARRIED = (
     "sample position",
     "random state",
 )
-"""What goes from one phase into the next; how, says `worker.parameter_server.handover`."""
+"""State carried from one phase into the next; see `worker.parameter_server.handover`."""
 
 
 class StepLimit(msgspec.Struct, frozen=True):
-    """A moment at which a phase ends: before this step of this epoch."""
+    """End of a phase: before this step of this epoch."""
 
     epoch: int
     step: int
@@ -30,7 +30,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class PhaseIdle(_Message, frozen=True):
-    """A process has made what all phases share and waits for `BeginPhase`."""
+    """A process has built what all phases share and waits for `BeginPhase`."""
 
     num_samples: int
     """Training samples of an epoch."""
@@ -43,7 +43,7 @@ class PhaseBegun(_Message, frozen=True):
 
 
 class WindowReport(_Message, frozen=True, kw_only=True):
-    """What the workers of a lockstep phase found together over a few steps; from the chief.
+    """Measurements of a synchronous phase over a few steps, over all workers; from the chief.
 
     Attributes:
         samples: Seen so far.
@@ -71,22 +71,22 @@ class WindowReport(_Message, frozen=True, kw_only=True):
 
 
 class HandedOver(_Message, frozen=True):
-    """A worker has what the servers held last, or its part of it; answers `HandOver`."""
+    """A worker holds the servers' final state, or its part of it; answers `HandOver`."""
 
 
 class BeginPhase(_Message, frozen=True, kw_only=True):
-    """To all processes of a phase: take it up.
+    """To all processes of a phase: begin it.
 
     Attributes:
-        phase: Number of the phase in the job; -1: the looser strategy of the straggler reaction.
+        phase: Number of the phase in the job; -1: the looser strategy for stragglers.
         position: Where the run stands, in JSON.
-        stop: Where the phase ends; None: with the job, or when the workers are told to turn.
-        group: Number of the group of workers; another one than before must be formed anew.
-        checkpoint: Take up this file among the run's checkpoints instead of going on from what is
-            in memory; "newest" for the newest one of the run that is resumed.
-        newcomer: The phase is under way, and this process comes into it.
-        save: The chief writes down what the phase begins with, as nobody else has.
-        statistics: Batch-norm statistics to go on from, as float32; empty: the worker's own.
+        stop: Where the phase ends; None: with the job, or at `EndPhase`.
+        group: Number of the group of workers; a new number means that a new group must form.
+        checkpoint: Load this file among the run's checkpoints instead of continuing from memory;
+            "newest" for the newest one of the run that is resumed.
+        newcomer: The phase is under way, and this process joins it.
+        save: The chief writes the state that the phase begins with.
+        statistics: Batch-norm statistics to continue with, as float32; empty: the worker's own.
         shares: Relative share of the global batch per worker; empty: as the job says.
     """
 
@@ -102,32 +102,32 @@ class BeginPhase(_Message, frozen=True, kw_only=True):
 
 
 class EndPhase(_Message, frozen=True):
-    """To the chief of a lockstep phase: have all workers end it at the next window.
+    """To the chief of a synchronous phase: have all workers end it at the next window.
 
     Attributes:
-        stay: The same strategy goes on, with other shares of the batch.
+        stay: The same strategy continues, with other shares of the batch.
     """
 
     stay: bool = False
 
 
 class HandOver(_Message, frozen=True):
-    """To the workers of a phase with servers: what the servers hold now is the last.
+    """To the workers of a phase with servers: the servers hold their final state.
 
     Attributes:
-        read: Read all of it; otherwise each worker takes what the server inside it holds, and the
-            next phase begins with putting these together.
+        read: Read all of it; otherwise each worker takes over the server inside it, and the next
+            phase begins by gathering the shards.
     """
 
     read: bool
 
 
 class KeepSnapshot(_Message, frozen=True):
-    """To a worker of a phase with servers: see to it that the state at its beginning is written.
+    """To a worker of a phase with servers: make sure the state at its beginning is saved.
 
     Attributes:
-        snapshot: Name of the file with the state at which the phase began.
-        position: Where that was, in JSON.
+        snapshot: Name of the file.
+        position: Where the phase began, in JSON.
     """
 
     snapshot: str

@@ -1,4 +1,4 @@
-"""The numbers by which controller, workers and servers speak of one part of one batch.
+"""Number the parts of batches, for controller, workers and servers alike.
 
 A global batch is cut into as many parts as the job has workers; a *ticket* is the number of one
 part of one step of one epoch, counted from 1 through the whole run. 0 stands for no ticket.
@@ -13,7 +13,7 @@ from phalanx.spec.epoch_quota import EpochQuota
 
 @dataclass(frozen=True)
 class TicketPart:
-    """What a ticket stands for."""
+    """The epoch, step and part of a ticket."""
 
     epoch: int
     step: int
@@ -28,7 +28,7 @@ class TicketPlan:
         num_parts: Parts per global batch.
         num_steps: Global batches per epoch.
         global_batch: Samples of a full one.
-        portions: Where every part has samples of its own: how many, and how many per step.
+        portions: Where workers own samples: how many each, and how many per step.
     """
 
     num_parts: int
@@ -40,7 +40,7 @@ class TicketPlan:
     def of(
         cls, num_samples: int, *, global_batch: int, num_parts: int, portions: EpochQuota | None
     ) -> TicketPlan:
-        """The numbering for a job.
+        """Make the numbering for a job.
 
         Args:
             num_samples: Of an epoch.
@@ -57,11 +57,11 @@ class TicketPlan:
         return self.num_parts * self.num_steps
 
     def first(self, epoch: int, step: int = 0) -> int:
-        """The ticket of the first part of a step; one past the last is the next epoch's first."""
+        """Return the ticket of a step's first part; the step after the last begins an epoch."""
         return 1 + epoch * self.per_epoch + step * self.num_parts
 
     def step_at(self, epoch_samples: int) -> int:
-        """The first step that is not done after so many samples of an epoch."""
+        """Return the first step that is not done after so many samples of an epoch."""
         if self.portions is None:
             return -(-epoch_samples // self.global_batch)
         step = self.portions.step_at(epoch_samples)
@@ -69,20 +69,20 @@ class TicketPlan:
         return step
 
     def begins_at(self, epoch_samples: int) -> bool:
-        """Whether a step begins after so many samples of an epoch."""
+        """Return whether a step begins after so many samples of an epoch."""
         if self.portions is None:
             return epoch_samples % self.global_batch == 0
         return self.portions.step_at(epoch_samples) is not None
 
     def has_samples(self, ticket: int) -> bool:
-        """Whether there is anything to do for a ticket; a part may run out before the others."""
+        """Return whether a ticket has samples; a part may run out of them before others."""
         if self.portions is None:
             return True
         unit = self.unit(ticket)
         return self.portions.has_samples(unit.part, unit.step)
 
     def unit(self, ticket: int) -> TicketPart:
-        """What a ticket stands for."""
+        """Return the epoch, step and part of a ticket."""
         epoch, rest = divmod(ticket - 1, self.per_epoch)
         step, part = divmod(rest, self.num_parts)
         return TicketPart(epoch=epoch, step=step, part=part)

@@ -1,11 +1,11 @@
-"""Admission to an unencrypted socket: a password that works once.
+"""Authenticate connections to an unencrypted socket by one-time tokens.
 
-Encryption costs more than it protects between processes of one machine, where nobody can listen in.
-Authentication is still needed. A peer first proves itself on a CURVE socket and is given a token
-there; the token then opens one connection to the plain socket (ZeroMQ's PLAIN mechanism). Without a
-token the handshake fails, and no message of the peer is ever read. Each token dies with its first
-use, and connections do not re-establish themselves: a peer that lost one proves itself again, so an
-impostor that takes over a dead server's port gets nothing either.
+Encryption costs more than it protects between processes of one machine, where no other user can
+listen in; authentication is still needed. A peer first authenticates on a CURVE socket and receives
+a token there, which opens one connection to the plain socket (ZeroMQ's PLAIN mechanism). Without a
+token the handshake fails, and no message of the peer is ever read. Each token works once, and
+connections are never re-established: a peer that lost one authenticates again, so a process that
+takes over a dead server's port gains nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _USER = b"phalanx"
 
 
 class TokenGate:
-    """Guards the plain sockets of one context; use as a context manager.
+    """Guard the plain sockets of one context; use as a context manager.
 
     Args:
-        context: At most one gate each; the answers come from a thread of its own.
+        context: At most one gate each; a separate thread answers its requests.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
@@ -38,6 +38,7 @@ class TokenGate:
         self._bell.linger = 0
         self._bell.bind("inproc://token-gate")
         self._thread.start()
+        # The handler must listen before the first client connects.
         self._ready.wait()
         return self
 
@@ -52,7 +53,7 @@ class TokenGate:
         self._bell.close()
 
     def issue(self, name: str) -> str:
-        """A new token; the connection that uses it bears the name (see `peer_name`)."""
+        """Return a new token; the connection that uses it bears the name (see `peer_name`)."""
         token = secrets.token_hex(32)
         self._names[token.encode()] = name
         return token
@@ -76,6 +77,7 @@ class TokenGate:
         version, request_id, _, _, _, mechanism, *credentials = request
         name = None
         if mechanism == b"PLAIN" and len(credentials) == 2 and credentials[0] == _USER:
+            # Removed at its first use: a token that was read by others opens nothing.
             name = self._names.pop(credentials[1], None)
         if name is None:
             return [version, request_id, b"400", b"no valid token", b"", b""]
@@ -83,17 +85,17 @@ class TokenGate:
 
 
 def guard_server(socket: zmq.Socket[bytes]) -> None:
-    """Make a listening socket ask the gate of its context; call before bind."""
+    """Make a listening socket check tokens with the gate of its context; call before bind."""
     socket.plain_server = True
     socket.setsockopt(zmq.ZAP_DOMAIN, b"bulk")
 
 
 def present_token(socket: zmq.Socket[bytes], token: str) -> None:
-    """Make a connecting socket show its token; call before connect."""
+    """Make a connecting socket present its token; call before connect."""
     socket.plain_username = _USER
     socket.plain_password = token.encode()
 
 
 def peer_name(frame: zmq.Frame) -> str:
-    """The name that the sender's token was issued for."""
+    """Return the name that the sender's token was issued for."""
     return str(frame.get("User-Id"))

@@ -1,1 +1,1 @@
-"""Coordinate parameter servers: states, batches, membership, evaluation; no process, no socket."""
+"""Coordinate parameter-server runs: states, batches, membership, evaluation; no sockets."""

@@ -16,29 +16,29 @@ from phalanx.consistency.rule import ConsistencyRule
 from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.wire.tickets import TicketPlan
 
-# Without a finished batch for so long, a round lacks gradients that no worker is going to send.
+# Without a finished batch for so long, a round lacks gradients that no worker will send.
 _STALLED_S = 1.0
-# Take part in an update without samples.
+# Ticket of a push without samples.
 _EMPTY = 0
 
 
 @dataclass(frozen=True)
 class BatchAssignment:
-    """Give tickets to a worker; without tickets, have it leave the servers until the next gate."""
+    """Tickets for a worker; without tickets it leaves the servers until the next gate."""
 
     worker: int
     tickets: tuple[int, ...]
 
 
 class BatchScheduler:
-    """Keep account of tickets: waiting, assigned, done.
+    """Account for tickets: waiting, assigned, done.
 
     Args:
         plan: The numbering of tickets.
         rule: Says whether workers wait for each other.
         static: Whether part i belongs to worker i as long as that worker is present; otherwise the
-            next ticket goes to the worker that asks next.
-        now: The time, from which a stalled round is told.
+            next ticket goes to the next worker that asks.
+        now: Time of the last progress, from which a stalled round is recognised.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BatchScheduler:
         self.plan = plan
         self._in_rounds = rule.in_rounds(plan.num_parts)
         self._holds_back = rule.holds_back(plan.num_parts)
-        # In rounds no worker can run ahead, and one of each part makes a round one global batch.
+        # In rounds no worker can run ahead, and one ticket of each part makes a global batch.
         self._static = static or self._in_rounds or plan.portions is not None
         self._is_open = False
         self._waiting: dict[int, deque[int]] = {}
@@ -64,7 +64,7 @@ class BatchScheduler:
         return not self._held and not self._returned and not any(self._waiting.values())
 
     def open(self, first: int, stop: int, present: Collection[int]) -> list[BatchAssignment]:
-        """Assign tickets from `first` to before `stop`, beginning with workers that wait.
+        """Assign tickets from `first` to before `stop`, first to workers that wait.
 
         Args:
             first: The first ticket.
@@ -83,7 +83,7 @@ class BatchScheduler:
         self._is_open = False
 
     def shorten(self) -> int:
-        """Drop what does not belong to a global batch that a worker has begun.
+        """Drop tickets beyond the global batch that a worker has begun last.
 
         Returns:
             The first ticket that will not be assigned.
@@ -98,13 +98,13 @@ class BatchScheduler:
         return stop
 
     def request(self, worker: int, count: int) -> None:
-        """Note that a worker has room for so many tickets."""
+        """Note how many tickets a worker has room for."""
         self._wanted[worker] = count
 
     def complete(
         self, worker: int, done: Sequence[CompletedTicket], *, want: int, now: float
     ) -> list[CompletedTicket]:
-        """Note what a worker has done and how many more tickets it wants.
+        """Note completed tickets of a worker, and its room for more.
 
         Returns:
             What counts: tickets that this worker still held.
@@ -118,7 +118,7 @@ class BatchScheduler:
         return counted
 
     def lose(self, worker: int, present: Collection[int]) -> tuple[int, list[BatchAssignment]]:
-        """Take back what a lost worker held; it is assigned to others before anything else.
+        """Take back the tickets of a lost worker; they are assigned to others before all else.
 
         Returns:
             How many tickets that were, and what the others get of them now.
@@ -128,14 +128,15 @@ class BatchScheduler:
         lost = sorted(ticket for ticket, holder in self._held.items() if holder == worker)
         for ticket in lost:
             del self._held[ticket]
+        # To the front: the gate waits for these, the oldest tickets, in any case.
         self._returned.extendleft(reversed(lost))
         return len(lost), self._assign_all(present)
 
     def assign(self, worker: int, present: Collection[int]) -> list[BatchAssignment]:
-        """Assign as many tickets as a worker has asked for; fewer or none when the gate is near.
+        """Assign as many tickets as a worker has requested; fewer or none when the gate is near.
 
         Args:
-            worker: Who asked.
+            worker: The one that requested.
             present: Workers that take part; parts of the others may go to any worker.
         """
         if not self._is_open or self.is_drained or worker not in present:
@@ -145,7 +146,7 @@ class BatchScheduler:
         count = min(self._wanted[worker], self._fair_share(len(present)))
         tickets = self._take(worker, count, present)
         if not tickets and self._in_rounds and not self._holds(worker):
-            # Others have pushed more often: their rounds need a push of this worker as well.
+            # Others have pushed more often: their rounds need a push of this worker too.
             most = max((self._num_given.get(other, 0) for other in present), default=0)
             tickets = [_EMPTY] * min(count, most - self._num_given.get(worker, 0))
         if tickets:
@@ -155,7 +156,7 @@ class BatchScheduler:
         return []
 
     def even_out(self, now: float) -> list[BatchAssignment]:
-        """Have idle workers push without samples when a round is stalled after losses."""
+        """Have idle workers push without samples when a round stalls after losses."""
         is_stalled = now - self._last_progress > _STALLED_S
         if not (self._is_open and self._in_rounds and is_stalled):
             return []
@@ -167,7 +168,7 @@ class BatchScheduler:
         return [one for worker in list(self._wanted) for one in self.assign(worker, present)]
 
     def _fair_share(self, num_workers: int) -> int:
-        """Limit what is given at once, so that no worker hoards the rest: half an even share."""
+        """Limit one assignment to half an even share, so that no worker hoards the rest."""
         num_left = len(self._returned) + sum(len(queue) for queue in self._waiting.values())
         return max(1, num_left // (2 * max(1, num_workers)))
 

@@ -1,7 +1,7 @@
-"""Coordinate a parameter-server run: take messages, judge losses, replace lost processes.
+"""Coordinate a parameter-server run: handle messages, judge losses, replace lost processes.
 
 The coordinator does not train. Tickets of a lost worker go to other workers; a lost server gets its
-parameters back from the worker with the freshest copy. What follows what is decided in `gates`.
+parameters back from the worker with the freshest copy. `gates` decides the order of events.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ParameterServerCoordinator(Coordinator):
     """Coordinate a run, or one phase of a run, under `parameter_server`.
 
     Args:
-        job: What is to be done.
+        job: The job.
         api: Acts.
-        position: Where to begin.
+        position: Where the run begins.
         bound: Where to hand over to another strategy.
         incarnations: Of processes that were replaced before this strategy began.
-        clock: Tells the time in seconds.
+        clock: Returns the time in seconds.
     """
 
     @classmethod
@@ -102,12 +102,12 @@ class ParameterServerCoordinator(Coordinator):
 
     @property
     def end(self) -> PhaseEnd | None:
-        """What the phase leaves to the next; None: it is not left yet."""
+        """State that the phase leaves to the next; None: it has not been left."""
         return self.state.end if isinstance(self.state, Left) else None
 
     @property
     def is_job_done(self) -> bool:
-        """Whether the job ended with this strategy and all processes are told to leave."""
+        """Whether the job ended with this strategy and all processes are being dismissed."""
         return isinstance(self.state, Finishing)
 
     @property
@@ -131,10 +131,10 @@ class ParameterServerCoordinator(Coordinator):
         ]
 
     def leave(self, *, discard: bool = False) -> None:
-        """End the phase as soon as the batches that workers have begun are done; see `end`.
+        """End the phase once the batches that workers have begun are done; see `end`.
 
         Args:
-            discard: The state at the end is given up: neither measure nor save it.
+            discard: Neither evaluate nor save the state at the end.
         """
         if self.end is None:
             self._cycle.end_early(discard=discard)
@@ -145,7 +145,7 @@ class ParameterServerCoordinator(Coordinator):
         run, cycle, rank = self._run, self._cycle, _rank(process)
         match message:
             case ServerUp() | Ready() if self.end is not None:
-                # It was replaced shortly before the phase was left: there is nothing to join.
+                # A successor that starts after the phase was left has nothing to join.
                 run.api.send(process, Finish())
             case ServerUp():
                 run.membership.server_up(process, message.address, restoring=message.restoring)
@@ -173,14 +173,14 @@ class ParameterServerCoordinator(Coordinator):
             case Done() | PhaseOver():
                 self._take_end(process, message)
             case _:
-                raise AssertionError(f"{process} said {message}, which is not for this coordinator")
+                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
         cycle.advance()
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         losses = find_losses(processes, self._job.deadlines)
         if losses.fatal is None and self.is_job_done:
-            # A process that is lost now had nothing left to do but to leave.
+            # A process that is lost now had only its exit left.
             gone = {failure.process for failure in losses.replaceable}
             over = all(f.exit_code is not None or f.process in gone for f in processes)
             return RunVerdict(finished=over)
@@ -194,7 +194,7 @@ class ParameterServerCoordinator(Coordinator):
     def left(self, process: str) -> None:
         run, role, rank = self._run, process.split("-")[0], _rank(process)
         if isinstance(self.state, Left):
-            # The servers are done; only what the evaluator still writes can be lost with it.
+            # Workers and servers are done; only the evaluator's unfinished checkpoint can be lost.
             if role == "evaluator":
                 run.evaluation.evaluator_left()
             return
@@ -235,7 +235,7 @@ class ParameterServerCoordinator(Coordinator):
         self._cycle.plan(message)
 
     def _must_wait_for_gate(self, worker: int) -> bool:
-        """Say whether a worker comes into rounds that others have begun.
+        """Return whether a worker joins rounds that others have begun.
 
         Where every update takes a gradient of every worker, it must begin with the same update at
         every server. While updates are being made, several servers cannot agree on one, so it waits
@@ -269,15 +269,17 @@ class ParameterServerCoordinator(Coordinator):
     def _worker_left(self, rank: int) -> None:
         run, process = self._run, Process("worker", rank)
         run.statistics.forget(rank)
+        # Its server first, so that the dismissal below is not sent to the lost process.
         if run.is_colocated:
             self._server_left(rank)
+        # Before its tickets are reassigned, which counts on present workers only.
         run.membership.peer_left(process)
         returned = self._cycle.worker_left(rank)
         if returned is not None:
             what = f"give {returned} batches of {process.name} to others"
             run.api.record(events.Decision(what=what, reason="it is gone", rank=rank))
         if not run.membership.workers:
-            # No update is being made without workers, so those that wait may come in now.
+            # Without workers no update is being made, so waiting ones may join now.
             run.membership.admit_waiting()
 
     def _server_left(self, server: int) -> None:

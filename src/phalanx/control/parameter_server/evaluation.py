@@ -1,6 +1,6 @@
 """Schedule evaluations and checkpoints of parameter-server runs, one at a time.
 
-The evaluator reads the parameters (the servers must rest until it has), measures a part of the
+The evaluator reads the parameters (servers must not change until it has), evaluates a part of the
 data, and writes a checkpoint; the last two overlap with training. Results belong to the position at
 which the evaluation was requested. docs/explain-protocol.md shows the table below as a diagram.
 """
@@ -25,12 +25,12 @@ EVALUATOR = "evaluator-0"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What is to be found out about the state of the servers at one moment."""
+    """Evaluation of the servers' state at one moment."""
 
     position: Position
     """A copy of where the run stood."""
     part: str | None
-    """Part of the data to measure; None: only save."""
+    """Part of the data to evaluate; None: only save."""
     statistics: bytes
     number: int = 0
     end_of_epoch: bool = False
@@ -40,31 +40,31 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class EvaluatorFree:
-    """Nothing is asked of the evaluator."""
+    """The evaluator has no request."""
 
 
 @dataclass(frozen=True)
 class ReadingServers:
-    """The evaluator reads the parameters; the servers must not move."""
+    """The evaluator reads the parameters; the servers must not change."""
 
     request: EvaluationRequest
     save: Save | None = None
-    """What is to be written, if an evaluator that was lost had measured it already."""
+    """The checkpoint to write, if a lost evaluator had already evaluated it."""
     is_superseded: bool = False
 
 
 @dataclass(frozen=True)
 class MeasuringPart:
-    """The evaluator has read everything and measures."""
+    """The evaluator has read everything and evaluates."""
 
     request: EvaluationRequest
     is_superseded: bool = False
-    """Whether the servers have moved on: only this evaluator has what it read."""
+    """Whether the servers have moved on: only this evaluator holds what it read."""
 
 
 @dataclass(frozen=True)
 class SavingCheckpoint:
-    """All is known; the evaluator writes the checkpoint."""
+    """The evaluator writes the checkpoint; its metrics are known."""
 
     request: EvaluationRequest
     save: Save
@@ -75,7 +75,7 @@ EvaluationState = EvaluatorFree | ReadingServers | MeasuringPart | SavingCheckpo
 
 
 class EvaluationEvent(StrEnum):
-    """What leads from one state of an evaluation to the next."""
+    """Events between the states of an evaluation."""
 
     REQUESTED = "requested"
     READ = "read"
@@ -106,12 +106,7 @@ TRANSITIONS: Transitions[EvaluationState] = {
 
 
 class EvaluationScheduler:
-    """Have the state of the servers measured and saved when the job asks for it.
-
-    Args:
-        job: Says what is measured and saved when.
-        api: Sends and records.
-    """
+    """Have the state of the servers evaluated and saved when the job asks for it."""
 
     def __init__(self, job: JobSpec, api: ControllerApi) -> None:
         self._job = job
@@ -136,7 +131,7 @@ class EvaluationScheduler:
 
     @property
     def has_measured(self) -> bool:
-        """Whether all is known of the last evaluation; its checkpoint may still be written."""
+        """Whether the last evaluation has its metrics; its checkpoint may be unfinished."""
         return isinstance(self.state, EvaluatorFree | SavingCheckpoint)
 
     @property
@@ -152,13 +147,13 @@ class EvaluationScheduler:
 
     @property
     def test_due(self) -> bool:
-        """Whether the test part is still to be measured."""
+        """Whether the test part has yet to be evaluated."""
         return self._job.evaluate != "never" and self.test is None
 
     def start(
         self, position: Position, *, end_of_epoch: bool, statistics: bytes, pin: bool = False
     ) -> None:
-        """Evaluate the servers now if the job asks for anything at this position.
+        """Evaluate the servers now if anything is due at this position.
 
         Args:
             position: Where the run stands.
@@ -188,17 +183,17 @@ class EvaluationScheduler:
             self._conclude(request, None, position)
 
     def start_test(self, statistics: bytes) -> None:
-        """Measure the test part; training is over."""
+        """Evaluate the test part; training is over."""
         request = EvaluationRequest(position=Position(), part="test", statistics=statistics)
         self._read(EvaluationEvent.REQUESTED, request)
 
     def servers_move_on(self) -> None:
-        """Note that the servers leave the state that was read last: it cannot be read again."""
+        """Note that the servers change: what was read last cannot be read again."""
         if not isinstance(self.state, EvaluatorFree):
             self._machine.update(replace(self.state, is_superseded=True))
 
     def evaluator_ready(self) -> None:
-        """Ask the evaluator, which is there or back after a restart, for what is still open."""
+        """Send the evaluator, which has started or restarted, the open request."""
         self._evaluator_is_up = True
         match self.state:
             case EvaluatorFree():
@@ -208,7 +203,7 @@ class EvaluationScheduler:
             case ReadingServers(request, save) | SavingCheckpoint(request, save):
                 pass
         if save is not None:
-            # What was measured already need not be measured again.
+            # Metrics that are known need not be computed again.
             request = replace(request, part=None)
         self._read(EvaluationEvent.EVALUATOR_BACK, request, save)
 
@@ -233,7 +228,7 @@ class EvaluationScheduler:
         self._machine.advance(EvaluationEvent.ABANDONED, EvaluatorFree())
 
     def take(self, message: SnapshotTaken | Evaluated | Saved, position: Position) -> None:
-        """Take an answer of the evaluator; those to requests that were repeated are ignored."""
+        """Handle an answer of the evaluator; answers to superseded requests are ignored."""
         state = self.state
         if isinstance(state, EvaluatorFree) or message.look != state.request.number:
             return
@@ -253,11 +248,12 @@ class EvaluationScheduler:
                 self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
                 self._take_saved(request, message)
             case _:
-                raise AssertionError(f"the evaluator said {message} while {state}")
+                raise AssertionError(f"the evaluator sent {message} while {state}")
 
     def _read(
         self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None
     ) -> None:
+        # A new number for every attempt, by which late answers of a lost evaluator are ignored.
         self._num_requests += 1
         request = replace(request, number=self._num_requests)
         self._machine.advance(event, ReadingServers(request, save))
@@ -300,10 +296,10 @@ class EvaluationScheduler:
     def _conclude(
         self, request: EvaluationRequest, measured: Evaluated | None, position: Position
     ) -> Save | None:
-        """Report and judge a position of which all is known; returns what is to be written."""
+        """Report a position whose metrics are known; returns the checkpoint to write, if any."""
         of = request.position
         improved = False
-        # A share of few samples may round to none: their mean is no loss and accuracy of 0.
+        # A part of few samples may round to none: its mean is not a loss and accuracy of 0.
         if measured is not None and measured.num_samples > 0:
             of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
             self.val_metrics = measured.metrics

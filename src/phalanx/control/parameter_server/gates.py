@@ -1,7 +1,7 @@
 """Move a parameter-server run from gate to gate.
 
-Messages only note facts here; `GateCycle.advance` is the one place that goes from one state to the
-next, by the table in `states`.
+Messages only note facts here; `GateCycle.advance` is the only place that changes the state, by the
+table in `states`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from phalanx.wire.switch import HandOver
 
 @dataclass(frozen=True)
 class ServedRun:
-    """What a run under parameter servers consists of; shared by its coordinator and its gates."""
+    """The parts of a parameter-server run, shared by its coordinator and its gates."""
 
     api: ControllerApi
     clock: Callable[[], float]
@@ -57,11 +57,7 @@ class ServedRun:
 
 
 class GateCycle:
-    """Know the state of a run, and make every transition as soon as it is due.
-
-    Args:
-        run: What it consists of.
-    """
+    """Hold the state of a run, and make every transition as soon as it is due."""
 
     def __init__(self, run: ServedRun) -> None:
         self._run = run
@@ -79,7 +75,7 @@ class GateCycle:
             pass
 
     def plan(self, ready: Ready) -> None:
-        """Number the batches when the first worker reports, and open the first gate."""
+        """Number the tickets when the first worker reports, and open the first gate."""
         run = self._run
         if self._batches is not None:
             return
@@ -90,7 +86,7 @@ class GateCycle:
         if not run.course.is_over and not run.course.is_at_limit:
             self._open_gate(GateEvent.PLANNED)
             return
-        # Resumed at the end: only evaluate, with the statistics that the workers have read.
+        # Resumed at the end: only evaluate, with the statistics that the workers have loaded.
         workers = frozenset(range(run.num_workers))
         self._machine.advance(GateEvent.NOTHING_TO_TRAIN, Pausing(workers))
         for rank in run.membership.connected:
@@ -104,17 +100,18 @@ class GateCycle:
         self._run.course.end_at(ticket, discard=discard)
 
     def work_wanted(self, worker: int, count: int) -> None:
-        """Give a worker that has joined the servers as many tickets as it has room for."""
+        """Assign tickets to a worker that has connected to the servers."""
         run = self._run
         assert self._batches is not None, "asked for work before its own report"
         run.membership.worker_connected(worker)
         self._batches.request(worker, count)
         self._send(self._batches.assign(worker, run.membership.workers), run.statistics.mean)
+        # It connected after the others were asked to pause.
         if isinstance(self.state, Pausing) and worker in self.state.unpaused:
             self._pause(worker)
 
     def work_done(self, worker: int, message: WorkDone) -> None:
-        """Count what a worker has done, and give it more."""
+        """Count the completed tickets of a worker, and assign more."""
         run, batches = self._run, self._batches
         assert batches is not None
         done, want = message.completed, message.want
@@ -122,38 +119,39 @@ class GateCycle:
         self._send(batches.assign(worker, run.membership.workers))
 
     def even_out(self) -> None:
-        """Fill a round that lacks gradients after losses; called now and then."""
+        """Complete a round that lacks gradients after losses; called several times a second."""
         if self._batches is not None:
             self._send(self._batches.even_out(self._run.clock()))
 
     def worker_paused(self, worker: int) -> None:
-        """Note that a worker rests, or is gone."""
+        """Note that a worker is paused, or lost."""
         if isinstance(self.state, Pausing):
             self._machine.update(Pausing(self.state.unpaused - {worker}))
 
     def server_flushed(self, process: str) -> None:
-        """Note that a server has applied what it had gathered."""
+        """Note that a server has applied the gradients it had gathered."""
         if isinstance(self.state, Flushing):
             self._machine.update(Flushing(self.state.unflushed - {process}))
 
     def server_restored(self, process: str | None) -> None:
-        """Have a server flushed whose predecessor was lost before it had answered."""
+        """Flush a restored server whose predecessor was lost before it had answered."""
         if isinstance(self.state, Flushing) and process in self.state.unflushed:
             self._run.api.send(process, self._flush())
 
     def worker_handed_over(self, worker: int) -> None:
-        """Note that a worker has taken what the servers hold."""
+        """Note that a worker has read the final state of the servers."""
         state = self.state
-        # Otherwise it is the answer of a worker that was replaced meanwhile.
+        # Otherwise it is a late answer of a worker that was replaced.
         if isinstance(state, HandingOver) and worker in state.asked:
             self._machine.update(replace(state, read=state.read | {worker}))
 
     def worker_left(self, worker: int) -> int | None:
-        """Give the batches of a lost worker to others.
+        """Reassign the tickets of a lost worker.
 
         Returns:
-            How many that were; None: none were ever given.
+            Their number; None: no ticket was ever assigned.
         """
+        # Counts as paused: the gate must not wait for a lost worker.
         self.worker_paused(worker)
         state = self.state
         if isinstance(state, HandingOver):
@@ -166,7 +164,7 @@ class GateCycle:
         return num_returned
 
     def dismiss_if_finishing(self, process: str) -> None:
-        """Dismiss a process that was replaced shortly before the end: nothing is left to do."""
+        """Dismiss a process that was restarted shortly before the end."""
         if isinstance(self.state, Finishing):
             self._run.api.send(process, Finish())
 
@@ -180,7 +178,7 @@ class GateCycle:
             case Training(opened_at) if self._batches is not None and self._batches.is_drained:
                 self._close_gate(self._batches, opened_at)
             case Pausing(unpaused) if not unpaused and self._run.membership.is_complete:
-                # A server that was lost meanwhile has to come back first.
+                # A server that was lost meanwhile has to be restored first.
                 self._flush_servers()
             case Flushing(unflushed) if not unflushed:
                 self._machine.advance(GateEvent.FLUSHED, Closing())
@@ -195,17 +193,18 @@ class GateCycle:
         return True
 
     def _open_gate(self, event: GateEvent) -> None:
-        """Train up to the end of the epoch, the next checkpoint or the end of the phase."""
         run, batches, now = self._run, self._batches, self._run.clock()
         assert batches is not None
         first, stop = run.course.next_stretch()
         self._machine.advance(event, Training(now))
+        # Before the first ticket leaves: the servers change from then on.
         run.evaluation.servers_move_on()
         run.account.gate_opened(now)
         self._send(batches.open(first, stop, run.membership.workers), run.statistics.mean)
 
     def _close_gate(self, batches: BatchScheduler, opened_at: float) -> None:
         run = self._run
+        # First: a ticket assigned from here on would belong behind the gate.
         batches.close()
         run.course.position.train_s += run.clock() - opened_at
         workers = frozenset(run.membership.workers)
@@ -222,7 +221,7 @@ class GateCycle:
             run.api.send(host, self._flush())
 
     def _close_stretch(self) -> None:
-        """Note that everything up to the gate is applied, and have it evaluated."""
+        """Note that all updates up to the gate are applied, and request the evaluation."""
         run, course = self._run, self._run.course
         course.position.updates = run.servers.updates
         if course.goes_on_in_memory:
@@ -258,7 +257,7 @@ class GateCycle:
             return self._is_evaluated
         if not evaluation.may_train:
             return False
-        # Nothing moves here, so workers that had to wait can start with the same update everywhere.
+        # No update is being made, so waiting workers can begin with the same one at every server.
         run.membership.admit_waiting()
         if run.membership.is_joining:
             return False
@@ -266,7 +265,7 @@ class GateCycle:
         return True
 
     def _hand_over(self, state: HandingOver) -> bool:
-        """Have all workers take what the servers hold; False: some have not.
+        """Have all workers read the servers' final state; False: some have not.
 
         A lost worker is waited for: the next strategy may need all of them.
         """
@@ -276,10 +275,11 @@ class GateCycle:
             run.evaluation.servers_move_on()
             self._dismiss_all()
             return True
-        # An evaluator that was lost and came back has to read again before the servers go.
+        # A restarted evaluator has to read again before the servers are dismissed.
         if self._is_evaluated:
             run.membership.admit_waiting()
             if run.membership.connected >= workers:
+                # A colocated server shares memory with its worker: nothing has to be read.
                 read = not (run.course.bound.to_memory and run.is_colocated)
                 for rank in workers - state.asked:
                     run.api.send(f"worker-{rank}", HandOver(read=read))
@@ -298,7 +298,7 @@ class GateCycle:
 
     @property
     def _is_evaluated(self) -> bool:
-        """Whether the next phase may take over: what is in memory need not be written yet."""
+        """Whether the next phase may begin; a state in memory need not be written before."""
         evaluation = self._run.evaluation
         return evaluation.has_measured if self._run.course.bound.to_memory else evaluation.is_free
 
@@ -308,13 +308,13 @@ class GateCycle:
             self._run.api.send(f"worker-{one.worker}", order)
 
     def _pause(self, worker: int) -> None:
-        """Tell a worker to rest; it leaves the servers if others would wait for it meanwhile."""
+        """Pause a worker; it leaves the servers if others would wait for it meanwhile."""
         leave = self._run.rule.holds_back(self._run.num_workers)
         self._run.api.send(f"worker-{worker}", Pause(leave=leave))
 
     def _flush(self) -> Flush:
         run = self._run
-        # Servers in processes of their own pass the optimiser state on through what they write.
+        # Servers in separate processes pass optimiser state on through the files they write.
         write = not (run.course.goes_on_in_memory and run.is_colocated)
         done_below, _ = run.course.next_stretch()
         return Flush(done_below=done_below, write=write)

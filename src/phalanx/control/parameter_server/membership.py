@@ -1,7 +1,7 @@
 """Track which servers, workers and evaluator take part, and introduce them to each other.
 
-A server accepts only peers that it was told of, and peers reach only servers that they were told
-of; both hold through every restart on either side. A restarted server gets the freshest copy of its
+A server accepts only clients that were announced to it, and clients know only announced servers;
+both hold through every restart on either side. A restarted server gets the freshest copy of its
 parameters that a worker holds.
 """
 
@@ -25,7 +25,7 @@ _READER = "reader"  # what servers call the evaluator
 
 
 class Membership:
-    """Know who takes part.
+    """Members of a parameter-server run.
 
     Args:
         num_servers: Server processes that were started.
@@ -68,12 +68,12 @@ class Membership:
 
     @property
     def is_joining(self) -> bool:
-        """Whether workers that were admitted at this gate are not connected yet."""
+        """Whether workers admitted at this gate are not connected yet."""
         return bool(self._joining)
 
     @property
     def everyone(self) -> list[str]:
-        """All processes that are there, workers that wait for admission included; each once."""
+        """All running processes, workers that wait for admission included; each once."""
         waiting = [f"worker-{rank}" for rank in self._waiting]
         return list(dict.fromkeys((*self.hosts, *self.peers, *waiting)))
 
@@ -88,7 +88,7 @@ class Membership:
         return [peer.name for peer in self._peers]
 
     def host_of(self, server: int) -> str | None:
-        """Name the process that hosts a server, or did last; None: it was never up."""
+        """Return the process that hosts a server, or did last; None: it was never up."""
         return self._hosts.get(server)
 
     @property
@@ -97,14 +97,15 @@ class Membership:
         return bool(self._addresses) and self._expected <= self._addresses.keys()
 
     def server_up(self, host: str, address: ServerAddress, *, restoring: bool) -> None:
-        """Introduce a server that listens, and find it a copy if it lost its parameters."""
+        """Introduce a listening server, and find a copy for it if it lost its parameters."""
         self._hosts[address.server] = host
         self._addresses[address.server] = address
         for peer in self._left - self._peers:
-            # Otherwise it would wait for all peers that the run began with.
+            # Otherwise it would wait for all workers that the run began with.
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
         for peer in self._peers:
             self._admit(peer, host)
+        # After `Admit`: a client that connects before its key is known is refused and must retry.
         self._connect_all()
         if restoring:
             self._ask_for_copies(address.server)
@@ -114,56 +115,57 @@ class Membership:
         self._donors.pop(server, None)
 
     def server_without_slice(self, server: int) -> None:
-        """Stop waiting for a server that owns nothing: the model is too small for it."""
+        """Stop waiting for a server that owns no shard: the model is too small for it."""
         self._expected.discard(server)
         self._connect_all()
 
     def server_left(self, server: int) -> None:
-        """Forget a lost server; peers keep its old address until the new one is known."""
+        """Forget a lost server; clients keep its old address until the new one is known."""
         self._addresses.pop(server, None)
         self._offers.pop(server, None)
         self._donors.pop(server, None)
 
     def grow(self, num_workers: int) -> list[Process]:
-        """Extend the run to so many workers; returns those to start."""
+        """Extend the run to so many workers; returns the ones to start."""
         first, self._num_started = self._num_started, max(self._num_started, num_workers)
         return [Process("worker", rank) for rank in range(first, self._num_started)]
 
     def is_newcomer(self, worker: int) -> bool:
-        """Say whether a worker was started after the run or phase began."""
+        """Return whether a worker was started after the run or phase began."""
         name = f"worker-{worker}"
         before = self._incarnations.get(name, 1)
         return worker >= self._num_workers or self._api.identity(name).incarnation > before
 
     def wait_for_gate(self, worker: int) -> None:
-        """Keep a ready worker back until `admit_waiting`."""
+        """Hold a ready worker back until `admit_waiting`."""
         self._waiting.add(worker)
 
     def admit_waiting(self) -> None:
-        """Admit workers that were kept back; called only while no update is being made."""
+        """Admit workers that were held back; called only while no update is being made."""
         for rank in self._waiting:
             self._joining.add(rank)
             self.peer_up(Process("worker", rank))
         self._waiting.clear()
 
     def worker_connected(self, worker: int) -> None:
-        """Note that a worker has joined every server."""
+        """Note that a worker has connected to every server."""
         self._connected.add(worker)
         self._joining.discard(worker)
 
     def peer_up(self, peer: Process) -> None:
-        """Introduce a worker or the evaluator, which is ready for the servers."""
+        """Introduce a worker or the evaluator that is ready to connect."""
         self._peers.add(peer)
         for host in self.hosts:
             self._admit(peer, host)
         self._connect(peer.name)
 
     def peer_left(self, peer: Process) -> None:
-        """Have servers shut a lost worker or evaluator out and stop waiting for it."""
+        """Have servers dismiss a lost worker or evaluator and stop waiting for it."""
         if peer.role == "worker":
             for group in (self._waiting, self._joining, self._connected):
                 group.discard(peer.rank)
         self._peers.discard(peer)
+        # Remembered, because a server that restarts later must not expect it.
         self._left.add(peer)
         for host in self.hosts:
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
@@ -173,7 +175,7 @@ class Membership:
                 self._choose_donor(server)
         for server, donor in list(self._donors.items()):
             if donor == peer.name:
-                # It may have ended before all of its copy was sent.
+                # It may have been lost before all of its copy was sent.
                 self._ask_for_copies(server)
 
     def copy_offered(self, process: str, server: int, version: int) -> None:
@@ -192,7 +194,7 @@ class Membership:
         self._choose_donor(server)
 
     def _choose_donor(self, server: int) -> None:
-        """Once all have answered, have the freshest copy sent to the server."""
+        """Have the freshest copy sent to the server, once all workers have answered."""
         offers = self._offers[server]
         if any(version is None for version in offers.values()):
             return

@@ -1,4 +1,4 @@
-"""Count what a parameter-server run has done: samples, epochs, updates, and what was lost."""
+"""Count the samples, epochs, updates and losses of a parameter-server run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from phalanx.wire.server_stats import ServerStats
 
 
 class RunCounts:
-    """Keep the totals of a run, or of one phase of it.
+    """Totals of a run, or of one phase of it.
 
     Args:
-        position: Where the run begins; moved on with every batch.
+        position: Where the run begins; advanced with every batch.
         now: The time.
     """
 
@@ -36,12 +36,12 @@ class RunCounts:
         """Processes that were lost."""
 
     def gate_opened(self, now: float) -> None:
-        """Note that training goes on; the first time ends the start-up."""
+        """Note that training goes on; the first call ends the start-up time."""
         if self._startup_s is None:
             self._startup_s = now - self._made_at
 
     def count(self, completed: Iterable[CompletedTicket]) -> None:
-        """Add batches that are done."""
+        """Add completed tickets."""
         position = self.position
         for one in completed:
             position.samples += one.num_samples
@@ -50,14 +50,14 @@ class RunCounts:
             position.epoch_correct += one.num_correct
 
     def end_epoch(self) -> None:
-        """Turn the sums of the epoch into means, and begin the next."""
+        """Turn the sums of the epoch into means, and begin the next epoch."""
         position = self.position
         position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
         position.train_accuracy = position.epoch_correct / max(1, position.epoch_samples)
         position.begin_next_epoch()
 
     def summary(self, spec: ParameterServerSpec, servers: ServerCounts) -> ServingSummary:
-        """Summarise what the servers saw while this strategy was at work."""
+        """Summarise the servers' totals under this strategy."""
         return summarise_servers(
             spec,
             servers.facts,
@@ -68,7 +68,7 @@ class RunCounts:
         )
 
     def outcome(self, evaluation: EvaluationScheduler) -> RunOutcome:
-        """Put together what the run came to; called once it has finished."""
+        """Return the outcome of the run; called once it has finished."""
         position, saved, test = self.position, evaluation.saved, evaluation.test
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
         return position.outcome(
@@ -81,26 +81,26 @@ class RunCounts:
 
 
 class ServerCounts:
-    """Keep the versions of all servers, through losses."""
+    """Versions of all servers, through losses."""
 
     def __init__(self) -> None:
         self.facts: dict[str, ServerStats] = {}
-        """What servers reported at their end, by process."""
+        """Totals that servers reported at their end, by process."""
         self.num_lost_updates = 0
         self._versions: dict[int, int] = {}
         self._lost_at: dict[int, int] = {}
 
     @property
     def updates(self) -> int:
-        """Updates of the server that has made most."""
+        """Updates of the server that has made the most."""
         return max(self._versions.values(), default=0)
 
     def flushed(self, server: int, version: int) -> None:
-        """Note the version at which a server rests."""
+        """Note the version at which a server was flushed."""
         self._versions[server] = version
 
     def lost(self, server: int, last_seen: int) -> None:
-        """Note the last version that is known of a lost server."""
+        """Note the last known version of a lost server."""
         last = max(self._versions.get(server, 0), last_seen)
         self._lost_at[server] = self._versions[server] = last
 
@@ -112,7 +112,7 @@ class ServerCounts:
 
 
 class NormStatistics:
-    """Average the batch-norm statistics of the workers, as float32; empty if the model has none."""
+    """Mean of the workers' batch-norm statistics, as float32; empty if the model has none."""
 
     def __init__(self) -> None:
         self._by_worker: dict[int, bytes] = {}
@@ -120,15 +120,15 @@ class NormStatistics:
         """The mean at the last gate."""
 
     def note(self, worker: int, statistics: bytes) -> None:
-        """Take the statistics of a worker that rests."""
+        """Note the statistics of a paused worker."""
         self._by_worker[worker] = statistics
 
     def forget(self, worker: int) -> None:
-        """Drop those of a lost worker."""
+        """Drop the statistics of a lost worker."""
         self._by_worker.pop(worker, None)
 
     def average(self) -> None:
-        """Take the mean over the workers that rest now."""
+        """Take the mean over the workers that are paused now."""
         arrays = [np.frombuffer(one, dtype=np.float32) for one in self._by_worker.values() if one]
         if not arrays:
             self.mean = b""

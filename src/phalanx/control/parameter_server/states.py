@@ -1,8 +1,8 @@
 """Define the states of a parameter-server run and the transitions between them.
 
 A run trains up to a gate (the end of an epoch, a checkpoint, or the end of its phase). There it
-rests in a fixed order: workers pause, servers flush, the evaluator reads. docs/explain-protocol.md
-shows the table as a diagram.
+comes to rest in a fixed order: workers pause, servers flush, the evaluator reads. The diagram in
+docs/explain-protocol.md is this table.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Starting:
 
 @dataclass(frozen=True)
 class Training:
-    """Tickets are handed out up to the gate."""
+    """Tickets are assigned up to the gate."""
 
     opened_at: float
 
 
 @dataclass(frozen=True)
 class Pausing:
-    """Every ticket is done; workers are told to rest."""
+    """Every ticket is done; workers are asked to pause."""
 
     unpaused: frozenset[int]
     """Workers that have not answered."""
@@ -36,7 +36,7 @@ class Pausing:
 
 @dataclass(frozen=True)
 class Flushing:
-    """Workers rest; servers apply the gradients that they have gathered."""
+    """Workers are paused; servers apply the gradients that they have gathered."""
 
     unflushed: frozenset[str]
     """Processes whose server has not answered."""
@@ -44,38 +44,38 @@ class Flushing:
 
 @dataclass(frozen=True)
 class Closing:
-    """Everything is applied; the evaluator still works on the gate before."""
+    """Everything is applied; the evaluator is still busy with the gate before."""
 
 
 @dataclass(frozen=True)
 class AtGate:
-    """The state of the servers is being evaluated; training waits as long as it has to."""
+    """The state of the servers is being evaluated; training waits until it has been read."""
 
     is_unsaved: bool
-    """Whether the workers take the state over from memory and no one writes it."""
+    """Whether the workers continue from memory and the state is not written."""
 
 
 @dataclass(frozen=True)
 class HandingOver:
-    """The phase is over; every worker takes what the servers hold."""
+    """The phase is over; every worker reads the servers' final state."""
 
     is_unsaved: bool
     asked: frozenset[int] = frozenset()
-    """Workers that were told to."""
+    """Workers that were asked to."""
     read: frozenset[int] = frozenset()
     """Workers that have."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """The workers hold everything: another strategy may begin."""
+    """The workers hold the whole state: another strategy may begin."""
 
     end: PhaseEnd
 
 
 @dataclass(frozen=True)
 class Finishing:
-    """The job is done; every process is told to leave."""
+    """The job is done; every process is dismissed."""
 
 
 RunState = (
@@ -84,7 +84,7 @@ RunState = (
 
 
 class GateEvent(StrEnum):
-    """What leads from one state of a run to the next."""
+    """Events between the states of a run."""
 
     PLANNED = "planned"  # the first worker has reported; there are batches to train
     NOTHING_TO_TRAIN = "nothing to train"  # the same, but the run was resumed at its end

@@ -1,4 +1,4 @@
-"""Plan how far a parameter-server run trains: gates within it, and where its phase ends. Pure."""
+"""Plan how far a parameter-server run trains: its gates, and the end of its phase. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from phalanx.wire.tickets import TicketPlan
 
 @dataclass(frozen=True)
 class PhaseBound:
-    """Where a phase ends, and how the next one takes over.
+    """Planned end of a phase, and how the next one continues.
 
     Attributes:
         limit: The step before which it ends; None: with the job.
-        to_memory: Whether the next strategy goes on from what the workers hold; otherwise from a
+        to_memory: Whether the next strategy continues from the workers' memory; otherwise from a
             checkpoint that is written at the limit.
-        discard: Whether the state at the end is given up: neither measure nor save it.
+        discard: Whether the state at the end is neither evaluated nor saved.
     """
 
     limit: StepLimit | None = None
@@ -29,11 +29,11 @@ class PhaseBound:
 
 
 class TrainingProgress:
-    """Know where a run stands between its begin and its end.
+    """Position of a run between its begin and its end.
 
     Args:
-        job: What is to be done.
-        position: Where the run stands; moved on by others.
+        job: The job.
+        position: Where the run stands; advanced by others.
         bound: Where its phase ends.
     """
 
@@ -74,13 +74,13 @@ class TrainingProgress:
 
     @property
     def goes_on_in_memory(self) -> bool:
-        """Whether the workers take everything from here, and nothing evaluates it before."""
+        """Whether the workers continue from memory, without an evaluation before."""
         in_epoch = 0 < self.step_done < self.plan.num_steps
         return self.bound.discard or (self.is_at_limit and self.bound.to_memory and in_epoch)
 
     @property
     def is_pinned_here(self) -> bool:
-        """Whether the next phase begins with a checkpoint of this moment."""
+        """Whether the next phase begins with a checkpoint of this position."""
         return self.is_at_limit and not self.bound.to_memory and not self.is_over
 
     def make_plan(self, ready: Ready) -> None:
@@ -104,7 +104,7 @@ class TrainingProgress:
         self._plan = plan
 
     def next_stretch(self) -> tuple[int, int]:
-        """Name the first ticket, and the first behind the gate: an epoch, a checkpoint, the end."""
+        """Return the first ticket up to the next gate, and the first one behind it."""
         step, epoch, every = self.step_done, self.position.epoch, self._job.checkpoint.every_steps
         stop = self.plan.num_steps if every is None else min(self.plan.num_steps, step + every)
         limit = self.bound.limit
@@ -115,11 +115,11 @@ class TrainingProgress:
     def end_at(self, ticket: int | None, *, discard: bool) -> None:
         """End before a ticket, or here, if that is earlier than planned.
 
-        An earlier end is never for another phase with servers: the next one goes on from memory.
+        An earlier end is never for another phase with servers: the next one continues from memory.
 
         Args:
             ticket: The first one of a step; None: here.
-            discard: Give the state at the end up.
+            discard: Neither evaluate nor save the state at the end.
         """
         limit = StepLimit(self.position.epoch, self.step_done)
         if ticket is not None:

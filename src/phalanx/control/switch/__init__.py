@@ -1,1 +1,1 @@
-"""Switch strategies during a run: which phase follows which, when, and what is carried over."""
+"""Switch strategies during a run: order of phases, moment of a switch, state carried over."""

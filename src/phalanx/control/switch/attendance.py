@@ -1,4 +1,4 @@
-"""Track which process of a run that switches is idle, lost, or in which phases."""
+"""Track which processes of a switching run are idle, lost, or in which phases."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from phalanx.control.switch.phases import PhaseRun
 
 
 class Attendance:
-    """Know where every process is.
+    """Phases of every process.
 
-    A process may be told of its next phase while it still ends the one before (the evaluator
+    A process may be assigned its next phase while it still ends the one before (the evaluator
     writes, a server reports). Its messages belong to the first of its phases.
 
     Args:
@@ -21,14 +21,14 @@ class Attendance:
     def __init__(self, *, group: int) -> None:
         self.idle: set[str] = set()
         self.missing: set[str] = set()
-        """Lost, and not back yet."""
+        """Lost, and not restarted yet."""
         self.num_lost = 0
         self.group = group
         self._grouped: dict[str, int] = {}
         self._phases: dict[str, deque[PhaseRun]] = defaultdict(deque)
 
     def phase_of(self, process: str) -> PhaseRun | None:
-        """Name the phase that a process is in; None: it is idle, or was replaced."""
+        """Return the phase that a process is in; None: it is idle, or was replaced."""
         phases = self._phases[process]
         return phases[0] if phases else None
 
@@ -38,7 +38,7 @@ class Attendance:
         self.idle.add(process)
 
     def begins(self, process: str, phase: PhaseRun) -> None:
-        """Note that a process is told of a phase."""
+        """Note that a process is assigned a phase."""
         self.idle.discard(process)
         self._phases[process].append(phase)
 
@@ -49,14 +49,14 @@ class Attendance:
             self.idle.add(process)
 
     def lose(self, process: str) -> Iterable[PhaseRun]:
-        """Note that a process is lost; returns the phases that it was in."""
+        """Note that a process is lost; returns its phases."""
         self.idle.discard(process)
         self.missing.add(process)
         self.num_lost += 1
         return self._phases.pop(process, ())
 
     def regroup(self, incarnations: Mapping[str, int]) -> None:
-        """Have a new group of workers formed if one was replaced since the last was."""
+        """Number a new group of workers if one was replaced since the last was formed."""
         present = {name: one for name, one in incarnations.items() if name.startswith("worker-")}
         if self._grouped and self._grouped != present:
             self.group += 1

@@ -1,4 +1,4 @@
-"""Compute the step at which a phase begins: share of samples, epoch, or rate decay. Pure."""
+"""Compute the step at which a phase begins: by samples, epoch, or learning-rate decay. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.switch import PhaseSpec
 from phalanx.wire.switch import StepLimit
 
-# Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
+# Shares such as 0.7 are not exact in binary; samples are whole, so this tolerance is safe.
 _ROUNDING = 1e-6
 
 
 def boundary(phase: PhaseSpec, job: JobSpec, *, num_samples: int) -> StepLimit | None:
-    """The step before which a phase begins; None: that is decided on the way.
+    """Return the step before which a phase begins; None: decided during the run.
 
     Args:
-        phase: Not the first.
+        phase: Any but the first.
         job: The whole job.
         num_samples: Training samples of an epoch.
     """
@@ -40,7 +40,7 @@ def boundary(phase: PhaseSpec, job: JobSpec, *, num_samples: int) -> StepLimit |
 
 
 def limit_at(samples: float, *, num_samples: int, global_batch: int) -> StepLimit:
-    """The first step that begins at or after so many samples."""
+    """Return the first step that begins at or after so many samples."""
     epoch = math.floor((samples + _ROUNDING) / num_samples)
     within = max(0.0, samples - _ROUNDING - epoch * num_samples)
     step = math.ceil(within / global_batch)
@@ -50,7 +50,7 @@ def limit_at(samples: float, *, num_samples: int, global_batch: int) -> StepLimi
 
 
 def describe_moment(phase: PhaseSpec) -> str:
-    """Say in words when a phase begins by plan."""
+    """Describe when a phase begins by plan."""
     if phase.at is not None:
         return f"{phase.at:.0%} of the samples" if isinstance(phase.at, float) else phase.at
     if phase.epoch is not None:

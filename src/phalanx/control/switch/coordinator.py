@@ -1,8 +1,8 @@
 """Coordinate a run of several phases, one strategy after another.
 
-Until a switch is committed the rules of the phase that ends hold, from then on those of the next: a
-lockstep phase is left when all workers have said where they stand, a phase with servers when all
-workers have taken what the servers hold. What a phase leaves to the next is one `PhaseEnd`.
+Until a switch is committed the rules of the phase that ends hold, from then on those of the next. A
+synchronous phase is committed when all workers have reported their position, a phase with servers
+when all workers have read the servers' final state. One `PhaseEnd` carries the state over.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class SwitchCoordinator(Coordinator):
     """Coordinate a run under `switch`.
 
     Args:
-        job: What is to be done.
+        job: The job.
         api: Acts.
-        position: Where to begin.
-        resumed: Whether that is taken from a checkpoint.
+        position: Where the run begins.
+        resumed: Whether the state comes from a checkpoint.
         group: Number of the first group of workers.
-        record: Of the coordinator before, whose processes these ones follow.
+        record: Of the coordinator whose processes these ones replace.
     """
 
     @classmethod
@@ -85,7 +85,7 @@ class SwitchCoordinator(Coordinator):
         )
         self._record = record or SwitchRecord(api, job.workers)
         self._controller: PhaseController | None = None
-        self._between = SynchronousCoordinator(job, api)  # judges when no phase does
+        self._between = SynchronousCoordinator(job, api)  # judges between phases
         self._attendance = Attendance(group=group)
         self.switches = self._record.switches
         self.times = {}
@@ -142,7 +142,7 @@ class SwitchCoordinator(Coordinator):
             return verdict
         if verdict.finished:
             return RunVerdict(finished=all(facts.exit_code is not None for facts in others))
-        # The others have nothing to do in this phase, but will be needed.
+        # Processes outside this phase are idle, but later phases need them.
         idle = [facts for facts in others if not facts.done]
         losses = find_losses(idle, self._job.deadlines, retry_start=True)
         allowed = self._switch.tolerated_failures
@@ -179,7 +179,6 @@ class SwitchCoordinator(Coordinator):
 
     @property
     def _phase(self) -> PhaseRun | None:
-        """The current phase, if there is one."""
         state = self.state
         return None if isinstance(state, Gathering | HandedOn) else state.phase
 
@@ -193,7 +192,7 @@ class SwitchCoordinator(Coordinator):
         return self._decider.sequence
 
     def _advance(self) -> None:
-        """Make every transition that is due; no other method but `_request` changes the state."""
+        """Make every transition that is due; besides `_request`, only this changes the state."""
         while self._make_transition():
             pass
 
@@ -229,7 +228,7 @@ class SwitchCoordinator(Coordinator):
         if isinstance(self.state, Ending | HandedOn):
             self._dismiss_idle()
         elif phase is not None and phase.replaces_losses and self._is_in(process, phase):
-            # It takes the place of a lost one.
+            # A restarted process joins the phase that its predecessor was in.
             self._send_begin(process, phase, newcomer=True)
 
     @staticmethod
@@ -239,7 +238,7 @@ class SwitchCoordinator(Coordinator):
     def _take_in_phase(self, process: str, message: FromWorker) -> None:
         phase = self._attendance.phase_of(process)
         if phase is None:
-            # A process without a phase only says goodbye; or it was replaced, and speaks late.
+            # Only its final report is left; or it is a late message of a replaced process.
             if isinstance(message, Done) and isinstance(self.state, HandedOn):
                 self._record.process_ended(process, message.times)
             return
@@ -255,17 +254,18 @@ class SwitchCoordinator(Coordinator):
                     self._dismiss_idle()
 
     def _request(self, transition: PhaseTransition | None) -> None:
-        """Have the current phase left, unless it is being left already."""
+        """Leave the current phase early, unless it is being left already."""
         state = self.state
         if transition is None or not isinstance(state, InPhase):
             return
+        # The state changes first, because the phase may end within `leave`.
         leaving = Leaving(state.phase, transition)
         self._machine.advance(SwitchEvent.TRANSITION_REQUESTED, leaving)
         self._api.record(events.Decision(what=transition.description, reason=transition.cause))
         state.phase.leave(transition)
 
     def _follow(self, end: PhaseEnd, transition: PhaseTransition | None) -> None:
-        """Let the next phase begin with what this one leaves."""
+        """Begin the next phase with the state that this one leaves."""
         sequence, before = self._sequence, self._start
         self._start = sequence.following(before, end, transition)
         self._record.announce(sequence.event(before, end, transition, self._start))
@@ -275,7 +275,7 @@ class SwitchCoordinator(Coordinator):
             self._begin(SwitchEvent.PHASE_OVER)
 
     def _hand_on(self) -> None:
-        """Have new processes take over from the checkpoint at the boundary."""
+        """Have new processes continue from the checkpoint at the boundary."""
         position = msgspec.structs.replace(self._start.position, phase=self._start.home)
         self._record.processes_leave()
         self._machine.advance(SwitchEvent.PHASE_OVER_RESTART, HandedOn())
@@ -291,7 +291,7 @@ class SwitchCoordinator(Coordinator):
             self._api.send(process.name, Finish())
 
     def _begin(self, event: SwitchEvent) -> None:
-        """Let all processes of a phase take it up."""
+        """Begin a phase in all of its processes."""
         self._record.phase_begins()
         names = [process.name for process in self.processes()]
         phase = self._make_phase({name: self._api.identity(name).incarnation for name in names})
@@ -320,6 +320,7 @@ class SwitchCoordinator(Coordinator):
         checkpoint = start.checkpoint
         if phase.has_servers and not checkpoint and from_file:
             checkpoint = start.snapshot
+        # Noted before it is sent: the first answer must find the phase it belongs to.
         self._attendance.begins(process, phase)
         phase.enter(process)
         self._api.send(
@@ -338,7 +339,7 @@ class SwitchCoordinator(Coordinator):
         )
 
     def _rescue_snapshot(self) -> None:
-        """Have the state at the switch written: a successor needs it, and the chief may be lost."""
+        """Have the state at the switch saved, which successors load, as the chief may be lost."""
         workers = [f"worker-{rank}" for rank in range(self._job.workers)]
         holder = next((one for one in workers if one not in self._attendance.missing), None)
         start = self._start
@@ -347,7 +348,6 @@ class SwitchCoordinator(Coordinator):
             self._api.send(holder, KeepSnapshot(snapshot=start.snapshot, position=at))
 
     def _dismiss_idle(self) -> None:
-        """Dismiss processes that wait for another phase: there is none."""
         for process in self._attendance.idle:
             self._api.send(process, Finish())
         self._attendance.idle.clear()

@@ -1,6 +1,6 @@
-"""Decide when a phase is left early: automatic switches, their canary, slow machines.
+"""Decide when a phase is left early: automatic switches, their canary, stragglers.
 
-Feeds the pure policies with what workers report, records their estimates, and answers with a
+Feeds the pure policies with workers' reports, records their estimates, and returns a
 `PhaseTransition` when the present phase is to be left.
 """
 
@@ -24,10 +24,10 @@ from phalanx.wire.switch import WindowReport
 
 
 class PhaseController:
-    """Decide about the phases of one run while it goes.
+    """Early transitions of one run.
 
     Args:
-        job: What is to be done.
+        job: The job.
         api: Records, and knows the workers' progress.
         num_samples: Training samples of an epoch.
     """
@@ -52,7 +52,7 @@ class PhaseController:
         self._counted = [0] * job.workers
 
     def enter_lockstep(self, phase: int, after: PhaseStrategy | None) -> None:
-        """Watch a lockstep phase, which begins or goes on.
+        """Watch a synchronous phase, which begins or continues.
 
         Args:
             phase: Its number.
@@ -77,8 +77,8 @@ class PhaseController:
         """Watch a phase with servers, which begins.
 
         Args:
-            position: Where.
-            watched: Whether it was begun by itself, and can be undone.
+            position: Where the run stands.
+            watched: Whether an automatic switch began it, which can be undone.
         """
         self._before = None
         self._canary = None
@@ -92,12 +92,12 @@ class PhaseController:
             )
 
     def note_pause(self, pause_s: float) -> None:
-        """Note how long a switch took: the next one must save more."""
+        """Note the length of a switch's pause: the next one must save more."""
         if self._policy is not None:
             self._policy.switch_s = pause_s
 
     def take_window(self, window: WindowReport) -> PhaseTransition | None:
-        """Consider what the workers of a lockstep phase found over a few steps."""
+        """Evaluate a window of steps of a synchronous phase."""
         self._loss = window.loss if math.isnan(self._loss) else 0.7 * self._loss + 0.3 * window.loss
         transition = self._compare_in(window)
         if transition is not None:
@@ -118,7 +118,7 @@ class PhaseController:
         return PhaseTransition("next", estimate.reason) if estimate.ready else None
 
     def _compare_in(self, window: WindowReport) -> PhaseTransition | None:
-        """Compare the workers of a lockstep phase, once enough time has passed."""
+        """Compare the workers of a synchronous phase, once enough time has passed."""
         spec = self._switch.straggler
         if self._straggler is None or spec is None:
             return None
@@ -135,7 +135,7 @@ class PhaseController:
         self._counted = [0] * self._job.workers
 
     def take_work(self, message: WorkDone) -> PhaseTransition | None:
-        """Let the canary watch batches of a phase with servers."""
+        """Show completed batches of a phase with servers to the canary."""
         if self._canary is None:
             return None
         for one in message.completed:
@@ -151,7 +151,7 @@ class PhaseController:
         return PhaseTransition("rollback", alarm)
 
     def compare_workers(self) -> PhaseTransition | None:
-        """Compare workers in a looser phase: a slow machine may have recovered; called often."""
+        """Compare workers in a loosened phase, as a straggler may have recovered; called often."""
         now = time.monotonic()
         spec = self._switch.straggler
         if self._straggler is None or spec is None or now - self._compared < spec.window_s:

@@ -1,4 +1,4 @@
-"""Run one phase of a switch: ask its coordinator to leave, and take one `PhaseEnd` from it."""
+"""Run one phase of a switch: request its end, and take one `PhaseEnd` from it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PhaseRun(ABC):
 
     Attributes:
         coordinator: Of its strategy.
-        position: Where the run stands, as far as it is known.
-        has_servers: Whether parameters live on servers.
+        position: Where the run stands, as far as known.
+        has_servers: Whether servers own the parameters.
     """
 
     coordinator: Coordinator
@@ -39,7 +39,7 @@ class PhaseRun(ABC):
 
     @property
     def replaces_losses(self) -> bool:
-        """Whether lost processes come back into the phase; otherwise a lost worker ends the run."""
+        """Whether lost processes rejoin the phase; otherwise a lost worker ends the run."""
         return self.has_servers and not self.is_committed
 
     @property
@@ -50,11 +50,11 @@ class PhaseRun(ABC):
     @property
     @abstractmethod
     def end(self) -> PhaseEnd | None:
-        """What the phase leaves to the next; None: processes are still in it."""
+        """State that the phase leaves to the next; None: processes are still in it."""
 
     @abstractmethod
     def enter(self, process: str) -> None:
-        """Note that a process is told to take the phase up."""
+        """Note that a process is asked to begin the phase."""
 
     @abstractmethod
     def leave(self, transition: PhaseTransition) -> None:
@@ -62,7 +62,7 @@ class PhaseRun(ABC):
 
     @abstractmethod
     def take(self, process: str, message: FromWorker) -> None:
-        """Take a message of a process that is in this phase."""
+        """Handle a message of a process in this phase."""
 
     @abstractmethod
     def left(self, process: str) -> None:
@@ -70,13 +70,7 @@ class PhaseRun(ABC):
 
 
 class LockstepPhase(PhaseRun):
-    """A phase whose workers need each other in every step.
-
-    Args:
-        job: The job as the phase sees it.
-        api: Acts.
-        position: Where it begins.
-    """
+    """A phase whose workers exchange in every step."""
 
     has_servers = False
 
@@ -90,7 +84,7 @@ class LockstepPhase(PhaseRun):
     @property
     @override
     def is_committed(self) -> bool:
-        return False  # until all have left it: that is its end
+        return False  # all leave it at once: its end is the commitment
 
     @property
     @override
@@ -100,7 +94,7 @@ class LockstepPhase(PhaseRun):
     @property
     @override
     def end(self) -> PhaseEnd | None:
-        """Put the chief's position and the sums of all workers together, once all have left."""
+        """Combine the chief's position with the sums of all workers, once all have left."""
         workers = [one.name for one in self.coordinator.processes()]
         if not all(one in self._over for one in workers):
             return None
@@ -113,7 +107,7 @@ class LockstepPhase(PhaseRun):
 
     @override
     def enter(self, process: str) -> None:
-        """Do nothing: every worker is in it, from the first to the last."""
+        """Do nothing: every worker is in the phase from its first step to its last."""
 
     @override
     def leave(self, transition: PhaseTransition) -> None:
@@ -138,7 +132,7 @@ class ServedPhase(PhaseRun):
     Args:
         job: The job as the phase sees it.
         api: Acts.
-        position: Where it begins; moved on by the coordinator.
+        position: Where it begins; advanced by the coordinator.
         bound: Where it ends by plan.
         incarnations: Of processes that were replaced before it began.
     """
@@ -178,7 +172,7 @@ class ServedPhase(PhaseRun):
             return None
         awaited = self._inside
         if not end.snapshot:
-            # Only workers hold what goes on; servers and the evaluator may still be busy.
+            # Only workers hold the state that goes on; servers and evaluator may still be busy.
             awaited = {process for process in awaited if process.startswith("worker-")}
         return None if awaited else end
 

@@ -1,4 +1,4 @@
-"""Record the switches of a run with their pauses; passed on from coordinator to successor."""
+"""Record the switches of a run with their pauses; passed from a coordinator to its successor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from phalanx.wire.messages import WorkTimes
 
 
 class SwitchRecord:
-    """Keep what outlives phases and processes.
-
-    Args:
-        api: Records events.
-        num_workers: Workers of the job.
-    """
+    """Facts that outlive phases and processes."""
 
     def __init__(self, api: ControllerApi, num_workers: int) -> None:
         self._api = api
@@ -32,15 +27,15 @@ class SwitchRecord:
         """Coordinator of the last phase with servers."""
 
     def announce(self, switch: Switched) -> None:
-        """Keep a switch that is under way until all workers have begun."""
+        """Hold a switch under way until all workers have begun the new phase."""
         self._announced = switch
 
     def processes_leave(self) -> None:
-        """Measure the pause from here: the next phase has new processes."""
+        """Start the pause now: the next phase has new processes."""
         self._left_at = time.monotonic()
 
     def phase_begins(self) -> None:
-        """Wait for all workers anew."""
+        """Wait for all workers again."""
         self._pauses.clear()
 
     def worker_began(self, process: str, pause_s: float) -> float | None:
@@ -63,7 +58,7 @@ class SwitchRecord:
         return announced.pause_s
 
     def process_ended(self, process: str, times: WorkTimes | None) -> None:
-        """Add the times of a worker that new processes follow."""
+        """Add the times of a worker that a new process replaces."""
         if times is not None:
             self._times |= add_times(self._times, {process: times})
 
@@ -75,7 +70,7 @@ class SwitchRecord:
 def add_times(
     first: Mapping[str, WorkTimes], second: Mapping[str, WorkTimes]
 ) -> dict[str, WorkTimes]:
-    """Add what workers spent in two parts of a run; those of the first part only are left out."""
+    """Add the times of workers in two parts of a run; workers of the first only are left out."""
     added = {}
     for process, own in second.items():
         before = first.get(process)

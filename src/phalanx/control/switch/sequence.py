@@ -1,4 +1,4 @@
-"""Decide which phase follows which, and what it begins with. Pure."""
+"""Decide which phase follows which, and the state it begins with. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from phalanx.wire.switch import CARRIED, StepLimit
 
 @dataclass(frozen=True)
 class PhaseStart:
-    """What a phase begins with.
+    """State that a phase begins with.
 
     Attributes:
         phase: Its number in the job; `LOOSENED` for the looser strategy.
         home: The planned phase that it belongs to.
-        position: Where the run stands; its own phase is still that before.
-        checkpoint: Take up this one instead of what is in memory; empty: go on from memory.
-        snapshot: Checkpoint of the last switch, for processes that hold nothing in memory.
-        statistics: Batch-norm statistics to go on from; empty: each worker's own.
+        position: Where the run stands; its own phase is still the one before.
+        checkpoint: Load this one instead of continuing from memory; empty: continue from memory.
+        snapshot: Checkpoint of the last switch, for processes that hold no state.
+        statistics: Batch-norm statistics to continue with; empty: each worker's own.
         save: Whether the chief writes the state that it begins with.
         shares: Relative share of the global batch per worker; empty: as the job says.
         follows_servers: Whether the phase before had servers.
@@ -47,12 +47,7 @@ class PhaseStart:
 
 
 class PhaseSequence:
-    """Know the planned phases of a job.
-
-    Args:
-        job: One that switches.
-        num_samples: Training samples of an epoch.
-    """
+    """The planned phases of a job."""
 
     def __init__(self, job: JobSpec, *, num_samples: int) -> None:
         assert isinstance(job.strategy, SwitchSpec)
@@ -61,36 +56,36 @@ class PhaseSequence:
         self._num_samples = num_samples
 
     def limit(self, home: int) -> StepLimit | None:
-        """Say where a phase ends by plan; None: with the job, or decided on the way."""
+        """Return where a phase ends by plan; None: with the job, or decided during the run."""
         following = self._after(home)
         if following is None:
             return None
         return boundary(following, self._job, num_samples=self._num_samples)
 
     def goes_to_memory(self, home: int) -> bool:
-        """Say whether the phase after a planned one goes on from what the workers hold."""
+        """Return whether the phase after a planned one continues from the workers' memory."""
         following = self._after(home)
         serves = following is not None and following.strategy.updates_on_servers
         return self._switch.handover == "live" and not serves
 
     def automatic_next(self, home: int) -> PhaseStrategy | None:
-        """Name the strategy that an automatic switch leads to, if one is planned."""
+        """Return the strategy that an automatic switch leads to; None: none is planned."""
         following = self._after(home)
         return following.strategy if following is not None and following.at == "auto" else None
 
     def is_watched(self, start: PhaseStart) -> bool:
-        """Say whether a phase was begun by an automatic switch that can be undone."""
+        """Return whether an automatic switch began a phase, and can be undone."""
         automatic = start.phase > 0 and self._switch.resolved[start.phase].at == "auto"
         return automatic and start.rollback_to is not None
 
     def following(
         self, start: PhaseStart, end: PhaseEnd, transition: PhaseTransition | None
     ) -> PhaseStart:
-        """Say what the next phase begins with.
+        """Return the state that the next phase begins with.
 
         Args:
-            start: What the phase that ends began with.
-            end: What it leaves.
+            start: The state that the ending phase began with.
+            end: The state that it leaves.
             transition: Why it ends early; None: it ends by plan.
         """
         transition = self._without_planned(start, end, transition)
@@ -153,7 +148,7 @@ class PhaseSequence:
     def _without_planned(
         self, start: PhaseStart, end: PhaseEnd, transition: PhaseTransition | None
     ) -> PhaseTransition | None:
-        """Drop a transition if the phase ended where it would have by plan: that comes first."""
+        """Drop a transition if the phase reached its planned end first."""
         if transition is None or transition.kind == "rollback":
             return transition
         limit = self.limit(start.home)

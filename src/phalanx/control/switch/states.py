@@ -1,8 +1,8 @@
 """Define the states of a run that switches strategies, and the transitions between them.
 
-`Committed` is the moment of commitment on the way back from servers: from then on the rules of the
-next phase hold. A lockstep phase is committed when all workers have left it, which is its end.
-docs/explain-switch.md shows the table as a diagram.
+In `Committed`, on the way back from servers, the rules of the next phase hold already. A
+synchronous phase is committed when all workers have left it, which is its end. The diagram in
+docs/explain-switch.md is this table.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Gathering:
 
 @dataclass(frozen=True)
 class InPhase:
-    """A phase goes on until its planned end."""
+    """A phase runs until its planned end."""
 
     phase: PhaseRun
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """A phase was told to end early."""
+    """A phase was asked to end early."""
 
     phase: PhaseRun
     transition: PhaseTransition
@@ -37,7 +37,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Committed:
-    """The workers hold what the servers had; processes leave the phase one by one."""
+    """The workers hold the whole state; processes leave the phase one by one."""
 
     phase: PhaseRun
     transition: PhaseTransition | None
@@ -45,7 +45,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class HandedOn:
-    """New processes take the run over from a checkpoint; those of this coordinator leave."""
+    """New processes continue from a checkpoint; those of this coordinator are dismissed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ SwitchState = Gathering | InPhase | Leaving | Committed | HandedOn | Ending
 
 
 class SwitchEvent(StrEnum):
-    """What leads from one state of a run that switches to the next."""
+    """Events between the states of a run that switches."""
 
     ALL_IDLE = "all idle"
     TRANSITION_REQUESTED = "transition requested"

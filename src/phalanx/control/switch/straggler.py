@@ -1,8 +1,8 @@
-"""Answer a machine that turns slow: uneven batches, a looser strategy, and back. Pure.
+"""Respond to stragglers: uneven batches, a looser strategy, and back. Pure.
 
-Slowness is a worker's time per sample in multiples of the median worker's. Nothing is done before
-several windows agree, recovery is asked for with a margin, and the number of changes is limited: a
-machine that comes and goes does not make the run flap.
+Slowness is a worker's time per sample in multiples of the median worker's. Several windows must
+agree before anything changes, recovery needs a margin, and the number of changes is limited: an
+intermittent straggler does not make the run flap.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from collections.abc import Sequence
 from phalanx.control.switch.transition import PhaseTransition
 from phalanx.spec.switch import PhaseStrategy, StragglerSpec
 
-# Shares that differ by less are not worth a change.
+# Smaller differences of shares are not worth a change.
 _WORTH = 0.15
 
 
 class StragglerPolicy:
-    """Decide on the answer to slow machines.
-
-    Args:
-        spec: The thresholds.
-        num_workers: Of the job.
-    """
+    """Decide on the response to stragglers."""
 
     def __init__(self, spec: StragglerSpec, *, num_workers: int) -> None:
         self._spec = spec
@@ -36,11 +31,11 @@ class StragglerPolicy:
     def consider(
         self, computed_s: Sequence[float], counts: Sequence[int]
     ) -> PhaseTransition | None:
-        """What one window calls for.
+        """Return the transition that one window calls for, if any.
 
         Args:
-            computed_s: Time that each worker computed, by rank.
-            counts: Samples that it did meanwhile.
+            computed_s: Compute time of each worker, by rank.
+            counts: Samples of each worker in that time.
         """
         if len(counts) < 2 or not all(counts) or not all(one > 0 for one in computed_s):
             return None
@@ -63,14 +58,13 @@ class StragglerPolicy:
 
     @property
     def _recovered(self) -> float:
-        """Half of the way back to even: what is slow and what has recovered do not touch."""
+        """Halfway back to even: thresholds of slow and recovered do not touch."""
         return (1 + self._spec.slow) / 2
 
     def _is_early(self, computed_s: Sequence[float]) -> bool:
-        """Whether the worker that was given least to do is done well before the others.
+        """Return whether the worker with the least samples finishes well before the others.
 
-        Its time per sample says little then: what a step costs whatever its size weighs more on a
-        small part.
+        Its time per sample says little then: the fixed cost of a step weighs more on a small share.
         """
         least = min(range(len(self._shares)), key=self._shares.__getitem__)
         if self._loose or self._shares[least] == max(self._shares):
@@ -80,7 +74,7 @@ class StragglerPolicy:
 
     def _answer(self, slowness: Sequence[float], worst: int, words: str) -> PhaseTransition | None:
         spec = self._spec
-        # Whatever is done must be possible to undo.
+        # Every change must leave room for its reversal.
         if self._loose or self._num_changes + 2 > spec.max_changes:
             return None
         wanted = _shares(slowness)
@@ -94,7 +88,7 @@ class StragglerPolicy:
         if may_loosen and not (spec.reshare and is_even):
             self._loose = True
             if _deals_batches_out(spec.loosen_to):
-                # Slow workers take fewer of them; only of equal ones can times be compared.
+                # Only at equal shares can times be compared, and slow workers take fewer anyway.
                 self._shares = self._even
             return self._change(PhaseTransition("loosen", words, self._shares))
         if not spec.reshare or not differs:
@@ -122,7 +116,7 @@ def _deals_batches_out(strategy: PhaseStrategy) -> bool:
 
 
 def _shares(slowness: Sequence[float]) -> tuple[float, ...]:
-    """In proportion to speed, with a mean of one."""
+    """Return shares in proportion to speed, with a mean of one."""
     speeds = [1 / one for one in slowness]
     mean = statistics.fmean(speeds)
     return tuple(round(speed / mean, 3) for speed in speeds)

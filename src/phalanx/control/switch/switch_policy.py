@@ -1,9 +1,8 @@
-"""Decide when an automatic switch is made: facts in, decision out; no clock, no I/O.
+"""Decide when an automatic switch is made. Pure: facts in, decision out; no clock, no I/O.
 
 A stale gradient does little harm once the learning rate has fallen and gradients are mostly noise,
-and a switch is worth its price only if the next strategy is faster and enough is left to do. Each
-of these is a gate; all must be open in several windows in a row. See docs/explain-switch.md for
-what the thresholds rest on.
+and a switch pays only if the next strategy is faster and enough is left to do. Each of these is a
+gate; all must be open in several windows in a row. docs/explain-switch.md justifies the thresholds.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from phalanx.wire.switch import WindowReport
 
 # Weight of the newest window in the running means of noise and signal.
 _WEIGHT = 0.1
-# What a switch is taken to cost before one has been seen.
+# Assumed cost of a switch before one has been measured.
 _SWITCH_S = 0.25
 
 
 @dataclass(frozen=True)
 class SwitchEstimate:
-    """Estimate what switching now would bring, from one window."""
+    """Estimated benefit of switching now, from one window."""
 
     samples: int
     rel_lr: float
@@ -31,13 +30,13 @@ class SwitchEstimate:
     gain: float
     saved_s: float
     closed: tuple[str, ...]
-    """Why not, in words; empty: every gate is open."""
+    """Reasons against it, in words; empty: every gate is open."""
     ready: bool
     """Whether the gates have been open long enough."""
 
     @property
     def reason(self) -> str:
-        """In one line."""
+        """The estimate in one line."""
         return (
             f"learning rate at {self.rel_lr:.0%} of its peak, gradient noise scale "
             f"{self.noise_batches:.1f} global batches, expected gain {self.gain:.2f}x, saves "
@@ -46,7 +45,7 @@ class SwitchEstimate:
 
 
 class SwitchPolicy:
-    """Decide when to leave a lockstep phase for the next.
+    """Decide when to leave a synchronous phase for the next.
 
     Args:
         spec: The thresholds.
@@ -80,16 +79,16 @@ class SwitchPolicy:
         self.switch_s = _SWITCH_S
 
     def demand_more(self) -> None:
-        """A switch was rolled back: the next one must promise twice the gain."""
+        """Require twice the gain of the next switch, after one was rolled back."""
         self.required_gain = 1 + 2 * (self.required_gain - 1)
         self._in_a_row = 0
 
     def consider(self, window: WindowReport) -> SwitchEstimate:
-        """Estimate what switching would bring, and say whether it is time."""
+        """Estimate the benefit of switching, and decide whether it is time."""
         self._noise += _WEIGHT * (window.noise - self._noise)
         self._signal += _WEIGHT * (window.signal - self._signal)
         rel_lr = window.lr / self._peak_lr
-        # Both means start at zero; their quotient is right all the same.
+        # Both running means start at zero; the bias cancels in their quotient.
         noise_batches = self._noise / self._signal / self._batch if self._signal > 0 else math.inf
         if self._noise <= 0:
             noise_batches = 0.0
@@ -110,7 +109,7 @@ class SwitchPolicy:
         )
 
     def _smooth_gain(self, window: WindowReport) -> float:
-        """A single window is too short to trust its times."""
+        """Smooth the gain over windows: a single one is too short to trust its times."""
         gain = expected_gain(window, self._after)
         self._gain = gain if self._gain is None else self._gain + _WEIGHT * (gain - self._gain)
         return self._gain
@@ -134,7 +133,7 @@ class SwitchPolicy:
 
     @staticmethod
     def _window_s(window: WindowReport) -> float:
-        """Length of a window: every worker computes and exchanges for as long as the slowest."""
+        """Return the length of a window: each step lasts as long as that of the slowest worker."""
         return max(
             compute_s + exchange_s
             for compute_s, exchange_s in zip(window.compute_s, window.exchange_s, strict=True)
@@ -142,11 +141,10 @@ class SwitchPolicy:
 
 
 def expected_gain(window: WindowReport, after: StrategySpec) -> float:
-    """Samples per second under another strategy, in multiples of the present lockstep one's.
+    """Return the throughput under another strategy, as a multiple of the present one's.
 
-    The worker that arrives last waits for nobody: its time in exchanges is what they cost. Without
-    a barrier every worker goes at its own pace; with averaging every few steps it pays that price
-    less often.
+    The last worker to arrive never waits: its time in exchanges is their cost. Without a barrier
+    every worker runs at its own speed; with averaging every few steps it pays that less often.
     """
     exchange_s = min(window.exchange_s)
     slowest_s = max(window.compute_s)
@@ -184,7 +182,7 @@ class Canary:
         self._weight = 0.0
 
     def count(self, loss_sum: float, num_samples: int) -> None:
-        """Some batches are done."""
+        """Add batches that are done."""
         if num_samples == 0:
             return
         self._samples += num_samples
@@ -194,12 +192,12 @@ class Canary:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has seen enough."""
+        """Whether the canary has seen enough."""
         return self._samples >= self._look_at
 
     @property
     def alarm(self) -> str | None:
-        """Why the switch must be undone, or nothing."""
+        """Return why the switch must be undone; None: it need not."""
         if self._spec.canary is None or not self.is_over or self._weight == 0:
             return None
         loss = self._loss / self._weight

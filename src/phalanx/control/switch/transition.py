@@ -1,4 +1,4 @@
-"""Name the ways in which a run leaves a phase before its planned end."""
+"""Define the ways in which a run leaves a phase before its planned end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class PhaseTransition:
-    """Leave the present phase.
+    """Early end of the present phase.
 
     Attributes:
         kind: next: the planned phase that follows; rollback: the state before the last switch;
             reshare: the same strategy with other shares of the batch; loosen: the looser strategy
-            for slow machines; return: back from it.
+            for stragglers; return: back from it.
         cause: Why, for the records.
         shares: Relative share of the global batch per worker; empty: as before.
     """
@@ -32,5 +32,5 @@ class PhaseTransition:
 
     @property
     def description(self) -> str:
-        """What is done, in words."""
+        """The transition in words."""
         return _WORDS[self.kind]

@@ -507,7 +507,7 @@ def test_a_worker_that_joined_later_may_be_lost_too() -> None:
 
 def test_what_is_not_for_a_coordinator_of_servers_is_refused() -> None:
     company = Company(serving_job()).start()
-    with pytest.raises(AssertionError, match="worker-0 said EpochDone"):
+    with pytest.raises(AssertionError, match="worker-0 sent EpochDone"):
         company.say("worker-0", EpochDone(make_report()))
 
 
