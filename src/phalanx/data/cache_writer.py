@@ -1,6 +1,6 @@
-"""Writing a decoded data set: the arrays of each part, chunk by chunk, and their description.
+"""Write a decoded data set: the arrays of each part, chunk by chunk, and their description.
 
-Called by `cache` only, which sees to names, locks and completeness.
+Called by `cache` only, which handles names, locks and completeness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTS: tuple[PartName, ...] = ("train", "test")
 
 
 def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
-    """Decode a source into `.npy` files in an empty folder; returns what `meta.json` is to say."""
+    """Decode a source into `.npy` files in an empty folder; return the contents of `meta.json`."""
     digest = hashlib.sha256()
     parts: dict[str, Any] = {}
     num_classes = source.num_classes or 0
@@ -53,7 +53,7 @@ def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
 
 
 def _decoded(source: Source, name: PartName) -> Iterator[Samples]:
-    """The chunks of a part, with a file that cannot be read told apart from a full disk."""
+    """Yield the chunks of a part; a file that cannot be read is distinguished from a full disk."""
     try:
         yield from source.chunks(name)
     except OSError as error:
@@ -65,7 +65,7 @@ def _decoded(source: Source, name: PartName) -> Iterator[Samples]:
 
 
 class _PartWriter:
-    """Appends chunks to the two `.npy` files of a part."""
+    """Append chunks to the two `.npy` files of a part."""
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Mean, deviation and range of the inputs, per channel or feature: what normalisation needs.
+"""Compute mean, deviation and range of the inputs per channel or feature, for normalisation.
 
 Computed once, from the whole training part as the files offer it, when the cache is filled. It does
 not depend on the split, so every run on a data set normalises alike.
@@ -58,7 +58,7 @@ def _of_bytes(inputs: Array) -> Statistics:
 
 
 def _chunks(inputs: Array) -> list[Array]:
-    """Views of the array as rows of channels."""
+    """Yield views of the array as rows of channels."""
     rows = max(1, _CHUNK_BYTES // max(1, inputs[:1].nbytes))
     width = inputs.shape[-1]
     return [inputs[i : i + rows].reshape(-1, width) for i in range(0, len(inputs), rows)]

@@ -1,4 +1,4 @@
-"""Look up kinds of things by name: strategies, launchers, optimisers and whatever else is open.
+"""Look up kinds by name: strategies, launchers, optimisers and the other open tables.
 
 A `Registry` is one table. Its entries come from three places, asked in this order:
 
@@ -34,11 +34,11 @@ IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 
 
 class Named(Protocol):
-    """Anything that a table can hold."""
+    """Entry of a table."""
 
     @property
     def name(self) -> str:
-        """What a job file calls it."""
+        """Name in job files."""
 
 
 K = TypeVar("K", bound=Named)
@@ -87,7 +87,7 @@ class Registry(Generic[K]):
         return known
 
     def __contains__(self, name: object) -> bool:
-        """Whether `find` would try to import or return something for this name."""
+        """Return whether `find` would try to import or return something for this name."""
         return isinstance(name, str) and (
             name in self._built_in
             or name in self._outside

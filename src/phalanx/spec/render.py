@@ -18,7 +18,7 @@ _INDENT = "  "
 
 
 def to_mapping(spec: Spec) -> dict[str, JsonValue]:
-    """Every setting with its value, defaults filled in, in the order of the reference page.
+    """Return every setting with its value, defaults filled in, in the order of the reference page.
 
     The result is what JSON can hold, and `job_from_mapping` turns it back into the same job.
     """
@@ -27,11 +27,11 @@ def to_mapping(spec: Spec) -> dict[str, JsonValue]:
 
 
 def to_yaml(spec: Spec, *, comments: bool = False) -> str:
-    """The resolved job as a job file.
+    """Return the resolved job as a job file.
 
     Args:
         spec: Usually a job; any spec will do.
-        comments: Put the meaning of each setting behind it, as far as the line has room.
+        comments: Add the meaning of each setting as a comment, as far as the line has room.
     """
     return "\n".join(_lines(spec, comments, indent="")) + "\n"
 
