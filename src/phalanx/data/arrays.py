@@ -85,5 +85,5 @@ def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArr
 
 
 def _channels_come_first(shape: tuple[int, ...]) -> bool:
-    """Whether (N, a, b, c) is N, C, H, W: few in front, and too many for channels at the end."""
+    """Return whether (N, a, b, c) is N, C, H, W: few in front, too many for channels at the end."""
     return shape[1] <= _MAX_CHANNELS < shape[3]

@@ -177,7 +177,7 @@ class Cropper:
 
 
 def _masks(height: int, width: int, pixel_bytes: int) -> npt.NDArray[np.uint8]:
-    """For each pair of offsets, 255 for the bytes of a window that lie within the image, else 0."""
+    """Return for each pair of offsets 255 for the bytes of a window inside the image, else 0."""
     moves = np.arange(NUM_OFFSETS)[:, None] - PAD
     row_inside = (moves + np.arange(height) >= 0) & (moves + np.arange(height) < height)
     column_inside = (moves + np.arange(width) >= 0) & (moves + np.arange(width) < width)

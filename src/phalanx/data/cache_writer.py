@@ -117,7 +117,7 @@ class _PartWriter:
         }
 
     def _outputs_of(self, chunk: Samples) -> int:
-        """Classes that the labels show, or values per sample if the targets are not labels."""
+        """Return the classes in the labels, or values per sample if the targets are not labels."""
         if chunk.targets.dtype != np.int64:
             return int(np.prod(chunk.targets.shape[1:]))
         highest = int(chunk.targets.max(initial=-1))
@@ -132,7 +132,7 @@ class _PartWriter:
 
 
 def _write_header(file: IO[bytes], like: Array, *, num_rows: int) -> None:
-    """An `.npy` header; numpy pads it so that the row count can grow without moving the data."""
+    """Write an `.npy` header; numpy pads it so that the row count can grow in place."""
     header = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
         "fortran_order": False,

@@ -99,7 +99,7 @@ def _idx_in(entry: Entry, folder: Path) -> Located | _Missing:
 
 
 def _belongs_to_another(entry: Entry, files: list[Path]) -> bool:
-    """Whether these files are those of another data set, as all of the family bear the same names.
+    """Return whether these files are another data set's: all of the family have the same names.
 
     Tells by the test labels: they are short, and no two data sets share them.
     """
@@ -139,7 +139,7 @@ def _cifar_in(entry: Entry, folder: Path) -> Located | _Missing:
 
 
 def _parquet_parts(folder: Path) -> tuple[list[Path], list[Path]]:
-    """CIFAR-10 as Parquet: cifar10-train.parquet, or train-00000-of-00001.parquet and the like."""
+    """Find CIFAR-10 as Parquet: cifar10-train.parquet, or train-00000-of-00001.parquet etc."""
     for prefix in ("cifar10-", ""):
         train = sorted(folder.glob(f"{prefix}train*.parquet"))
         test = sorted(folder.glob(f"{prefix}test*.parquet"))

@@ -119,7 +119,7 @@ def _rows(values: Array, part: Part) -> npt.NDArray[np.float64]:
 
 
 def _means(part: Part) -> npt.NDArray[np.float64]:
-    """The mean of each sample's values."""
+    """Return the mean of each sample's values."""
     step = max(1, _CHUNK_BYTES // max(1, 8 * part.inputs[:1].size))
     chunks = []
     for first in range(0, part.num_samples, step):

@@ -125,7 +125,7 @@ def dirichlet(concentrations: Sequence[float], draws: Draws) -> Floats:
 
 
 def _log_gamma_draw(shape: float, draws: Draws) -> float:
-    """Logarithm of a gamma variable, after Marsaglia and Tsang (2000).
+    """Draw the logarithm of a gamma variable, after Marsaglia and Tsang (2000).
 
     A shape below 1 is raised by one and the result multiplied by u^(1/shape); logarithms keep small
     shapes from underflowing.
@@ -149,7 +149,7 @@ def _log_gamma_draw(shape: float, draws: Draws) -> float:
 
 @cache
 def _cdf_table() -> Floats:
-    """The normal distribution at equal steps, by Simpson's rule from the left end."""
+    """Compute the normal distribution at equal steps, by Simpson's rule from the left end."""
     half = 1.0 / (2 * _TABLE_STEPS)
     places = np.arange(-_TABLE_END * 2 * _TABLE_STEPS, _TABLE_END * 2 * _TABLE_STEPS + 1) * half
     curve = exp(-0.5 * places * places) * 0.3989422804014327
@@ -159,7 +159,7 @@ def _cdf_table() -> Floats:
 
 @cache
 def _quantiles() -> Floats:
-    """The values below which (i + 1/2) / 65,536 of the normal curve lies."""
+    """Compute the values below which (i + 1/2) / 65,536 of the normal curve lies."""
     table = _cdf_table()
     places = np.arange(len(table)) / _TABLE_STEPS - _TABLE_END
     shares = (np.arange(2**15) + 0.5) / 2**16

@@ -141,7 +141,7 @@ class SampleShards(Shards):
             )
 
     def _spans(self, start_sample: int) -> Iterator[tuple[int, int, int]]:
-        """(step, samples before it, samples in it)."""
+        """Yield (step, samples before it, samples in it)."""
         num_samples = self._order.num_samples
         offsets = range(start_sample, num_samples, self._global_batch)
         for step, offset in zip(self.steps(start_sample), offsets, strict=True):

@@ -41,7 +41,7 @@ def measure(inputs: Array) -> Statistics:
 
 
 def _of_bytes(inputs: Array) -> Statistics:
-    """Exact for bytes: everything follows from how often each of the 256 values occurs."""
+    """Compute exact statistics of bytes from the counts of the 256 values."""
     num_channels = inputs.shape[-1]
     counts = np.zeros((num_channels, 256), dtype=np.int64)
     for chunk in _chunks(inputs):

@@ -269,7 +269,7 @@ class BatchSpec(Spec):
         return self
 
     def global_size(self, num_workers: int) -> int:
-        """Samples per step over all workers together."""
+        """Return the samples per step over all workers together."""
         if self.global_ is not None:
             return self.global_
         assert self.per_worker is not None

@@ -155,7 +155,7 @@ def _unknown_key(place: _Place, root: type[Spec]) -> Problem:
 
 
 def _is_plural_of_one(key: str, valid: Sequence[str]) -> bool:
-    """Whether only an s is wrong: nearer than the same word in some other part."""
+    """Return whether only an s is wrong: nearer than the same word in some other part."""
     return f"{key}s" in valid or (key.endswith("s") and key[:-1] in valid)
 
 
@@ -231,7 +231,7 @@ def _value_hint(annotation: shape.Annotation, value: object) -> str:
 
 
 def _bare(value: str) -> object:
-    """What the text would mean without quotes."""
+    """Return the value of the text without quotes."""
     try:
         return parse(value, "").data
     except SpecError:

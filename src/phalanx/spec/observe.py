@@ -66,7 +66,7 @@ class ProfileSpec(Spec):
         return self
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """First and last epoch of each part, counted from 1."""
+        """Return first and last epoch of each part, counted from 1."""
         parts = [part.split("-") for part in self.epochs.split(",")]
         return tuple((int(part[0]), int(part[-1])) for part in parts)
 

@@ -93,7 +93,7 @@ class PoolSpec(Spec):
 
 
 def _applying(defaults: dict[str, object], machine: dict[str, object]) -> dict[str, object]:
-    """The defaults without those that what the machine says makes meaningless."""
+    """Return the defaults without those that the machine's own settings make meaningless."""
     chosen = {"key", "agent"} & machine.keys()
     return {
         key: value for key, value in defaults.items() if not chosen or key not in ("key", "agent")

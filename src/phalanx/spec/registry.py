@@ -118,11 +118,11 @@ class Registry(Generic[K]):
         return tuple(self._built_in)
 
     def names(self) -> tuple[str, ...]:
-        """All names that are known here: built in, then those of installed packages."""
+        """Return all known names: built in, then those of installed packages."""
         return (*self._built_in, *sorted({*self._installed(), *self._outside}))
 
     def kinds(self) -> Iterable[K]:
-        """All kinds that are known here; imports those of installed packages."""
+        """Return all known kinds; imports those of installed packages."""
         return [self.find(name) for name in self.names()]
 
     def _installed(self) -> frozenset[str]:

@@ -47,7 +47,7 @@ def _lines(spec: Spec, comments: bool, indent: str) -> Iterator[str]:
 
 
 def _comment(description: str, room: int) -> str:
-    """The description, or the part up to its first semicolon, if there is room for it."""
+    """Return the description, or the part up to its first semicolon, if there is room for it."""
     whole = " ".join(description.split())
     for text in (whole, whole.partition(";")[0]):
         if text and len(text) + len("  # ") <= room:
@@ -60,7 +60,7 @@ def _ordered(value: object, dumped: JsonValue) -> JsonValue:
 
 
 def _plain(value: object) -> object:
-    """Lists of settings with their entries as mappings; anything else as it is."""
+    """Return lists of settings with their entries as mappings; anything else as it is."""
     if not isinstance(value, tuple):
         return value
     return [to_mapping(entry) if isinstance(entry, Spec) else entry for entry in value]

@@ -267,7 +267,7 @@ class SwitchSpec(_Moment, StrategySpec):
             )
 
     def _check_order(self, job: JobSpec) -> None:
-        """Each phase begins after the one before; those that begin by themselves fit anywhere."""
+        """Check that each phase begins after the one before; those with `at: auto` fit anywhere."""
         before, number_before = 0.0, 1
         for number, phase in enumerate(self.resolved[1:], start=2):
             if phase.at == "auto":
