@@ -49,7 +49,7 @@ they cost. [how-to-pool](how-to-pool.md) tells how it is used.
 {POOL_EXAMPLE}```
 
 Machines are reached with the system's OpenSSH under your own ssh config; whatever `ssh HOST` does
-without asking works here. Passwords are refused: whoever reads the file could log in, and ssh
+without asking works here. Passwords are refused: any reader of the file could log in, and ssh
 without a terminal cannot use one. Sizes are written `8GB` (10^9 bytes) or `8GiB` (2^30 bytes).
 
 ## The pool
@@ -62,16 +62,16 @@ _SELECTION = """\
 | Policy | Selects |
 |---|---|
 | `all` | every machine |
-| `cpu` | machines without a graphics card |
+| `cpu` | machines without a GPU |
 | `gpu` | machines with at least one |
-| `energy` | machines with `energy_efficient: true`; where that is not said, those that compute at \
+| `energy` | machines with `energy_efficient: true`; where it is not set, those that compute at \
 least as much per joule (measured GFLOP/s by `watts_full`) as the median |
 | `fastest`, `fastest:3` | the fastest, or the three fastest: by measured GEMM speed, or by \
 `cores` if not all are measured |
 | `cheapest`, `cheapest:3` | the cheapest by `price_per_hour`, or the three cheapest |
 
-The published names `-all`, `-cpus`, `-gpus` and `-energy` are understood as well. Whoever is
-selected stands in the order of the file.
+The published names `-all`, `-cpus`, `-gpus` and `-energy` are understood as well. Selected
+machines keep the order of the file.
 
 | Filter | Passes |
 |---|---|
@@ -95,7 +95,7 @@ does not count.
 # The published blueprint
 
 The JSON inventory of the published resource optimiser can be given in place of a pool file:
-`connections` with `IP`, `username`, `GPUS` and `energy_efficient`. Its faults are mended, each with
+`connections` with `IP`, `username`, `GPUS` and `energy_efficient`. Faults are repaired, each with
 a message: missing and superfluous commas, bare `yes` and `no`, curly quotes, `energy efficient`
 with a space, numbers in quotes. Passwords in it are left out.
 """

@@ -54,7 +54,7 @@ _HEAD = f"""\
 # The study file
 
 A study file is YAML 1.2 and describes many runs: a base job, axes along which it differs, how often
-each cell is repeated, and what is asked of the results. How to run one is told in
+each cell is repeated, and the questions to the results. How to run one is in
 [how-to-study](how-to-study.md); the settings of a job are in [ref-job](ref-job.md).
 
 ```yaml
@@ -84,7 +84,7 @@ _PUBLISHED_HEAD = """\
 
 # Published figures
 
-A file of its own, named by `published`. Each table row and curve names its cell by the labels of
+A separate file, named by `published`. Each table row and curve names its cell by the labels of
 the study's axes; an axis that is left out does not matter. A figure is a number, or a mapping where
 there is more to say. A slip of the source carries `value` (what is right, or null), `printed` (what
 the source has) and `note` (why).

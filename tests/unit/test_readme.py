@@ -31,7 +31,7 @@ def test_make_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_every_room_is_on_the_architecture_page() -> None:
+def test_every_package_is_on_the_architecture_page() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rooms = [
         one.name for one in (ROOT / "src" / "phalanx").iterdir() if (one / "__init__.py").exists()

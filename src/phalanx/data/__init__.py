@@ -1,5 +1,5 @@
-"""Input: data sets from their files to batches, as numpy arrays.
+"""Turn data sets from files into batches of numpy arrays.
 
-Sources decode files, the cache keeps the arrays, shards say who sees what, stages cut, augment and
-normalise. `pipeline` is the door that workers and commands use. Nothing here trains or prints.
+Sources decode files, the cache stores the arrays, shards assign samples to workers, stages cut,
+augment and normalise. Workers and commands call `pipeline`. Nothing here trains or prints.
 """

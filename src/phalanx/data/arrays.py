@@ -1,6 +1,6 @@
-"""Arrays as people store them, brought into the one form of `base.Samples`.
+"""Convert stored arrays to the one form of `base.Samples`.
 
-Used by the sources of free form (NPZ, Parquet). The message of a refusal names the file.
+Used by the free-form sources (NPZ, Parquet). Error messages name the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def as_samples(inputs: Array, targets: Array, *, origin: str) -> Samples:
 
 
 def as_inputs(inputs: Array, *, origin: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
-    """Images of bytes to uint8 (N, H, W, C), anything else numeric to float32."""
+    """Convert images of bytes to uint8 (N, H, W, C), anything else numeric to float32."""
     if inputs.dtype.kind not in "buif":
         raise DataError(
             f"{origin}: inputs of type {inputs.dtype} are not numbers; "
@@ -61,7 +61,7 @@ def as_inputs(inputs: Array, *, origin: str) -> npt.NDArray[np.uint8] | npt.NDAr
 
 
 def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-    """Whole numbers to int64 class labels, fractions to float32 values."""
+    """Convert whole numbers to int64 class labels, fractions to float32 values."""
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.dtype.kind == "f":
@@ -85,5 +85,5 @@ def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArr
 
 
 def _channels_come_first(shape: tuple[int, ...]) -> bool:
-    """Whether (N, a, b, c) is N, C, H, W: few in front, and too many for channels at the end."""
+    """Return whether (N, a, b, c) is N, C, H, W: few in front, too many for channels at the end."""
     return shape[1] <= _MAX_CHANNELS < shape[3]

@@ -1,8 +1,8 @@
-"""Change training samples at random, a whole batch at once: flip, pad-and-crop, others' functions.
+"""Augment training samples, a whole batch at once: flip, pad-and-crop, functions of other packages.
 
-What flip and crop do to a sample depends on seed, epoch and the sample alone, and not on the number
-of workers, the batch or the shard policy: its random bits are a hash of the three. No Python loop
-runs over samples. Functions of other packages get the batch and a generator, whose draws depend on
+The flip and crop of a sample depend on seed, epoch and the sample alone, and not on the number of
+workers, the batch or the shard policy: its random bits are a hash of the three. No Python loop runs
+over samples. Functions of other packages get the batch and a generator, whose draws depend on
 seed, epoch and the samples of the batch. Called as a stage of `pipeline`.
 """
 
@@ -31,7 +31,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def sample_bits(indices: Indices, start: np.uint64) -> npt.NDArray[np.uint64]:
-    """64 random bits for each sample: a function of `start` and the sample's index alone."""
+    """Return 64 random bits per sample: a function of `start` and the sample's index alone."""
     bits: npt.NDArray[np.uint64] = (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN + start
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
@@ -41,7 +41,7 @@ def sample_bits(indices: Indices, start: np.uint64) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Changes:
-    """What befalls each of some samples, whoever carries it out."""
+    """Random changes of some samples, independent of what applies them."""
 
     flipped: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.intp]
@@ -51,7 +51,7 @@ class Changes:
 
 
 def start_of(key: Sequence[int]) -> np.uint64:
-    """Where the random bits of an epoch start.
+    """Return the start of an epoch's random bits.
 
     Args:
         key: Seed and epoch, and under the shard policy `off` the worker too.
@@ -60,7 +60,7 @@ def start_of(key: Sequence[int]) -> np.uint64:
 
 
 def draw_changes(indices: Indices, start: np.uint64) -> Changes:
-    """What befalls these samples in the epoch that starts there."""
+    """Draw the changes of these samples in the epoch that starts there."""
     bits = sample_bits(indices, start)
     # Twice 31 bits times 9, shifted down: an offset of 0..8 each, uneven by less than 1e-8.
     shift = np.uint64(31)
@@ -74,7 +74,7 @@ def draw_changes(indices: Indices, start: np.uint64) -> Changes:
 
 
 class Augmenter:
-    """Changes the batches of one epoch; owns the room that they are changed in.
+    """Augment the batches of one epoch, in a buffer that it owns.
 
     Args:
         changes: What to do, in any order.
@@ -96,7 +96,7 @@ class Augmenter:
         self._flips = "flip" in changes
         self._cropper = Cropper(max_rows, like) if "pad-crop" in changes else None
         self.images: Array
-        """Where the caller puts a batch before the call."""
+        """Buffer that the caller fills with a batch before the call."""
         if self._cropper is not None:
             self.images = self._cropper.images
         else:
@@ -130,7 +130,7 @@ class Augmenter:
 
 
 class Cropper:
-    """Pads images with zeros and cuts a window of the old size out of each, without padding any.
+    """Pad images with zeros and crop a window of the old size, without a padded copy.
 
     A window that is moved by whole rows and pixels is, in memory, the image moved by some bytes:
     one straight copy. What it takes from beyond the edges (the pixels of the next row or image) is
@@ -152,7 +152,7 @@ class Cropper:
         self.images: Array = np.ndarray(
             (max_rows, height, width, channels), dtype=like.dtype, buffer=room, offset=guard
         )
-        """Where the caller puts a batch before the call."""
+        """Buffer that the caller fills with a batch before the call."""
         # Element i is the whole window that begins at byte i.
         self._windows: Array = np.ndarray(
             (room.size - self._image_bytes + 1,),
@@ -164,7 +164,7 @@ class Cropper:
         self._chosen_masks = np.empty((max_rows, self._image_bytes), dtype=np.uint8)
 
     def __call__(self, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> Array:
-        """The windows at these offsets (0 to 8) of the first images."""
+        """Return the windows at these offsets (0 to 8) of the first images."""
         count = len(rows)
         starts = np.arange(count) * self._image_bytes
         starts += rows * self._row_bytes + columns * self._pixel_bytes
@@ -177,7 +177,7 @@ class Cropper:
 
 
 def _masks(height: int, width: int, pixel_bytes: int) -> npt.NDArray[np.uint8]:
-    """For each pair of offsets, 255 for the bytes of a window that lie within the image, else 0."""
+    """Return for each pair of offsets 255 for the bytes of a window inside the image, else 0."""
     moves = np.arange(NUM_OFFSETS)[:, None] - PAD
     row_inside = (moves + np.arange(height) >= 0) & (moves + np.arange(height) < height)
     column_inside = (moves + np.arange(width) >= 0) & (moves + np.arange(width) < width)

@@ -1,7 +1,7 @@
-"""The interface of a data source: what a data set must offer to be decoded into the cache.
+"""Define the interface of a data source.
 
-A source reads files and nothing else. Splitting, sharing out, shuffling and batching happen later,
-on the decoded arrays. Called by `cache`, which decodes each source once.
+A source only reads files. Splitting, sharding, shuffling and batching happen later, on the decoded
+arrays. Called by `cache`, which decodes each source once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Decoded samples in the one form that the rest of the package knows.
+    """Decoded samples in the one form that the rest of the package uses.
 
     `inputs` is uint8 (N, H, W, C) for images and float32 (N, ...) for anything else; `targets` is
     int64 (N,) for classes and float32 (N, ...) for values. Samples of several sensors are packed
@@ -33,7 +33,7 @@ class Samples:
     inputs: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     features: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    """Facts about each sample that networks do not see, by which data can be partitioned."""
+    """Features of each sample that networks do not see, for partitioning."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -41,7 +41,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Scale:
-    """What classes that are ranges of a number stand for: class c begins at low + c * width."""
+    """Scale of classes that are ranges of a number: class c begins at low + c * width."""
 
     low: float
     width: float
@@ -49,7 +49,7 @@ class Scale:
 
 
 class Source(ABC):
-    """A data set as it lies in files.
+    """A data set in files.
 
     Every failure to read is a `DataError` that names the file and says what to do.
     """
@@ -61,16 +61,16 @@ class Source(ABC):
     """Classes that the data set is known to have; None: as many as its labels show."""
 
     class_names: tuple[str, ...] = ()
-    """What the classes are called; empty: by their numbers."""
+    """Names of the classes; empty: their numbers."""
 
     metrics: tuple[MetricName, ...] = ("accuracy",)
-    """By what results on this data are usually judged, unless the job says otherwise."""
+    """Usual metrics of this data, unless the job names others."""
 
     scale: Scale | None = None
-    """What the classes stand for, if they are ranges of a number."""
+    """Scale of the classes, if they are ranges of a number."""
 
     modalities: tuple[Modality, ...] = ()
-    """What a packed row consists of; empty: samples are of one piece."""
+    """Modalities of a packed row; empty: samples have one modality."""
 
     test_map: tuple[int, int] | None = None
     """Rows and columns, if the test samples lie on a grid, in its order."""
@@ -78,16 +78,16 @@ class Source(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name that people know it by."""
+        """Name of the data set."""
 
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where the samples come from, for messages and tables."""
+        """Origin of the samples, for messages and tables."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A cheap identity of the files: it changes when any of them does."""
+        """Return a cheap identity of the files: it changes when any of them does."""
 
     @abstractmethod
     def chunks(self, part: PartName) -> Iterator[Samples]:

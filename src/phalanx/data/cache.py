@@ -1,9 +1,9 @@
-"""Decoded data sets on disk: each is decoded once and then mapped into memory by every worker.
+"""Cache decoded data sets on disk: each is decoded once and then memory-mapped by every worker.
 
 One folder per data set holds plain `.npy` files and `meta.json`. It is filled under a temporary
 name and renamed when complete, so a half-written one is never used; a lock lets one process of a
-machine decode while the others wait. A folder that does not match its own description is filled
-anew. `cache_writer` writes the files.
+machine decode while the others wait. A folder that does not match its description is filled again.
+`cache_writer` writes the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CachedPart:
     file_sizes: tuple[int, ...]
     """Samples per file, in the order of the arrays."""
     features: Mapping[str, npt.NDArray[np.float32]]
-    """Facts about each sample that networks do not see."""
+    """Features of each sample that networks do not see."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def open_cached(
 
 
 def _open(folder: Path) -> CachedData | None:
-    """The cache in this folder, or None if it is absent or does not match its description."""
+    """Open the cache in this folder; None if it is absent or does not match its description."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         if meta["version"] != VERSION:

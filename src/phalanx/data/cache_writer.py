@@ -1,6 +1,6 @@
-"""Writing a decoded data set: the arrays of each part, chunk by chunk, and their description.
+"""Write a decoded data set: the arrays of each part, chunk by chunk, and their description.
 
-Called by `cache` only, which sees to names, locks and completeness.
+Called by `cache` only, which handles names, locks and completeness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTS: tuple[PartName, ...] = ("train", "test")
 
 
 def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
-    """Decode a source into `.npy` files in an empty folder; returns what `meta.json` is to say."""
+    """Decode a source into `.npy` files in an empty folder; return the contents of `meta.json`."""
     digest = hashlib.sha256()
     parts: dict[str, Any] = {}
     num_classes = source.num_classes or 0
@@ -53,7 +53,7 @@ def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
 
 
 def _decoded(source: Source, name: PartName) -> Iterator[Samples]:
-    """The chunks of a part, with a file that cannot be read told apart from a full disk."""
+    """Yield the chunks of a part; a file that cannot be read is distinguished from a full disk."""
     try:
         yield from source.chunks(name)
     except OSError as error:
@@ -65,7 +65,7 @@ def _decoded(source: Source, name: PartName) -> Iterator[Samples]:
 
 
 class _PartWriter:
-    """Appends chunks to the two `.npy` files of a part."""
+    """Append chunks to the two `.npy` files of a part."""
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
         self._name = name
@@ -117,7 +117,7 @@ class _PartWriter:
         }
 
     def _outputs_of(self, chunk: Samples) -> int:
-        """Classes that the labels show, or values per sample if the targets are not labels."""
+        """Return the classes in the labels, or values per sample if the targets are not labels."""
         if chunk.targets.dtype != np.int64:
             return int(np.prod(chunk.targets.shape[1:]))
         highest = int(chunk.targets.max(initial=-1))
@@ -132,7 +132,7 @@ class _PartWriter:
 
 
 def _write_header(file: IO[bytes], like: Array, *, num_rows: int) -> None:
-    """An `.npy` header; numpy pads it so that the row count can grow without moving the data."""
+    """Write an `.npy` header; numpy pads it so that the row count can grow in place."""
     header = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
         "fortran_order": False,

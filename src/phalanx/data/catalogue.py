@@ -1,7 +1,7 @@
-"""The built-in data sets: file names, official places, checksums, sizes.
+"""List the built-in data sets: file names, download locations, checksums, sizes.
 
 Plain facts. `directory` uses them to find files, `fetch` to download and verify, the command
-`phalanx data list` to show them. Decoding lives with the sources.
+`phalanx data list` to show them. Sources decode the files.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Entry:
     name: str
     title: str
     kind: str
-    """How its files are laid out: embedded, idx or cifar."""
+    """Layout of its files: embedded, idx or cifar."""
     shape: tuple[int, ...]
     num_train: int
     num_test: int
     mirrors: tuple[str, ...] = ()
-    """Places to download from, tried in this order."""
+    """URLs to download from, tried in this order."""
     files: tuple[RemoteFile, ...] = ()
     folders: tuple[str, ...] = ()
-    """Where the files may lie under a data directory, besides the directory itself."""
+    """Folders of the files under a data directory, besides the directory itself."""
 
     @property
     def needs_files(self) -> bool:
-        """Whether there is something to fetch; otherwise it is embedded."""
+        """Whether it has files to fetch; otherwise it is embedded."""
         return bool(self.files)
 
 

@@ -1,6 +1,6 @@
-"""CIFAR-10 as its authors publish it: pickled batches in a tar archive, or unpacked in a folder.
+"""Read CIFAR-10 as published: pickled batches in a tar archive, or unpacked in a folder.
 
-A pickle can run any code, so only the few names that such a batch needs are let through.
+A pickle can run any code, so only the few names that such a batch needs are allowed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CifarSource(Source):
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Lets through what a batch of arrays needs, under the names of old and new numpy."""
+    """Unpickle only what a batch of arrays needs, under the names of old and new numpy."""
 
     @override
     def find_class(self, module_name: str, global_name: str) -> Callable[..., object]:

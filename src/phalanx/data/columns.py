@@ -1,6 +1,6 @@
-"""A data set of which only some columns are loaded, for workers that need no more of each sample.
+"""Restrict a data set to some columns, for workers that need no more of each sample.
 
-In a split run a worker reads the inputs of its own parts; the rest of the rows stays on disk.
+In a split run a worker reads the inputs of its parts; the rest of the rows stays on disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from phalanx.errors import SpecError
 
 
 def only_columns(dataset: Dataset, start: int, stop: int) -> Dataset:
-    """The same samples, each with its columns `start` to `stop` only.
+    """Return the same samples, each with its columns `start` to `stop` only.
 
     Raises:
         SpecError: Samples are not flat rows, or have fewer columns.

@@ -1,6 +1,6 @@
-"""An opened data set: its parts, its form, and how its values are normalised.
+"""Open a data set: its parts, its shapes, and its normalisation.
 
-Joins source, cache and split. Making batches of it is the business of `pipeline`.
+Joins source, cache and split; `pipeline` makes batches of it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Part:
     """Samples of this part per file, in order."""
     normalizer: Normalizer
     features: Mapping[str, npt.NDArray[np.float32]]
-    """Facts about all stored samples that networks do not see."""
+    """Features of all stored samples that networks do not see."""
     ownership: SampleOwnership | None = None
-    """Who owns which samples, where a job distributes them."""
+    """Samples owned by each worker, where a job distributes them."""
 
     @property
     def num_samples(self) -> int:
@@ -53,7 +53,7 @@ class Part:
         return len(self.rows)
 
     def class_counts(self, num_classes: int) -> npt.NDArray[np.int64]:
-        """Samples per class; only for integer targets."""
+        """Count samples per class; only for integer targets."""
         return np.bincount(self.targets[self.rows], minlength=num_classes).astype(np.int64)
 
 
@@ -65,7 +65,7 @@ class Dataset:
     location: str
     cache_folder: Path
     cache_s: float
-    """Seconds that it took to decode the files, or to find the cache filled."""
+    """Seconds spent on decoding the files, or on checking a filled cache."""
     fingerprint: str
     """Digest of the decoded samples: equal on any machine that holds the same files."""
     train: Part
@@ -75,13 +75,13 @@ class Dataset:
     """Classes, or values per sample if the targets are not labels: the outputs a model needs."""
     statistics: Statistics
     metrics: tuple[MetricName, ...] = ()
-    """By what a model is judged on it."""
+    """Metrics of models on it."""
     class_names: tuple[str, ...] = ()
-    """What the classes are called; empty: by their numbers."""
+    """Names of the classes; empty: their numbers."""
     scale: Scale | None = None
-    """What the classes stand for, if they are ranges of a number."""
+    """Scale of the classes, if they are ranges of a number."""
     modalities: tuple[Modality, ...] = ()
-    """What a packed row consists of; empty: samples are of one piece."""
+    """Modalities of a packed row; empty: samples have one modality."""
     test_map: tuple[int, int] | None = None
     """Rows and columns, if the test samples lie on a grid, in its order."""
 
@@ -93,7 +93,7 @@ class Dataset:
 
     @property
     def quota(self) -> EpochQuota | None:
-        """How an epoch is divided where workers own samples; None: batches are cut over all."""
+        """Return the epoch quota where workers own samples; None: batches are cut over all."""
         return None if self.train.ownership is None else self.train.ownership.quota
 
     @property
@@ -107,7 +107,7 @@ class Dataset:
         return self.train.targets.dtype == np.int64
 
     def describe(self) -> dict[str, object]:
-        """The facts that `phalanx data show` prints; plain JSON types."""
+        """Return the facts that `phalanx data show` prints; plain JSON types."""
         parts = (self.train, self.validation, self.test)
         return {
             "name": self.name,
@@ -131,11 +131,11 @@ class Dataset:
 
 
 def open_dataset(spec: DataSpec, *, data_root: Path, cache_root: Path) -> Dataset:
-    """Find a data set, decode it unless this was done before, and split it.
+    """Find a data set, decode it unless it is cached, and split it.
 
     Args:
         spec: The job's data section.
-        data_root: Where the files of built-in data sets lie, unless the spec says otherwise.
+        data_root: Folder of built-in data sets, unless the spec names another.
         cache_root: Folder of all decoded data sets on this machine.
 
     Raises:

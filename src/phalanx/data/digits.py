@@ -1,4 +1,4 @@
-"""The embedded default data set: 1,797 handwritten digits of 8x8 pixels from scikit-learn.
+"""Read the embedded default data set: 1,797 handwritten 8x8 digits from scikit-learn.
 
 It needs no file and no network. scikit-learn is imported only when the cache has to be filled.
 """

@@ -1,7 +1,7 @@
-"""Finding the files of a data set under a data directory.
+"""Find the files of a data set under a data directory.
 
-Looks, and never reads more than it must to tell one data set from another. The directory arrives as
-an argument; who chose it (an option, `PHALANX_DATA`, the default) is the command's business.
+Never reads more than it must to tell one data set from another. The directory is an argument;
+commands choose it (an option, `PHALANX_DATA`, the default).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batc
 
 @dataclass(frozen=True)
 class Located:
-    """The files of one data set, found."""
+    """The files found for one data set."""
 
     name: str
     folder: Path
@@ -33,7 +33,7 @@ class Located:
 
 @dataclass(frozen=True)
 class _Missing:
-    """What is not there."""
+    """A missing file."""
 
     what: str
     others_present: bool
@@ -41,7 +41,7 @@ class _Missing:
 
 
 def refetch_hint(name: str) -> str:
-    """What to do about a file that is missing or damaged."""
+    """Return the advice for a file that is missing or damaged."""
     return f"run `phalanx data fetch {name}` or `phalanx data fetch {name} --from DIR`"
 
 
@@ -63,7 +63,7 @@ def locate(entry: Entry, root: Path) -> Located:
 
 
 def is_present(entry: Entry, root: Path) -> Located | None:
-    """Like `locate`, with None for a data set that is not there."""
+    """Find the files as `locate` does; None for a data set that is not there."""
     try:
         return locate(entry, root)
     except DataError:
@@ -71,7 +71,7 @@ def is_present(entry: Entry, root: Path) -> Located | None:
 
 
 def stat_fingerprint(files: tuple[Path, ...], *, decoder: str) -> str:
-    """Identity of files by name, size and time of change, and of the way they are decoded."""
+    """Return an identity of files by name, size, time of change, and version of the decoder."""
     digest = hashlib.sha256(decoder.encode())
     for path in files:
         stat = path.stat()
@@ -80,7 +80,7 @@ def stat_fingerprint(files: tuple[Path, ...], *, decoder: str) -> str:
 
 
 def _in_folder(entry: Entry, folder: Path) -> Located | _Missing:
-    """The files in this very folder, or the first that is missing."""
+    """Return the files in this folder, or the first that is missing."""
     return _idx_in(entry, folder) if entry.kind == "idx" else _cifar_in(entry, folder)
 
 
@@ -99,7 +99,7 @@ def _idx_in(entry: Entry, folder: Path) -> Located | _Missing:
 
 
 def _belongs_to_another(entry: Entry, files: list[Path]) -> bool:
-    """Whether these files are those of another data set, as all of the family bear the same names.
+    """Return whether these files are another data set's: all of the family have the same names.
 
     Tells by the test labels: they are short, and no two data sets share them.
     """
@@ -139,7 +139,7 @@ def _cifar_in(entry: Entry, folder: Path) -> Located | _Missing:
 
 
 def _parquet_parts(folder: Path) -> tuple[list[Path], list[Path]]:
-    """CIFAR-10 as Parquet: cifar10-train.parquet, or train-00000-of-00001.parquet and the like."""
+    """Find CIFAR-10 as Parquet: cifar10-train.parquet, or train-00000-of-00001.parquet etc."""
     for prefix in ("cifar10-", ""):
         train = sorted(folder.glob(f"{prefix}train*.parquet"))
         test = sorted(folder.glob(f"{prefix}test*.parquet"))

@@ -1,8 +1,7 @@
 """Apply a job's distribution to an opened data set, and describe it for the record.
 
-`partition` decides, this module joins it with the data: which facts there are to go by, which
-columns belong to which sensor, what an epoch comes to. Called once per process, and by
-`phalanx data`.
+`partition` decides; this module gives it the features of the data and the columns of each sensor,
+and computes the epoch quota. Called once per process, and by `phalanx data`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _CHUNK_BYTES = 32 * 2**20
 
 
 def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
-    """Partition the training samples as the job wants it; without a wish, nothing changes.
+    """Partition the training samples as the job asks; without `data.distribution` nothing changes.
 
     Raises:
         SpecError: The scheme does not fit the data or the number of workers.
     """
     spec = job.data.distribution
-    # A split network reads of each batch what the parts on this machine need, by itself.
+    # Workers of a split network restrict themselves to the columns that their parts need.
     if spec is None or spec.name == "stream" or job.strategy.splits_model:
         return dataset
     owned = partition(spec, _input(dataset, spec, job))
@@ -54,7 +53,7 @@ def distribute(dataset: Dataset, job: JobSpec) -> Dataset:
 
 
 def describe_distribution(dataset: Dataset, job: JobSpec) -> Distribution | None:
-    """What `distribution.json` says; None where nothing is owned."""
+    """Return the contents of `distribution.json`; None where nothing is owned."""
     spec, ownership = job.data.distribution, dataset.train.ownership
     if spec is None or ownership is None:
         return None
@@ -110,7 +109,7 @@ def _seed(spec: DistributionSpec, job: JobSpec) -> int:
 
 def _features(part: Part, spec: DistributionSpec) -> dict[str, npt.NDArray[np.float64]]:
     known = {name: _rows(values, part) for name, values in part.features.items()}
-    # Reading all inputs takes a while, so it is done only where it is asked for.
+    # Reading all inputs takes a while, so it is done only on request.
     known["mean"] = _means(part) if spec.feature == "mean" else np.empty(0)
     return known
 
@@ -120,7 +119,7 @@ def _rows(values: Array, part: Part) -> npt.NDArray[np.float64]:
 
 
 def _means(part: Part) -> npt.NDArray[np.float64]:
-    """The mean of each sample's values."""
+    """Return the mean of each sample's values."""
     step = max(1, _CHUNK_BYTES // max(1, 8 * part.inputs[:1].size))
     chunks = []
     for first in range(0, part.num_samples, step):

@@ -1,7 +1,7 @@
-"""Bringing the files of a built-in data set into the data directory, verified.
+"""Download or copy the files of a built-in data set into the data directory, verified.
 
-From the official places over HTTP, or from a directory. A file appears under its name only when it
-is complete and right. Progress goes to a callback; drawing it is the command's business.
+A file appears under its name only when it is complete and its checksum matches. Progress goes to a
+callback; commands draw it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 2**18
 
 
 def ignore_progress(name: str, done_bytes: int, total_bytes: int) -> None:
-    """The callback of those who do not watch."""
+    """Ignore progress."""
 
 
 def download(
@@ -48,7 +48,7 @@ def download(
     Args:
         entry: The data set.
         root: The data directory.
-        on_progress: Told of every chunk.
+        on_progress: Called for every chunk.
         timeout: How long the server may stay silent.
 
     Raises:
@@ -73,9 +73,9 @@ def copy_from(
 
     Args:
         entry: The data set.
-        origin: A directory laid out like a data directory, or the very folder of the files.
+        origin: A directory laid out like a data directory, or the folder of the files.
         root: The data directory.
-        on_progress: Told of every chunk.
+        on_progress: Called for every chunk.
 
     Raises:
         DataError: A file is missing or damaged in `origin`.
@@ -132,7 +132,7 @@ def _from_mirrors(
 def _download_one(
     url: str, target: Path, remote: RemoteFile, on_progress: Progress, timeout: timedelta
 ) -> str | None:
-    """Download to `target`; the problem in words, or None."""
+    """Download to `target`; return the problem in words, or None."""
     try:
         with urllib.request.urlopen(url, timeout=timeout.total_seconds()) as response:
             declared = int(response.headers.get("Content-Length") or 0)
@@ -165,7 +165,7 @@ def _copy_one(path: Path, target: Path, on_progress: Progress) -> None:
 def _pour(
     source: IO[bytes] | http.client.HTTPResponse, target: Path, on_bytes: Callable[[int], None]
 ) -> int:
-    """Copy a stream to a file; returns the number of bytes."""
+    """Copy a stream to a file; return the number of bytes."""
     done = 0
     with target.open("wb") as file:
         while chunk := source.read(_CHUNK_BYTES):
@@ -179,7 +179,7 @@ def _pour(
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; nothing is left there afterwards."""
+    """Yield a temporary name beside `path`; nothing is left there afterwards."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _problem(path: Path, remote: RemoteFile) -> str | None:
-    """What is wrong with a file that should be `remote`, in words, or None."""
+    """Return in words what is wrong with a file that should be `remote`, or None."""
     try:
         digest = _sha256(path, unpack=remote.of_contents)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

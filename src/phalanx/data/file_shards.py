@@ -1,4 +1,4 @@
-"""The shard policy `file`: each worker owns whole files. Notation as in `shards`. Pure."""
+"""Cut epochs by the shard policy `file`. Notation as in `shards`. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FileShards(Shards):
 def assign_files(
     file_sizes: Sequence[int], num_workers: int, shares: Sequence[float] | None = None
 ) -> Indices:
-    """The owner of each file: the largest files first, each to the worker least loaded by it."""
+    """Return the owner of each file: the largest files first, each to the least loaded worker."""
     weights = shares if shares is not None else (1.0,) * num_workers
     loads = [0] * num_workers
     owners = np.zeros(len(file_sizes), dtype=np.int64)
@@ -102,7 +102,7 @@ def assign_files(
 
 
 def file_sizes_of(rows: Indices, stored_sizes: Sequence[int]) -> tuple[int, ...]:
-    """Samples per file that remain when only some rows (sorted) of the stored ones are used."""
+    """Count the samples per file when only some rows (sorted) of the stored ones are used."""
     ends = np.searchsorted(rows, list(accumulate(stored_sizes)))
     sizes = np.diff(ends, prepend=0)
     return tuple(int(size) for size in sizes if size)

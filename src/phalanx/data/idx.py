@@ -1,6 +1,6 @@
-"""IDX files, the format of MNIST, Fashion-MNIST and KMNIST; packed with gzip or plain.
+"""Read IDX files, the format of MNIST, Fashion-MNIST and KMNIST; packed with gzip or plain.
 
-Reads and checks the files; which files and where is decided in `catalogue` and `directory`.
+`catalogue` and `directory` decide which files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STEMS = {
 
 
 def unpacked_bytes(path: Path, *, hint: str) -> bytes:
-    """The contents of a file, unpacked if gzip packed it; a damaged archive is a `DataError`."""
+    """Return the contents of a file, gunzipped if packed; a damaged archive is a `DataError`."""
     raw = path.read_bytes()
     if not raw.startswith(b"\x1f\x8b"):
         return raw
@@ -38,7 +38,7 @@ def unpacked_bytes(path: Path, *, hint: str) -> bytes:
 
 
 def idx_header(data: bytes, path: Path, *, hint: str) -> tuple[int, ...]:
-    """The shape that an IDX file declares; a wrong magic number is a `DataError`."""
+    """Return the shape that an IDX file declares; a wrong magic number is a `DataError`."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UBYTE or data[3] not in (1, 3):
         raise DataError(
             f"{path} is not an IDX file of bytes (its first four are '{data[:4].hex()}'); {hint}",
@@ -55,7 +55,7 @@ def read_idx(path: Path, *, hint: str) -> npt.NDArray[np.uint8]:
 
     Args:
         path: The file, with or without gzip packing.
-        hint: What the user should do if the file is damaged; ends every message.
+        hint: Advice for a damaged file; ends every message.
     """
     data = unpacked_bytes(path, hint=hint)
     shape = idx_header(data, path, hint=hint)

@@ -1,4 +1,4 @@
-"""Encoded images (PNG, JPEG and what else Pillow reads) to arrays; used by the Parquet source."""
+"""Decode images (PNG, JPEG and other formats of Pillow) to arrays; used by the Parquet source."""
 
 from __future__ import annotations
 

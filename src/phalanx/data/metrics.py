@@ -1,8 +1,8 @@
-"""Measure how good predictions are: functions of true and predicted classes. Pure.
+"""Compute metrics of predicted classes. Pure.
 
-Notation: K classes, n_ij samples of class i that were called j, n their number. Where classes are
-ranges of a number, z is the middle of a sample's true class, z' that of the class it was given, and
-d = (z' - z) / (1 + z) the error as astronomers count it. Called by the worker after an evaluation.
+Notation: K classes, n_ij samples of class i predicted as j, n their sum. Where classes are ranges
+of a number, z is the middle of a sample's true class, z' that of its predicted class, and
+d = (z' - z) / (1 + z) the error as in photometric redshifts. Called by workers after an evaluation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUTLIER, CATASTROPHE = 0.001, 0.15
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model said about samples whose class is known."""
+    """Predicted and true classes of samples."""
 
     actual: Counts
     predicted: Counts
@@ -33,13 +33,13 @@ class Predictions:
     scale: Scale | None = None
 
     def confusion(self) -> Counts:
-        """n_ij, one row per true class; a class that the data does not have counts as the last."""
+        """Return n_ij, one row per true class; a class that the data lacks counts as the last."""
         size = self.num_classes
         pairs = self.actual * (size + 1) + np.minimum(self.predicted, size)
         return np.bincount(pairs, minlength=size * (size + 1)).reshape(size, size + 1)
 
     def errors(self) -> npt.NDArray[np.float64]:
-        """D of every sample."""
+        """Return d of every sample."""
         assert self.scale is not None
         low, width = self.scale.low, self.scale.width
         actual = low + (self.actual.astype(np.float64) + 0.5) * width
@@ -48,7 +48,7 @@ class Predictions:
 
 
 def per_class_accuracy(confusion: Counts) -> list[float | None]:
-    """Share of each true class that was called right; None for a class without samples."""
+    """Compute the accuracy of each true class; None for a class without samples."""
     totals = confusion.sum(axis=1)
     right = np.diagonal(confusion)
     return [
@@ -57,7 +57,7 @@ def per_class_accuracy(confusion: Counts) -> list[float | None]:
 
 
 def compute_metrics(names: Sequence[MetricName], predictions: Predictions) -> dict[str, float]:
-    """Compute the metrics that were asked for, by what records call them; empty without samples."""
+    """Compute the requested metrics, by their names in records; empty without samples."""
     if len(predictions.actual) == 0:
         return {}
     found: dict[str, float] = {}
@@ -68,12 +68,12 @@ def compute_metrics(names: Sequence[MetricName], predictions: Predictions) -> di
 
 
 def accuracy(predictions: Predictions) -> float:
-    """Compute the share of samples that were called right."""
+    """Compute the share of samples that were classified right."""
     return float(np.mean(predictions.actual == predictions.predicted))
 
 
 def mean_class_accuracy(predictions: Predictions) -> float:
-    """Compute the mean over classes of the share that was called right."""
+    """Compute the mean over classes of the accuracy of each."""
     known = [one for one in per_class_accuracy(predictions.confusion()) if one is not None]
     return sum(known) / len(known)
 

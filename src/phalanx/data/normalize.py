@@ -1,4 +1,4 @@
-"""From stored values to the float32 numbers that a network is fed, in one multiply and one add."""
+"""Normalise stored values to the float32 inputs of a network, in one multiply and one add."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.data.statistics import Statistics
 
 
 class Normalizer:
-    """Maps a stored value v of channel c to v * scale[c] + shift[c].
+    """Map a stored value v of channel c to v * scale[c] + shift[c].
 
     Args:
         kind: standard, unit or none, as in `DataSpec.normalize`.
@@ -38,23 +38,23 @@ class Normalizer:
 
     @property
     def scale(self) -> npt.NDArray[np.float32]:
-        """What each value of a sample is multiplied by, in the shape of a sample."""
+        """Factor of each value, in the shape of a sample."""
         return self._scale.reshape(self._shape)
 
     @property
     def shift(self) -> npt.NDArray[np.float32]:
-        """What is added to each value afterwards, in the shape of a sample."""
+        """Summand of each value after scaling, in the shape of a sample."""
         return self._shift.reshape(self._shape)
 
     def cut(self, start: int, stop: int) -> Normalizer:
-        """The same for samples of which only columns `start` to `stop` are there."""
+        """Return the same for samples restricted to columns `start` to `stop`."""
         found = copy(self)
         found._shape = (stop - start,)
         found._scale, found._shift = self._scale[start:stop], self._shift[start:stop]
         return found
 
     def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
-        """Room for the result of the largest batch."""
+        """Allocate the result of the largest batch."""
         return np.empty((max_rows, *self._shape), dtype=np.float32)
 
     def __call__(self, samples: Array, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Arrays in one .npz file: `x` and `y`, and if there is a test part `x_test` and `y_test`."""
+"""Read arrays of one .npz file: `x` and `y`, and for a test part `x_test` and `y_test`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of several sensors in one .npz file: an array for each, packed row by row.
+"""Read samples of several sensors from one .npz file: an array for each, packed row by row.
 
 Arrays are (samples, channels, height, width), or (samples, height, width) of one channel, in any
 numeric type; they need not have one height and width. With `_test` behind each name they are the

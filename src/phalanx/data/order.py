@@ -1,4 +1,4 @@
-"""Orders of samples and sizes of shares: the two facts that sharding is built from. Pure.
+"""Compute orders of samples and sizes of shares, on which sharding builds. Pure.
 
 Random orders are sorted keys of the Philox generator, whose raw output numpy promises to keep; its
 own `permutation` may change between versions.
@@ -17,27 +17,27 @@ Indices = npt.NDArray[np.int64]
 
 
 def random_order(num_samples: int, key: Sequence[int]) -> Indices:
-    """A permutation of 0..num_samples-1 that depends on nothing but the key."""
+    """Return a permutation of 0..num_samples-1 that depends on nothing but the key."""
     words = np.random.Philox(np.random.SeedSequence(list(key))).random_raw(num_samples)
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order in which an epoch visits the samples: a function of seed and epoch alone."""
+    """Order of the samples in an epoch: a function of seed and epoch alone."""
 
     num_samples: int
     seed: int
     shuffle: bool
 
     def permutation(self, epoch: int) -> Indices:
-        """The order that all workers share."""
+        """Return the order that all workers share."""
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         return random_order(self.num_samples, (self.seed, epoch))
 
     def permutation_of(self, epoch: int, rank: int) -> Indices:
-        """An order of one worker's own, for the shard policy `off`."""
+        """Return the order of one worker, for the shard policy `off`."""
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         return random_order(self.num_samples, (self.seed, epoch, 1 + rank))

@@ -1,9 +1,9 @@
-"""Hold which worker owns which samples, and cut epochs accordingly. Pure.
+"""Cut epochs of samples that workers own. Pure.
 
 Notation as in `spec.epoch_quota`. Where the T_r / s_r differ, some workers run out before others:
 `join` lets them take part without samples, `drop` ends the epoch with the first to run out, `wrap`
-lets all begin again until the last is through. In no case does anyone wait for samples that never
-come. `distribution` makes ownerships, `pipeline` asks for their batches.
+lets all begin again until the last is done. No worker ever waits for samples that never come.
+`distribution` creates ownerships, `pipeline` requests their batches.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class SampleOwnership:
     """Columns that each worker does not have; empty: all have all."""
 
     def hidden_from(self, worker: int) -> tuple[slice, ...]:
-        """Columns that a worker does not have."""
+        """Return the columns that a worker does not have."""
         return self.hidden[worker] if self.hidden else ()
 
 
 def divide(
     sizes: Sequence[int], rows: Sequence[int], at_end: Literal["join", "drop", "wrap"]
 ) -> EpochQuota:
-    """The division of an epoch.
+    """Divide an epoch over workers.
 
     Args:
         sizes: Samples that each worker owns, at least 1.
         rows: Samples that each takes per step; 0 counts as 1.
-        at_end: What happens when some have none left.
+        at_end: Rule for workers that have none left.
     """
     taken = tuple(max(1, one) for one in rows)
     needed = [ceil_div(size, one) for size, one in zip(sizes, taken, strict=True)]
@@ -59,12 +59,12 @@ def divide(
 
 
 class OwnedShards(Shards):
-    """Every worker visits its own samples in an order of its own.
+    """Shards where every worker visits its own samples, in its own order.
 
     Args:
         order: Says seed and whether to shuffle.
-        ownership: Who owns what.
-        num_workers: How many ask; must be those that own the samples.
+        ownership: Samples of each worker.
+        num_workers: Must be the number of workers in `ownership`.
     """
 
     def __init__(self, order: EpochOrder, *, ownership: SampleOwnership, num_workers: int) -> None:
@@ -105,7 +105,7 @@ class OwnedShards(Shards):
             yield self._cut(order, epoch, step, rank)
 
     def cuts(self, epoch: int, units: Iterable[tuple[int, int]]) -> Iterator[Cut]:
-        """The parts of steps that are asked for, each as (step, worker); ends with them."""
+        """Yield the requested parts of steps, each given as (step, worker)."""
         orders: dict[int, Indices] = {}
         for step, worker in units:
             if worker not in orders:
@@ -124,7 +124,7 @@ class OwnedShards(Shards):
         )
 
     def _order_of(self, epoch: int, worker: int) -> Indices:
-        """What a worker sees in an epoch, one lap over its samples after the other."""
+        """Return a worker's order of samples in an epoch, lap by lap."""
         owned, total = self._ownership.owned[worker], self._quota.totals[worker]
         laps = [
             owned[random_order(len(owned), (self._order.seed, epoch, 1 + worker, lap))]

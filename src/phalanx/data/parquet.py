@@ -1,4 +1,4 @@
-"""Parquet files and folders of them: columns of numbers, of lists, or of encoded images.
+"""Read Parquet files and folders of them: columns of numbers, of lists, or of encoded images.
 
 Each file is a unit for the shard policy `file`; with a single file, each of its row groups is.
 """
@@ -88,7 +88,7 @@ class ParquetSource(Source):
     def _parts(self) -> dict[PartName, tuple[Path, ...]]:
         test = tuple(path for path in self._files if _is_test(path))
         train = tuple(path for path in self._files if path not in test)
-        # A folder of nothing but test files is a data set of its own.
+        # A folder of nothing but test files is a complete data set.
         return {"train": train, "test": test} if train else {"train": test, "test": ()}
 
     def _open(self, path: Path) -> pq.ParquetFile:
@@ -147,7 +147,7 @@ class ParquetSource(Source):
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
-    """All Parquet files in a folder and the folders in it, in a fixed order."""
+    """List all Parquet files in a folder and its subfolders, in a fixed order."""
     return tuple(sorted(folder.rglob("*.parquet")))
 
 
@@ -165,7 +165,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _numbers(column: Any, path: Path, name: str) -> Array:
-    """A column of numbers, or of (nested) lists of one length, as an array."""
+    """Convert a column of numbers, or of (nested) lists of one length, to an array."""
     import pyarrow as pa
 
     if column.null_count:

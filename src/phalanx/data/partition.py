@@ -31,10 +31,10 @@ class PartitionInput:
         targets: Of each sample.
         is_classes: Whether they are class labels.
         num_classes: How many classes there are.
-        features: Facts about each sample.
+        features: Stored features of each sample.
         num_workers: Over how many it is partitioned.
-        num_modalities: Sensors that a sample is made of; 0: it is of one piece.
-        seed: Decides all chance.
+        num_modalities: Sensors of a sample; 0: it has no modalities.
+        seed: Seed of all random draws.
     """
 
     targets: Array
@@ -51,16 +51,16 @@ class PartitionInput:
         return len(self.targets)
 
     def shuffled(self, stream: int = 0) -> Indices:
-        """All samples in random order."""
+        """Return all samples in random order."""
         return random_order(self.num_samples, (self.seed, _STREAM, stream))
 
     def draws(self, stream: int) -> Draws:
-        """Random numbers of one stream."""
+        """Return one stream of random numbers."""
         return Draws(self.seed, _STREAM, stream)
 
 
 def partition(spec: DistributionSpec, given: PartitionInput) -> tuple[Indices, ...]:
-    """The samples of each worker, in rising order.
+    """Return the samples of each worker, in rising order.
 
     Raises:
         SpecError: The scheme does not fit the data or the number of workers.
@@ -123,7 +123,7 @@ def _by_class(spec: DistributionSpec, given: PartitionInput) -> list[Indices]:
 
 
 def _one_holder_each(given: PartitionInput) -> list[list[int]]:
-    """Each class to one worker: the largest first, to the worker with the fewest samples."""
+    """Assign each class to one worker: the largest first, to the worker with the fewest samples."""
     sizes = [len(of_class) for of_class in _classes(given)]
     present = sum(size > 0 for size in sizes)
     if present < given.num_workers:
@@ -143,7 +143,7 @@ def _one_holder_each(given: PartitionInput) -> list[list[int]]:
 
 
 def _some_classes_each(count: int, given: PartitionInput) -> list[list[int]]:
-    """So many classes to each worker, every class to some worker."""
+    """Assign a number of classes to each worker, and every class to some worker."""
     present = [label for label, of_class in enumerate(_classes(given)) if len(of_class)]
     if not len(present) / given.num_workers <= count <= len(present):
         least = -(-len(present) // given.num_workers)
@@ -190,7 +190,7 @@ def _by_feature(spec: DistributionSpec, given: PartitionInput) -> list[Indices]:
 
 
 def _nearest_apart(wanted: Indices, places: Indices) -> list[int] | None:
-    """For each wish a place near it, all different and rising; None: there are too few places."""
+    """Return places near the wanted ones, all different and rising; None: there are too few."""
     chosen: list[int] = []
     for number, wish in enumerate(wanted.tolist()):
         left = len(wanted) - number - 1
@@ -238,7 +238,7 @@ def _by_modality(spec: DistributionSpec, given: PartitionInput) -> list[Indices]
 
 
 def modalities_held(num_workers: int, num_modalities: int) -> list[tuple[int, ...]]:
-    """Under `by_modality`: the numbers of the modalities that each worker holds."""
+    """Return the modalities that each worker holds under `by_modality`, by number."""
     groups = min(num_workers, num_modalities)
     return [tuple(range(rank % groups, num_modalities, groups)) for rank in range(num_workers)]
 
@@ -252,7 +252,7 @@ def _need_classes(spec: DistributionSpec, given: PartitionInput) -> None:
 
 
 def _classes(given: PartitionInput) -> list[Indices]:
-    """The samples of every class, in random order."""
+    """Return the samples of every class, in random order."""
     shuffled = given.shuffled()
     by_class = shuffled[np.argsort(given.targets[shuffled], kind="stable")]
     sizes = np.bincount(given.targets, minlength=given.num_classes)
@@ -268,7 +268,7 @@ def _joined(parts: Sequence[Indices]) -> Indices:
 
 
 def _at_least_one(sizes: Sequence[int]) -> list[int]:
-    """Take from the largest what the empty need."""
+    """Give each empty part a sample of the largest one."""
     filled = list(sizes)
     for rank, size in enumerate(filled):
         if size == 0:
@@ -292,7 +292,7 @@ _SCHEMES: dict[str, Callable[[DistributionSpec, PartitionInput], list[Indices]]]
 
 
 def label_skew(counts: npt.NDArray[np.int64]) -> tuple[list[float], float]:
-    """How far each worker's mix of classes is from that of all, and the mean over workers.
+    """Compute each worker's label skew, and the mean over workers.
 
     The distance is half the sum of absolute differences of shares: 0 for the same mix, near 1 for a
     worker with one class of many.

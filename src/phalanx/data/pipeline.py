@@ -1,4 +1,4 @@
-"""The door of this package: from an opened data set to the batches of one worker.
+"""Make the batches of one worker from an opened data set.
 
 Builds the chain shuffle -> cut -> augment -> normalise -> prefetch out of `stages`. Workers call
 `train_batches` once per epoch and `eval_batches` once per evaluation.
@@ -52,7 +52,7 @@ def train_batches(
     start_step: int = 0,
     start_sample: int = 0,
 ) -> BatchStream:
-    """One worker's batches of one training epoch.
+    """Stream one worker's batches of one training epoch.
 
     Args:
         dataset: The opened data set.
@@ -106,7 +106,7 @@ def train_shards(
     num_workers: int,
     shares: Sequence[float] | None = None,
 ) -> tuple[Literal["sample", "file", "off", "own"], Shards]:
-    """The shard policy that a job comes to, and the cut of its epochs by it."""
+    """Return the resolved shard policy of a job, and its cut of epochs."""
     if part.ownership is not None:
         return "own", _owned(part, spec, seed, num_workers)
     policy = choose_policy(
@@ -130,7 +130,7 @@ def unit_batches(
     num_parts: int,
     shares: Sequence[float] | None = None,
 ) -> BatchStream:
-    """The batches of one epoch that a worker is asked for one by one.
+    """Stream batches of one epoch that are requested one by one.
 
     Args:
         dataset: The opened data set.
@@ -169,7 +169,7 @@ def unit_batches(
 
 
 def eval_batches(part: Part, *, rank: int, num_workers: int, worker_batch: int) -> BatchStream:
-    """One worker's share of a part, in order and unaugmented.
+    """Stream one worker's share of a part, in order and unaugmented.
 
     Every sample is in exactly one worker's share. Shares differ by one sample at most, so the
     number of batches can differ between workers; none is empty.
@@ -254,7 +254,7 @@ def _stream(
         if augmenter is not None
         else np.empty((max_rows, *part.inputs.shape[1:]), dtype=part.inputs.dtype)
     )
-    # See `Prefetch`: one in the making, `prefetch` ready, one in the consumer's hands.
+    # See `Prefetch`: one in the making, `prefetch` ready, one held by the consumer.
     buffers = cycle([part.normalizer.buffer(max_rows) for _ in range(prefetch + 2)])
 
     def gather(cut: Cut) -> _Gathered:

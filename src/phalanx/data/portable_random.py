@@ -32,32 +32,32 @@ class Draws:
         self._bits = np.random.Philox(np.random.SeedSequence(list(key)))
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """64 random bits each."""
+        """Draw words of 64 random bits."""
         return self._bits.random_raw(count)
 
     def uniform(self, *shape: int) -> Floats:
-        """Evenly over 0 to 1, both excluded."""
+        """Draw uniformly from 0 to 1, both excluded."""
         words = self.words(prod(shape)).reshape(shape)
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def whole(self, below: int, *shape: int) -> npt.NDArray[np.int64]:
-        """Evenly over 0 to `below` - 1, uneven by less than below / 2^52."""
+        """Draw whole numbers from 0 to `below` - 1, uniform up to below / 2^52."""
         return (self.uniform(*shape) * below).astype(np.int64)
 
     def normal(self, *shape: int) -> Floats:
-        """Normal, of mean 0 and deviation 1, in 65,536 steps of equal chance up to 4.3."""
+        """Draw from the normal distribution, in 65,536 steps of equal probability up to 4.3."""
         count = prod(shape)
         words = self.words(-(-count // 4)).astype("<u8")
         drawn: Floats = _quantiles()[words.view("<u2")[:count]].reshape(shape)
         return drawn
 
     def exponential(self, *shape: int) -> Floats:
-        """Exponential, of mean 1."""
+        """Draw from the exponential distribution of mean 1."""
         return -log(self.uniform(*shape))
 
 
 def exp(values: npt.ArrayLike) -> Floats:
-    """E to the power of each value, right to a few units in the last place."""
+    """Compute e to the power of each value, right to a few units in the last place."""
     x = np.asarray(values, dtype=np.float64)
     powers = np.rint(x * _LOG2_E)
     rest = x - powers * _LN2_HIGH
@@ -73,7 +73,7 @@ def exp(values: npt.ArrayLike) -> Floats:
 
 
 def log(values: npt.ArrayLike) -> Floats:
-    """Natural logarithm of positive values: Halley's iteration on `exp`."""
+    """Compute the natural logarithm of positive values: Halley's iteration on `exp`."""
     x = np.asarray(values, dtype=np.float64)
     mantissa, exponent = np.frexp(x)
     # Within 0.03 of the logarithm of the mantissa; each round cubes the error.
@@ -86,12 +86,12 @@ def log(values: npt.ArrayLike) -> Floats:
 
 
 def power_of_ten(values: npt.ArrayLike) -> Floats:
-    """10 to the power of each value."""
+    """Compute 10 to the power of each value."""
     return exp(np.asarray(values, dtype=np.float64) * 2.302585092994046)
 
 
 def normal_cdf(values: npt.ArrayLike) -> Floats:
-    """Share of the normal curve below each value."""
+    """Compute the normal distribution function of each value."""
     place = (np.clip(values, -_TABLE_END, _TABLE_END) + _TABLE_END) * _TABLE_STEPS
     table = _cdf_table()
     index = np.minimum(place.astype(np.int64), len(table) - 2)
@@ -101,7 +101,7 @@ def normal_cdf(values: npt.ArrayLike) -> Floats:
 
 
 def interpolate(at: Floats, places: Floats, heights: Floats) -> Floats:
-    """Straight lines between the points (places, heights), which rise; flat beyond the ends."""
+    """Interpolate linearly between points (places, heights), which rise; flat beyond the ends."""
     clipped = np.clip(at, places[0], places[-1])
     index = np.clip(np.searchsorted(places, clipped, side="right") - 1, 0, len(places) - 2)
     low, step = places[index], places[index + 1] - places[index]
@@ -117,7 +117,7 @@ def sum_rows(values: Floats) -> Floats:
 
 
 def dirichlet(concentrations: Sequence[float], draws: Draws) -> Floats:
-    """Shares that add up to 1, drawn from a Dirichlet distribution."""
+    """Draw shares that add up to 1 from a Dirichlet distribution."""
     logs = np.array([_log_gamma_draw(a, draws) for a in concentrations])
     shares = exp(logs - logs.max())
     result: Floats = shares / np.cumsum(shares)[-1]
@@ -125,7 +125,7 @@ def dirichlet(concentrations: Sequence[float], draws: Draws) -> Floats:
 
 
 def _log_gamma_draw(shape: float, draws: Draws) -> float:
-    """Logarithm of a gamma variable, after Marsaglia and Tsang (2000).
+    """Draw the logarithm of a gamma variable, after Marsaglia and Tsang (2000).
 
     A shape below 1 is raised by one and the result multiplied by u^(1/shape); logarithms keep small
     shapes from underflowing.
@@ -149,7 +149,7 @@ def _log_gamma_draw(shape: float, draws: Draws) -> float:
 
 @cache
 def _cdf_table() -> Floats:
-    """The normal distribution at equal steps, by Simpson's rule from the left end."""
+    """Compute the normal distribution at equal steps, by Simpson's rule from the left end."""
     half = 1.0 / (2 * _TABLE_STEPS)
     places = np.arange(-_TABLE_END * 2 * _TABLE_STEPS, _TABLE_END * 2 * _TABLE_STEPS + 1) * half
     curve = exp(-0.5 * places * places) * 0.3989422804014327
@@ -159,7 +159,7 @@ def _cdf_table() -> Floats:
 
 @cache
 def _quantiles() -> Floats:
-    """The values below which (i + 1/2) / 65,536 of the normal curve lies."""
+    """Compute the values below which (i + 1/2) / 65,536 of the normal curve lies."""
     table = _cdf_table()
     places = np.arange(len(table)) / _TABLE_STEPS - _TABLE_END
     shares = (np.arange(2**15) + 0.5) / 2**16

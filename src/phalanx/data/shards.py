@@ -1,4 +1,4 @@
-"""Who sees what: the cut of an epoch into steps and of each step into the workers' rows. Pure.
+"""Cut an epoch into steps and each step into the workers' rows. Pure.
 
 Notation: n samples, N workers, B the global batch, s_r the share of worker r in a full batch (the
 s_r add up to B), T_r the samples that worker r owns under the policy `file`.
@@ -6,12 +6,12 @@ s_r add up to B), T_r the samples that worker r owns under the policy `file`.
 `sample`  Step t is order[tB : (t+1)B], the last one shorter; worker r takes its contiguous slice.
 `file`    Worker r owns whole files and takes s_r of its T_r samples per step until none are left.
           The epoch has max_r ceil(T_r / s_r) steps.
-`off`     Worker r visits all samples in an order of its own and takes its share of each of the
+`off`     Worker r visits all samples in its own order and takes its share of each of the
           ceil(n / B) steps. Samples are *not* seen exactly once.
 
 All workers have the same number of steps, some perhaps empty, and each computes alone how many
-samples all of them have in a step. Called by `pipeline`, once per epoch. The policy `file` has a
-module of its own, `file_shards`.
+samples all of them have in a step. Called by `pipeline`, once per epoch. The policy `file` is in
+`file_shards`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cut:
     global_offset: int
     """Samples of all workers in this epoch before this step."""
     worker: int = 0
-    """Whose samples these are, where workers have samples of their own."""
+    """Owner of these samples, where workers own samples."""
 
 
 class Shards(ABC):
@@ -73,21 +73,21 @@ class Shards(ABC):
 
     @abstractmethod
     def steps(self, start_sample: int = 0) -> range:
-        """Numbers of the steps from `start_sample` to the end; equal on all workers.
+        """Return the numbers of the steps from `start_sample` to the end; equal on all workers.
 
         After a change of batch in mid-epoch they count on from the steps done, rounded up.
         """
 
     @abstractmethod
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
-        """Worker `rank`'s part of each step, from `start_sample` samples into the epoch."""
+        """Yield worker `rank`'s part of each step, from `start_sample` samples into the epoch."""
 
     @abstractmethod
     def offset_of(self, step: int) -> int:
-        """Samples of all workers before this step of an epoch that began at its first sample."""
+        """Count all workers' samples before this step of an epoch begun at its first sample."""
 
     def max_rows(self, rank: int) -> int:
-        """Upper bound of the rows in any of the worker's cuts."""
+        """Return an upper bound of the rows in any of the worker's cuts."""
         # A partial batch can round in favour of a worker that a full one rounds against.
         return self._full_sizes[rank] + 1
 
@@ -100,7 +100,7 @@ class Shards(ABC):
 
 
 class SampleShards(Shards):
-    """Every global batch is cut over the workers; any N and B continue at any sample."""
+    """Shards that cut every global batch over the workers; any N and B continue at any sample."""
 
     @override
     def steps(self, start_sample: int = 0) -> range:
@@ -126,7 +126,7 @@ class SampleShards(Shards):
             )
 
     def cuts(self, epoch: int, units: Iterable[tuple[int, int]]) -> Iterator[Cut]:
-        """The parts of steps that are asked for, each as (step, part); ends with them."""
+        """Yield the requested parts of steps, each given as (step, part)."""
         order = self._order.permutation(epoch)
         for step, part in units:
             offset = step * self._global_batch
@@ -141,7 +141,7 @@ class SampleShards(Shards):
             )
 
     def _spans(self, start_sample: int) -> Iterator[tuple[int, int, int]]:
-        """(step, samples before it, samples in it)."""
+        """Yield (step, samples before it, samples in it)."""
         num_samples = self._order.num_samples
         offsets = range(start_sample, num_samples, self._global_batch)
         for step, offset in zip(self.steps(start_sample), offsets, strict=True):
@@ -154,7 +154,7 @@ class SampleShards(Shards):
 
 
 class OffShards(SampleShards):
-    """Every worker visits all samples in an order of its own."""
+    """Shards where every worker visits all samples, in its own order."""
 
     @override
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
@@ -192,5 +192,5 @@ def choose_policy(
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """Division rounded up."""
+    """Divide, rounding up."""
     return -(-numerator // denominator)

@@ -19,7 +19,7 @@ def open_source(spec: DataSpec, *, data_root: Path) -> Source:
 
     Args:
         spec: The job's data section; its `directory` beats `data_root`.
-        data_root: Where the files of built-in data sets lie.
+        data_root: Folder of built-in data sets.
     """
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     if is_path(spec.name):
@@ -64,7 +64,7 @@ def open_built_in(spec: DataSpec, *, root: Path) -> Source:
 
 
 def source_of(located: Located) -> Source:
-    """The source that reads the files found for a built-in data set."""
+    """Return the source that reads the files found for a built-in data set."""
     if located.layout == "idx":
         from phalanx.data.idx import IdxSource
 

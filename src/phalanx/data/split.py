@@ -1,4 +1,4 @@
-"""Which samples train, validate and test: the same for every run on a data set.
+"""Split samples into training, validation and test: the same for every run on a data set.
 
 The split depends on a constant and not on the job's seed, so that runs with different seeds are
 measured on the same samples. Pure functions; `dataset` applies them.
@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Sorted row numbers; `test` is None if the data set has a test part of its own."""
+    """Sorted row numbers; `test` is None if the data set has its own test part."""
 
     train: Rows
     validation: Rows
@@ -42,7 +42,7 @@ def split_rows(
     Args:
         num_samples: Rows in the part.
         validation: Share held out of what remains after test rows and limit.
-        limit: Keep only so many rows, chosen at random, before holding out the validation share.
+        limit: Maximum of rows kept, chosen at random, before holding out the validation share.
         test_share: Share that becomes the test part; None: the data set has its own.
     """
     rows = np.arange(num_samples, dtype=np.int64)
@@ -57,7 +57,7 @@ def split_rows(
 
 
 def _held(num_samples: int, share: float) -> int:
-    """Rows to hold out: at least one if any are asked for, and never all."""
+    """Return the rows to hold out: at least one if a share is given, and never all."""
     if share == 0 or num_samples < 2:
         return 0
     return min(max(1, round(num_samples * share)), num_samples - 1)

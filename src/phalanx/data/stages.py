@@ -1,4 +1,4 @@
-"""Composable timed stages: iterators that take items from one another and know what they cost.
+"""Build input pipelines of timed stages: iterators that pull from one another.
 
 A chain of `InputStage`s runs in the thread that pulls it. `Prefetch` pulls a chain in its own
 thread, so that it overlaps with training. Nothing here knows about data sets; `pipeline`
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class InputStage(Generic[In, Out]):
-    """Applies a function to each item and adds up the time of the function alone.
+    """Apply a function to each item and add up the time of the function alone.
 
     Args:
         name: For tables.
-        source: Where the items come from; its time is not counted here.
-        work: What to do with an item.
+        source: Upstream iterator; its time is not counted here.
+        work: Function of an item.
     """
 
     def __init__(self, name: str, source: Iterator[In], work: Callable[[In], Out]) -> None:
@@ -56,7 +56,7 @@ class InputStage(Generic[In, Out]):
 
 
 class InputOrigin(Generic[Out]):
-    """The head of a chain: times how long an iterator takes to produce its items."""
+    """Head of a chain: time how long an iterator takes to produce its items."""
 
     def __init__(self, name: str, source: Iterator[Out]) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class InputOrigin(Generic[Out]):
 
 @dataclass
 class _Channel(Generic[Out]):
-    """What the two threads share."""
+    """State that the two threads share."""
 
     depth: int
     ready: deque[Out] = field(default_factory=deque)
@@ -95,10 +95,10 @@ class _Channel(Generic[Out]):
 
 
 class Prefetch(Generic[Out]):
-    """Pulls a chain ahead of its consumer, in a background thread.
+    """Pull a chain ahead of its consumer, in a background thread.
 
     The thread starts with the first item asked for and ends with the last one, with `close`, or
-    when this object is forgotten. An exception in the chain is raised to the consumer in its place.
+    when this object is collected. An exception in the chain is raised to the consumer in its place.
     While the consumer holds item i, items i+1 to i+depth may be ready and one more in the making: a
     chain that reuses buffers needs `depth + 2` of them. `seconds` is how long the consumer waited.
 
@@ -167,13 +167,13 @@ class Prefetch(Generic[Out]):
         self._thread = threading.Thread(
             target=_pump, args=(self._source, self._channel), name="phalanx-prefetch", daemon=True
         )
-        # The thread knows the channel but not this object, which can thus be forgotten.
+        # The thread refers to the channel but not to this object, so that it can be collected.
         weakref.finalize(self, self._channel.close)
         self._thread.start()
 
 
 def _pump(source: Iterator[Out], channel: _Channel[Out]) -> None:
-    """Body of the background thread."""
+    """Run the background thread."""
     error: BaseException | None = None
     try:
         for item in source:

@@ -1,4 +1,4 @@
-"""Mean, deviation and range of the inputs, per channel or feature: what normalisation needs.
+"""Compute mean, deviation and range of the inputs per channel or feature, for normalisation.
 
 Computed once, from the whole training part as the files offer it, when the cache is filled. It does
 not depend on the split, so every run on a data set normalises alike.
@@ -41,7 +41,7 @@ def measure(inputs: Array) -> Statistics:
 
 
 def _of_bytes(inputs: Array) -> Statistics:
-    """Exact for bytes: everything follows from how often each of the 256 values occurs."""
+    """Compute exact statistics of bytes from the counts of the 256 values."""
     num_channels = inputs.shape[-1]
     counts = np.zeros((num_channels, 256), dtype=np.int64)
     for chunk in _chunks(inputs):
@@ -58,7 +58,7 @@ def _of_bytes(inputs: Array) -> Statistics:
 
 
 def _chunks(inputs: Array) -> list[Array]:
-    """Views of the array as rows of channels."""
+    """Yield views of the array as rows of channels."""
     rows = max(1, _CHUNK_BYTES // max(1, inputs[:1].nbytes))
     width = inputs.shape[-1]
     return [inputs[i : i + rows].reshape(-1, width) for i in range(0, len(inputs), rows)]

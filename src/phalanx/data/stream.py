@@ -1,7 +1,4 @@
-"""What a worker is handed: batches, and the stream that they come in.
-
-Plain values and their life cycle. `pipeline` builds the streams.
-"""
+"""Define batches and the stream that a worker reads them from. `pipeline` builds the streams."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Batch:
     targets: Array
     """int64 labels or float32 values."""
     indices: Indices
-    """Which samples of the part these are."""
+    """Indices of the samples in their part."""
     global_count: int
     """Samples of all workers in this step."""
     global_offset: int
@@ -42,12 +39,12 @@ class Batch:
         return len(self.targets)
 
     def copy(self) -> Batch:
-        """A batch whose inputs are its own."""
+        """Return a batch that owns its inputs."""
         return replace(self, inputs=self.inputs.copy())
 
 
 class Timed(Protocol):
-    """A stage, as far as its cost is concerned."""
+    """Stage with a cost in seconds."""
 
     name: str
     seconds: float
@@ -93,5 +90,5 @@ class BatchStream:
             thread.close()
 
     def stage_times(self) -> dict[str, float]:
-        """Seconds that each stage has worked so far; for `prefetch`, that the consumer waited."""
+        """Return the seconds each stage has worked so far; for `prefetch`, the consumer waited."""
         return {stage.name: stage.seconds for stage in self._stages}

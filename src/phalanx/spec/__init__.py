@@ -1,8 +1,8 @@
-"""What is wanted: the job and its parts as immutable, validated, plain data.
+"""Describe jobs, pools and studies as immutable, validated, plain data.
 
-Here live the models with every default, the reader of job files, and the writers of resolved jobs.
-Nothing here builds or imports what a spec describes, so this package loads without any framework;
-`strategy`, `engine`, `data` and the rest map specs to implementations. Everyone may import it.
+Models with every default, readers of job files, and writers of resolved jobs. Nothing here builds
+or imports what a spec describes, so this package loads without any framework; `strategy`, `engine`,
+`data` and the rest map specs to implementations. Every other package may import it.
 
 `load_job` and `job_from_mapping` load the YAML reader on first use.
 """

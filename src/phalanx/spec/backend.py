@@ -1,7 +1,7 @@
 """List the backends that can run a job, and check a job against what its backend can express.
 
 A setting that a backend cannot express is refused in one sentence, so that a comparison between
-backends never differs in more than the backend. Called by the job's own validator; imports no
+backends never differs in more than the backend. Called by the job's validator; imports no
 framework.
 """
 
@@ -31,9 +31,9 @@ class BackendKind:
     check: str
     """Takes the job; refuses by `phalanx.spec.base.fault` what the engine cannot express."""
     role: str
-    """Takes the process's station and does its part of the run, in every process of a job."""
+    """Takes the process's context and does its part of the run, in every process of a job."""
     module: str = "phalanx.backends"
-    """What a launcher starts as `python -m`."""
+    """Module that a launcher starts with `python -m`."""
     can_fork: bool = False
     """Whether its framework starts no thread while it is imported; TensorFlow does."""
 

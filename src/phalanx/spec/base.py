@@ -1,4 +1,4 @@
-"""What every spec has in common: immutable, strict about types, no unknown keys."""
+"""Define the base class of all specs: immutable, strict about types, no unknown keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 
 class Spec(BaseModel):
-    """A plain description of something wanted; it never imports or builds the thing itself."""
+    """Declarative description of an object; it never imports or builds the object."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -27,17 +27,17 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Words:
-    """Annotates a type with the words that messages and the reference use for it."""
+    """Annotate a type with the words that messages and the reference use for it."""
 
     text: str
 
 
 def fault(message: str, hint: str = "", *, at: tuple[str | int, ...] = ()) -> PydanticCustomError:
-    """Build what a validator raises when several settings do not go together.
+    """Build the error that a validator raises for settings that conflict.
 
     Args:
         message: What is wrong, complete without its position.
-        hint: The rest of the sentence, `; ...` or ` (...)`: what would be right.
+        hint: Rest of the sentence, `; ...` or ` (...)`: what would be valid.
         at: Path of the setting to blame, seen from the validated value; its line is the one shown.
     """
     return PydanticCustomError(

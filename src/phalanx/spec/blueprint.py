@@ -1,7 +1,7 @@
-"""The published blueprint, a JSON list of connections, as what a pool file would say.
+"""Translate the published blueprint, a JSON list of connections, into the form of a pool file.
 
-As published it is no JSON, names one key in two ways, says yes and no as bare words and holds
-passwords. Each of these is mended, and each mending is told in a sentence; `pool_file` calls this.
+As published it is not valid JSON, spells one key in two ways, writes booleans as bare words and
+holds passwords. Each fault is repaired and reported in one sentence. Called by `pool_file`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ANSWERS = {"yes": True, "true": True, "no": False, "false": False}
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A blueprint as a document of a pool, and what was mended in it."""
+    """A blueprint as a pool document, with a note for each repair."""
 
     document: Document
     notes: tuple[str, ...]
 
 
 def is_blueprint(text: str) -> bool:
-    """Whether a file is a blueprint rather than a pool: JSON with connections."""
+    """Return whether a file is a blueprint rather than a pool: JSON with connections."""
     start = text.lstrip("\ufeff \t\r\n")
     return start.startswith("{") and "connections" in start.partition("[")[0]
 
@@ -45,7 +45,7 @@ def read_blueprint(text: str, source: str) -> Blueprint:
     """Translate a blueprint.
 
     Raises:
-        SpecError: It cannot be mended; one sentence with line.
+        SpecError: It cannot be repaired; one sentence with line.
     """
     read = read_leniently(text.lstrip("\ufeff"), source)
     connections = read.data.get("connections") if isinstance(read.data, dict) else None

@@ -1,6 +1,6 @@
 """Choose a spec by its name: one of a few built-in classes, or any kind of an open table.
 
-`Annotated[Base, ByName(specs, table)]` is the type of such a field. Built-in names are told apart
+`Annotated[Base, ByName(specs, table)]` is the type of such a field. Built-in names are resolved
 by pydantic's discriminated union. Any other name that the table knows (an import path, an entry
 point of an installed package) is validated by the spec class of its kind; positions of errors and
 the round trip through JSON are the same for both.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SpecKind(Protocol):
-    """A kind that is described by a spec."""
+    """Kind with a spec class for its settings."""
 
     @property
     def name(self) -> str:

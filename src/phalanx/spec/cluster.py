@@ -1,6 +1,6 @@
-"""An emulated cluster: hosts on one machine, each with its share of processor, memory and network.
+"""Describe an emulated cluster: hosts on one machine with limits on CPU, memory and network.
 
-Plain data with its checks; `pool.emulate` makes the hosts, `cluster_file` reads the file.
+Plain data with its checks; `pool.emulate` creates the hosts, `pool_file` reads the file.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ HostName = Annotated[str, BeforeValidator(_label), Words("a name of small letter
 
 
 class HostSpec(Spec):
-    """One emulated host, and what its entry in the pool will say."""
+    """One emulated host, with the facts for its entry in the pool."""
 
     name: HostName
     """Its host name."""
     cores: Annotated[float, Field(ge=0.05)] = 1.0
-    """Processor time that it gets, in cores; 0.5 is half of one."""
+    """CPU limit, in cores; 0.5 is half of one."""
     memory: Bytes | None = None
     """Memory that it may use; null: no limit."""
     link: BitsPerSecond | None = None
     """Speed of its link in either direction; null: no limit."""
     slots: PositiveInt = 1
-    """Goes into the pool: workers at the same time."""
+    """Copied into the pool: concurrent workers."""
     gpu: Gpu = GpuSpec(count=0)
-    """Goes into the pool: what is claimed of graphics cards."""
+    """Copied into the pool: declared GPUs."""
     price_per_hour: Price | None = None
-    """Goes into the pool."""
+    """Copied into the pool."""
     watts_idle: Watts | None = None
-    """Goes into the pool."""
+    """Copied into the pool."""
     watts_full: Watts | None = None
-    """Goes into the pool."""
+    """Copied into the pool."""
     energy_efficient: bool | None = None
-    """Goes into the pool."""
+    """Copied into the pool."""
     labels: ListOf[str] = ()
-    """Goes into the pool."""
+    """Copied into the pool."""
 
 
 class ClusterSpec(Spec):
     """Hosts that are emulated on this machine."""
 
     cluster: HostName = "emulated"
-    """What the cluster is called."""
+    """Name of the cluster."""
     subnet: (
         Annotated[str, AfterValidator(_subnet), Words("a private IPv4 network, /24 or larger")]
         | None
@@ -97,7 +97,7 @@ class ClusterSpec(Spec):
             if first != index:
                 raise fault(
                     f"hosts {first + 1} and {index + 1} have the same name '{host.name}'",
-                    "; give each a name of its own",
+                    "; give each a different name",
                     at=("hosts", index, "name"),
                 )
         return self

@@ -1,6 +1,6 @@
-"""Describe the data, how it is split, shared out over workers, augmented and fed; and the batch.
+"""Describe the data, how it is split, sharded over workers, augmented and fed; and the batch.
 
-`SOURCES`, `AUGMENTATIONS` and `METRICS` are open tables: a kind says where its implementation is.
+`SOURCES`, `AUGMENTATIONS` and `METRICS` are open tables: a kind names its implementation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DATA_SUFFIXES = (".npz", ".parquet")
 
 @dataclass(frozen=True)
 class SourceKind:
-    """Describe a data set that has a name.
+    """Describe a named data set.
 
     Import paths are `package.module:function`, loaded where they are used.
     """
@@ -80,10 +80,10 @@ Augmentation = (
 
 @dataclass(frozen=True)
 class MetricKind:
-    """Describe a measure of predicted classes."""
+    """Describe a metric of predicted classes."""
 
     name: str
-    """What records and reports call it."""
+    """Name in records and reports."""
     function: str
     """Import path of a function of `phalanx.data.metrics.Predictions` that returns a number."""
     needs_scale: bool = False
@@ -128,7 +128,7 @@ MetricName = (
 
 
 def is_path(name: str) -> bool:
-    """Whether a data name is the user's own file or folder; it need not exist on this machine."""
+    """Return whether a data name is a user's file or folder; it need not exist on this machine."""
     return "/" in name or name.endswith(DATA_SUFFIXES)
 
 
@@ -150,7 +150,7 @@ DataName = Annotated[
 
 
 class DataSpec(Spec):
-    """A data set and the road from it to batches."""
+    """A data set and the input pipeline that makes batches of it."""
 
     name: DataName
     """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz or .parquet file or folder,
@@ -162,12 +162,12 @@ class DataSpec(Spec):
     """Random changes to training samples: flip (left-right), pad-crop (pad by 4, crop back), or a
     function of a batch and a NumPy generator."""
     shard: ShardPolicy = "auto"
-    """Who sees what: sample (every batch is cut over the workers), file (each worker owns whole
+    """Shard policy: sample (every batch is cut over the workers), file (each worker owns whole
     files), off (each worker sees everything), auto (file if the source has at least as many files
     as workers and no shuffle across files is asked for, else sample)."""
     distribution: DistributionField | None = None
-    """How the samples lie on the workers, such as iid, by_class or {name: dirichlet, alpha: 0.1};
-    null: nobody owns samples and `shard` decides."""
+    """Partition of the samples over the workers, such as iid, by_class or {name: dirichlet, alpha:
+    0.1}; null: no worker owns samples and `shard` decides."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
     normalize: Literal["standard", "unit", "none"] = "standard"
@@ -189,9 +189,9 @@ class DataSpec(Spec):
     """Arrays of a .npz file, one per sensor and each (samples, channels, height, width), that make
     up the samples instead of `input_key`; they are packed in this order."""
     metrics: ListOf[MetricName] | Literal["auto"] = "auto"
-    """By what a model is judged, besides loss and accuracy: mean_class_accuracy, kappa, and for
+    """Metrics besides loss and accuracy: mean_class_accuracy, kappa, and for
     classes that are ranges of a number within_one (class off by at most one), nmad, outliers,
-    catastrophic; auto: what is usual for the data."""
+    catastrophic; auto: those usual for the data."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> DataSpec:
@@ -235,7 +235,7 @@ class DataSpec(Spec):
 
     @property
     def owns_samples(self) -> bool:
-        """Whether each worker has samples of its own."""
+        """Whether each worker owns samples."""
         return self.distribution is not None and self.distribution.name != "stream"
 
 
@@ -269,7 +269,7 @@ class BatchSpec(Spec):
         return self
 
     def global_size(self, num_workers: int) -> int:
-        """Samples per step over all workers together."""
+        """Return the samples per step over all workers together."""
         if self.global_ is not None:
             return self.global_
         assert self.per_worker is not None

@@ -1,4 +1,4 @@
-"""How the training samples lie on the workers: one scheme with its settings."""
+"""Describe the partition of training samples over workers: one scheme with its settings."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _ALPHA, _EXPONENT = 0.5, 1.0
 
 
 class DistributionSpec(Spec):
-    """Which worker owns which training samples, from the first epoch to the last."""
+    """Partition of the training samples over workers, fixed for the whole run."""
 
     name: Scheme
     """iid (divided at random, equally), stratified (at random, the same mix of classes for all),
-    by_class (whole classes), by_range (sorted by target, ranges), by_feature (sorted by a fact
-    about the sample, ranges), dirichlet (shares of each class drawn at random), quantity (at
-    random, unequal sizes), by_capacity (at random, sizes as declared), replicated (everything to
-    everyone), by_modality (one sensor's values to each), stream (nothing is owned: every batch is
-    cut over the workers, or handed to workers that are free)."""
+    by_class (whole classes), by_range (sorted by target, ranges), by_feature (sorted by a feature
+    of the sample, ranges), dirichlet (shares of each class drawn at random), quantity (at random,
+    unequal sizes), by_capacity (at random, sizes as declared), replicated (all samples to every
+    worker), by_modality (one sensor's values to each), stream (nothing is owned: every batch is
+    cut over the workers, or assigned to workers that are free)."""
     at_end: Literal["join", "drop", "wrap"] = "join"
-    """When some workers have no samples left and others do: join (they take part without), drop
-    (the epoch ends for all with the first that is done), wrap (they begin again)."""
+    """Workers that run out of samples before others: join (they take part with empty batches), drop
+    (the epoch ends for all when the first is done), wrap (they begin again)."""
     alpha: PositiveFloat | None = None
     """Of dirichlet (default 0.5) and, instead of a power law, of quantity: small is uneven, large
     even."""
@@ -51,10 +51,10 @@ class DistributionSpec(Spec):
     ranges: Annotated[int, Field(gt=0)] = 1
     """Of by_range: separate ranges per worker, assigned in turn."""
     feature: str | None = None
-    """Of by_feature: a fact that the data keeps about each sample, such as flux, parent, scene or
+    """Of by_feature: a feature that the data set stores per sample, such as flux, parent, scene or
     region, or `mean` (of the inputs); samples with the same value stay together."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    """Decides who gets what; null: the job's seed."""
+    """Seed of the partition; null: the job's seed."""
 
     @model_validator(mode="after")
     def _has_effect(self) -> DistributionSpec:
@@ -76,7 +76,7 @@ class DistributionSpec(Spec):
             )
         if self.name == "stream" and self.at_end != "join":
             raise fault(
-                "distribution.at_end has no effect with stream: nobody runs out before the others",
+                "distribution.at_end has no effect with stream: no worker runs out first",
                 at=("at_end",),
             )
         return self

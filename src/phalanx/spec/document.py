@@ -1,4 +1,4 @@
-"""YAML text as plain data, with the line of every key and list entry.
+"""Parse YAML text into plain data, with the line of every key and list entry.
 
 YAML 1.2 throughout: `off` and `yes` are text, `1e-3` is a number, `010` is ten, and a date is text.
 Knows nothing of jobs; `loader` reads job files with it and `overrides` the values of `--set`.
@@ -32,7 +32,7 @@ _MAX_VALUES = 100_000
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a value was written."""
+    """Position of a value in a file or option."""
 
     source: str
     """File or option; empty if the value came from a Python mapping."""
@@ -49,13 +49,13 @@ class Mark:
 
 @dataclass
 class Document:
-    """Plain data and where each part of it was written."""
+    """Plain data with the position of each part."""
 
     data: object
     marks: dict[Path, Mark] = field(default_factory=dict)
 
     def mark(self, path: Path) -> Mark:
-        """Where the value at `path` was written, or the nearest part around it."""
+        """Return the position of the value at `path`, or of the nearest part around it."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, Mark(""))
@@ -119,7 +119,7 @@ def from_mapping(mapping: Mapping[str, object]) -> Document:
 
 
 class _Reader:
-    """Turns the nodes of one document into data and notes where each was."""
+    """Convert the nodes of one document into data and note the position of each."""
 
     def __init__(self, source: str, *, with_lines: bool) -> None:
         self.marks: dict[Path, Mark] = {}

@@ -1,8 +1,8 @@
-"""The environment that processes of a run find, in the two dialects that user code knows; pure.
+"""Build the environment variables of a process, as torchrun and `tf.distribute` name them. Pure.
 
-RANK, WORLD_SIZE and their kin are what torchrun sets, TF_CONFIG is what `tf.distribute` reads. The
-system's own processes need neither: they are for models, data code and other frameworks that are
-started through it. Variables carry no secrets, because others may read them.
+torchrun sets RANK, WORLD_SIZE and others, `tf.distribute` reads TF_CONFIG. Phalanx needs neither:
+they are for models, data code and other frameworks that it starts. Variables carry no secrets,
+because other users of the machine may read them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The names of roles in TF_CONFIG; without a chief of its own, a cluster's is the first worker.
+# The names of roles in TF_CONFIG; without a separate chief, it is the first worker.
 _TASKS = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A process as others see it.
+    """Address of a process, as other processes see it.
 
     Attributes:
         role: chief, worker, server or evaluator.
         rank: Index among its role.
         machine: Where it runs.
         address: Where it can be reached.
-        port: A port that was free there when the run began, for whatever it starts to serve.
+        port: A port that was free there when the run began, for servers of the user's code.
     """
 
     role: str
@@ -35,7 +35,7 @@ class Endpoint:
 
 
 def environment_of(one: Endpoint, everybody: Sequence[Endpoint], *, run: str) -> dict[str, str]:
-    """The variables of one process.
+    """Return the variables of one process.
 
     Args:
         one: The process.
@@ -46,7 +46,7 @@ def environment_of(one: Endpoint, everybody: Sequence[Endpoint], *, run: str) ->
 
 
 def torchrun_variables(one: Endpoint, everybody: Sequence[Endpoint], *, run: str) -> dict[str, str]:
-    """What torchrun would set: ranks count the processes of the same role."""
+    """Return what torchrun would set: ranks count the processes of the same role."""
     peers = [other for other in everybody if other.role == one.role]
     machines = list(dict.fromkeys(other.machine for other in peers))
     here = [other for other in peers if other.machine == one.machine]
@@ -69,7 +69,7 @@ def torchrun_variables(one: Endpoint, everybody: Sequence[Endpoint], *, run: str
 
 
 def tf_config(one: Endpoint, everybody: Sequence[Endpoint]) -> str:
-    """TF_CONFIG: all tasks of the run, and which of them the process is.
+    """Return TF_CONFIG: all tasks of the run, and which of them the process is.
 
     Evaluators are not part of the cluster, as `tf.distribute` wants it.
     """

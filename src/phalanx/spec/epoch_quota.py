@@ -30,12 +30,12 @@ class EpochQuota:
         return sum(self.totals)
 
     def offset_of(self, step: int) -> int:
-        """Samples of all workers before a step."""
+        """Return the samples of all workers before a step."""
         sizes = zip(self.totals, self.rows, strict=True)
         return sum(min(total, step * rows) for total, rows in sizes)
 
     def step_at(self, sample: int) -> int | None:
-        """The step that begins after so many samples; None: no step does."""
+        """Return the step that begins after so many samples; None: no step does."""
         low, high = 0, self.num_steps
         while low < high:
             middle = (low + high) // 2
@@ -46,5 +46,5 @@ class EpochQuota:
         return low if self.offset_of(low) == sample else None
 
     def has_samples(self, worker: int, step: int) -> bool:
-        """Whether a worker has anything left at a step."""
+        """Return whether a worker has samples left at a step."""
         return step * self.rows[worker] < self.totals[worker]

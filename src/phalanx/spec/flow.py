@@ -1,4 +1,4 @@
-"""Plain values as one line of YAML 1.2, and as the short form that messages quote.
+"""Write plain values as one line of YAML 1.2, or as the short form that messages quote.
 
 Strings that an older YAML reader would take for something else (off, yes, 1e-3) are quoted, and
 everything unusual is escaped, so that one line stays one line. Blocks are written by `render`.
@@ -41,7 +41,7 @@ def flow(value: object) -> str:
 
 
 def quoted(value: object, *, width: int = 60) -> str:
-    """The value as a message shows it: strings always in quotes, long ones cut."""
+    """Return the value as a message shows it: strings always in quotes, long ones cut."""
     if isinstance(value, str):
         text = repr(value)
     else:

@@ -1,4 +1,4 @@
-"""Rules that sort operators into groups: the spec of a rules file, and its loader.
+"""Describe rules that sort operators into groups: the spec of a rules file, and its loader.
 
 The packaged rules are `report/operator_groups.yaml`; `phalanx profile --rules` takes others.
 `report.grouping` applies them.
@@ -23,10 +23,10 @@ REGEX = "re:"
 
 
 class GroupRule(Spec):
-    """One group and what belongs to it."""
+    """One group and the operators in it."""
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
-    """What tables call it."""
+    """Name in tables."""
     match: Annotated[ListOf[str], Field(min_length=1)]
     """Patterns of `span/operator`, such as `*/aten::*conv*`; with `re:` before it, a regular
     expression that is looked for anywhere."""

@@ -1,4 +1,4 @@
-"""Measuring how fast a trained network answers."""
+"""Describe the measurement of inference latency and throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults on purpose, for studies and tests."""
+"""Describe injected faults, for studies and tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ InnerShare = Annotated[float, Field(ge=0, le=1)]
 
 
 class InjectSpec(Spec):
-    """Slows one worker down, as if its machine were slower."""
+    """Slow one worker down, as if its machine were slower."""
 
     rank: Annotated[int, Field(ge=0)]
     """Which worker."""

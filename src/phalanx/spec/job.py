@@ -1,4 +1,4 @@
-"""The job: everything that one training run is asked to do, with every default in one place."""
+"""Describe a job: all settings of one training run, with every default in one place."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class CheckpointSpec(Spec):
-    """When the state is written down, and how much of it is kept."""
+    """When checkpoints are written, and how many are kept."""
 
     every_epochs: Annotated[int, Field(gt=0)] | None = 1
     """Write after this many epochs; null: only `every_steps`."""
     every_steps: Annotated[int, Field(gt=0)] | None = None
     """Write after this many steps as well; null: only at epochs."""
     keep: Annotated[int, Field(gt=0)] = 2
-    """The newest ones that are kept."""
+    """Number of newest checkpoints kept."""
     best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this measure too; null: keep none."""
+    """Keep the best by this metric too; null: keep none."""
 
 
 class DeadlineSpec(Spec):
-    """How long anything may take before it counts as failed."""
+    """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
     """From launch until every worker has joined."""
@@ -66,11 +66,11 @@ class JobSpec(Spec):
         Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=80),
         Words("up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"),
     ] = "job"
-    """Names the run directory."""
+    """Name of the run directory."""
     model: ModelSpec = MnistCnnSpec()
     """A built-in network or `package.module:function`."""
     data: DataField = DataSpec(name="digits")
-    """What to learn from."""
+    """Training data."""
     batch: BatchSpec = BatchSpec.model_validate({"global": 128})
     """Samples per step, over all workers or on each."""
     optimizer: OptimizerField = SgdSpec()
@@ -78,7 +78,7 @@ class JobSpec(Spec):
     schedule: ScheduleSpec = ConstantSpec()
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
-    """What is minimised."""
+    """Loss function."""
     epochs: Annotated[int, Field(gt=0)] = 1
     """Passes over the training data."""
     early_stop: EarlyStopSpec | None = None
@@ -90,28 +90,28 @@ class JobSpec(Spec):
     threads: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Compute threads per worker; auto: cores divided by workers, at least one."""
     pin: bool = True
-    """Give each worker cores of its own when there are enough."""
+    """Bind each worker to separate cores when there are enough."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """auto: bf16 where the CPU has it and a short measurement shows that it is faster."""
     strategy: StrategyField = AllreduceSpec()
-    """Who exchanges what, when."""
+    """Distribution strategy: how workers exchange gradients or parameters."""
     backend: Backend = "native"
-    """Whose engine runs it: native (this system on PyTorch), tensorflow (tf.distribute and Keras 3)
-    or ddp (torch's DistributedDataParallel); the last two to compare with, and for Keras models."""
+    """Framework that runs it: native (Phalanx on PyTorch), tensorflow (tf.distribute, Keras 3) or
+    ddp (torch's DistributedDataParallel); the last two for comparison, and for Keras models."""
     evaluate: Literal["epoch", "end", "never"] = "epoch"
     """When the validation set is measured; the test set once at the end, unless never."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """What is written down, and when."""
+    """Checkpoints: when they are written and which are kept."""
     observe: ObserveSpec = ObserveSpec()
-    """How processes and machines are watched."""
+    """Sampling of processes and machines."""
     profile: ProfileSpec | None = None
-    """Take the times of operators in some epochs; null: in none."""
+    """Profile operators in some epochs; null: in none."""
     infer: InferSpec | None = None
-    """Measure how fast the trained network answers, at the end; null: do not."""
+    """Measure inference latency and throughput at the end; null: do not."""
     deadlines: DeadlineSpec = DeadlineSpec()
-    """How long anything may take."""
+    """Deadlines of waits."""
     inject: ListOf[InjectSpec] = ()
-    """Workers that are slowed down on purpose, for studies and tests."""
+    """Workers to slow down, for studies and tests."""
     python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
     """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
     called; seen from the job file. Their code is sent to other machines."""
@@ -193,7 +193,7 @@ class JobSpec(Spec):
 
     @property
     def worker_processes(self) -> int:
-        """Processes that the workers live in."""
+        """Number of worker processes."""
         return self.processes.workers
 
     @property

@@ -1,4 +1,4 @@
-"""List the strategies that there are, and what implements each: the one table of strategies.
+"""List the strategies and what implements each: the one table of strategies.
 
 A strategy of another package is one more `StrategyKind`, named in a job file as
 `package.module:NAME`, or by an entry point of the group `phalanx.strategies`. A synchronous one
@@ -44,17 +44,17 @@ class StrategyKind:
     """`(spec) -> strategy.base.Strategy`: one training step; empty where the worker brings its own
     loop."""
     worker: str = "phalanx.worker.lockstep:run_lockstep_worker"
-    """`(context) -> Done`: all that a worker process does. The default trains with `step`."""
+    """`(context) -> Done`: body of a worker process. The default trains with `step`."""
     server: str = ""
     """The same of a server process."""
     evaluator: str = ""
     """The same of the evaluator."""
     coordinator: str = "phalanx.control.synchronous:SynchronousCoordinator"
-    """A `control.coordinator.Coordinator` class. The default lets workers organise themselves and
-    ends the run when one is lost."""
+    """A `control.coordinator.Coordinator` class. The default lets workers synchronise by themselves
+    and ends the run when one is lost."""
     predictor: str = ""
-    """`(workers, spec, cluster) -> plan.result.Throughput | str`, the text saying why there is no
-    telling; empty: the planner cannot predict it."""
+    """`(workers, spec, cluster) -> plan.result.Throughput | str`, the text saying why it
+    cannot be predicted; empty: the planner cannot predict it."""
 
     def role(self, role: str) -> str:
         """Return the import path of what a process of this role does.
@@ -122,7 +122,7 @@ STRATEGIES = Registry(
                 worker="phalanx.worker.split.worker:run_split_worker",
                 predictor="phalanx.plan.split:predict_split",
             ),
-            # Only `backend: tensorflow` runs these two; it has roles of its own.
+            # Only `backend: tensorflow` runs these two, with its own roles.
             StrategyKind(name="mirrored", spec=MirroredSpec),
             StrategyKind(name="central_storage", spec=CentralStorageSpec),
         )

@@ -1,8 +1,8 @@
-"""JSON as people type it: missing and superfluous commas, bare words, curly quotes.
+"""Parse hand-written JSON: missing and superfluous commas, bare words, curly quotes.
 
-Reads what a strict reader would refuse, says of each thing what it mended and on which line, and
-notes where every value was. Text that is JSON comes back as a strict reader gives it, unmended.
-Used for the published blueprint only (`blueprint`); our own files are YAML and are read strictly.
+Reports each repair with its line, and notes the position of every value. Valid JSON is parsed as a
+strict parser does. Used for the published blueprint only (`blueprint`); our own files are YAML and
+are read strictly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Token:
 
 @dataclass
 class Mended:
-    """What was read, where each part stood, and what had to be mended."""
+    """Parsed data, the position of each part, and the repairs."""
 
     data: object = None
     marks: dict[Path, Mark] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Mended:
 
 
 def read_leniently(text: str, source: str) -> Mended:
-    """Read JSON that may have the usual slips of hand-written files.
+    """Parse JSON that may have the usual slips of hand-written files.
 
     Raises:
         SpecError: What is there cannot be understood even so; one sentence with line.
@@ -101,7 +101,7 @@ class _Reader:
         return found
 
     def _closes(self, opened: str, *, empty: bool) -> bool:
-        """Step over the comma between two entries, mending it; True at the closing bracket."""
+        """Step over the comma between two entries, repairing it; True at the closing bracket."""
         token = self._peek()
         if token is not None and token.text == "," and not empty:
             self._at += 1

@@ -1,4 +1,4 @@
-"""Job files and mappings as `JobSpec`: read, override, validate, and say what is wrong.
+"""Load a `JobSpec` from a file or mapping: read, override, validate, report what is wrong.
 
 Called by `api`, `cli` and the loader of studies. Whether data, models and machines exist is not
 checked here: the job may be meant for other machines than this one.
@@ -35,7 +35,7 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
 
 
 def read_job(path: str | os.PathLike[str]) -> Document:
-    """Read a job file without looking at its settings.
+    """Read a job file without validating its settings.
 
     Raises:
         SpecError: The file is missing, not YAML, or holds no settings by name.
@@ -57,7 +57,7 @@ def read_job(path: str | os.PathLike[str]) -> Document:
 
 
 def locate_code(job: dict[str, object], folder: Path) -> None:
-    """See the `python_path` of a job from the folder of its file; changes `job` in place."""
+    """Resolve a job's `python_path` against the folder of its file; changes `job` in place."""
     folders = job.get("python_path")
     if isinstance(folders, list) and all(isinstance(one, str) for one in folders):
         job["python_path"] = [str(folder / one) for one in folders]

@@ -1,4 +1,4 @@
-"""Settings of the strategies whose workers step together: alone, by all-reduce, by averaging."""
+"""Describe the synchronous strategies: single, all-reduce, local SGD, and TensorFlow's own."""
 
 from __future__ import annotations
 

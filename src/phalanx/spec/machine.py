@@ -1,7 +1,7 @@
-"""One machine of a pool, as its owner describes it: how to reach it, what it has, what it costs.
+"""Describe one machine of a pool: how to reach it, its hardware, its cost.
 
-Plain data. What a machine really has is measured by `pool.probe`; `pool.inventory` lays the two
-together. Files are read by `pool_file`.
+Plain data. `pool.probe` measures the real hardware; `pool.inventory` combines the two. Files are
+read by `pool_file`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.spec.quantity import Bytes
 PositiveInt = Annotated[int, Field(gt=0)]
 
 SECRET_KEYS = frozenset({"password", "passwd", "pass", "passphrase", "secret"})
-"""Keys, in lower case, that hold what may not stand in a file."""
+"""Keys, in lower case, of secrets that files may not hold."""
 
 # A letter or digit first: what begins with a dash would be an option to ssh.
 _HOST = re.compile(r"[A-Za-z0-9_:\[][\w.:%\]-]*", re.ASCII)
@@ -61,12 +61,12 @@ def _count_only(value: object) -> object:
 
 
 class GpuSpec(Spec):
-    """The graphics cards of a machine."""
+    """The GPUs of a machine."""
 
     count: Annotated[int, Field(ge=0)]
     """How many."""
     model: str = ""
-    """What they are called."""
+    """Name of the model."""
     memory: Bytes | None = None
     """Memory of one card."""
 
@@ -75,22 +75,22 @@ UserName = Annotated[str, BeforeValidator(_user)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Price = Annotated[float, Field(ge=0)]
 Gpu = Annotated[GpuSpec, BeforeValidator(_count_only)]
-"""Graphics cards; a bare number is their count."""
+"""GPUs; a bare number is their count."""
 
 
 class MachineSpec(Spec):
-    """A machine: how it is reached, what it has, what it costs."""
+    """A machine: how to reach it, its hardware, its cost."""
 
     host: Annotated[
         str, BeforeValidator(_host), Words("an address, a name or an alias of your ssh config")
     ]
-    """Where ssh connects to."""
+    """Host name or address for ssh."""
     name: Annotated[str, BeforeValidator(_name)] | None = None
-    """What tables and messages call it; null: `host`."""
+    """Name in tables and messages; null: `host`."""
     address: Annotated[str, BeforeValidator(_host), Words("an address or a name")] | None = None
-    """Where the other machines reach it; null: found out by the probe."""
+    """Address for the other machines; null: found by the probe."""
     user: UserName | None = None
-    """Who logs in; null: as your ssh config says, or your own name."""
+    """Login name; null: as your ssh config says, or your user name."""
     port: Port | None = None
     """Port of its ssh server; null: as your ssh config says, or 22."""
     key: str | None = None
@@ -102,23 +102,23 @@ class MachineSpec(Spec):
     memory: Bytes | None = None
     """Memory that may be used; null: all that the probe finds."""
     gpu: Gpu = GpuSpec(count=0)
-    """Graphics cards: a number, or a mapping."""
+    """GPUs: a number, or a mapping."""
     slots: PositiveInt = 1
-    """Workers that it takes at the same time."""
+    """Workers that it runs at the same time."""
     price_per_hour: Price | None = None
-    """What an hour costs, in any one currency; 0 for a machine that costs nothing extra."""
+    """Price per hour, in any one currency; 0 for a machine that costs nothing extra."""
     watts_idle: Watts | None = None
-    """What it draws when it does nothing."""
+    """Power draw when idle."""
     watts_full: Watts | None = None
-    """What it draws with all cores busy."""
+    """Power draw with all cores busy."""
     energy_efficient: bool | None = None
-    """Whether the policy `energy` takes it; null: judged by speed and watts."""
+    """Whether the policy `energy` takes it; null: decided by speed and watts."""
     labels: ListOf[str] = ()
-    """Words of your own to select by, such as `rack-a`."""
+    """Free labels to select by, such as `rack-a`."""
     python: str = "python3"
     """The interpreter that runs Phalanx there."""
     workdir: str = "~/phalanx"
-    """Where code and results go there."""
+    """Directory for code and results on the machine."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,7 +127,7 @@ class MachineSpec(Spec):
             for key in data:
                 if str(key).lower() in SECRET_KEYS:
                     raise fault(
-                        f"'{key}' is refused: whoever reads the file could log in with it",
+                        f"'{key}' is refused: anyone who reads the file could log in with it",
                         "; use a key (`ssh-copy-id` installs it) or the ssh agent",
                         at=(str(key),),
                     )
@@ -148,5 +148,5 @@ class MachineSpec(Spec):
 
     @property
     def title(self) -> str:
-        """What tables and messages call it."""
+        """Name in tables and messages."""
         return self.name or self.host

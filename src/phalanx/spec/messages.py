@@ -1,4 +1,4 @@
-"""What pydantic found wrong, as one sentence: place, value, what would be right, nearest name.
+"""Turn pydantic's errors into one sentence: place, value, what would be valid, nearest name.
 
 Called by `loader` only. The words for types come from `shape`; validators that look at several
 settings at once bring their own sentence (`base.fault`).
@@ -24,14 +24,14 @@ _MAX_LISTED = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong."""
+    """One invalid setting."""
 
     path: Path
     """The setting, as keys and list indices."""
     text: str
     """What is wrong with it."""
     hint: str = ""
-    """What would be right; left out where several problems are listed."""
+    """What would be valid; left out where several problems are listed."""
     hides: Path | None = None
     """A setting inside which further problems only follow from this one."""
 
@@ -71,7 +71,7 @@ def spec_error(error: ValidationError, document: Document, root: type[Spec]) -> 
 
 
 def problems(error: ValidationError, root: type[Spec]) -> list[Problem]:
-    """Everything that is wrong, each setting once, in the order of the models."""
+    """Return all problems, each setting once, in the order of the models."""
     found = {}
     for details in error.errors(include_url=False):
         problem = _problem(details, root)
@@ -87,7 +87,7 @@ def problems(error: ValidationError, root: type[Spec]) -> list[Problem]:
 
 
 def dotted(path: Path) -> str:
-    """A path as `--set` takes it: `batch.shares.0`."""
+    """Return a path as `--set` takes it: `batch.shares.0`."""
     return ".".join(str(part) for part in path)
 
 
@@ -155,7 +155,7 @@ def _unknown_key(place: _Place, root: type[Spec]) -> Problem:
 
 
 def _is_plural_of_one(key: str, valid: Sequence[str]) -> bool:
-    """Whether only an s is wrong: nearer than the same word in some other part."""
+    """Return whether only an s is wrong: nearer than the same word in some other part."""
     return f"{key}s" in valid or (key.endswith("s") and key[:-1] in valid)
 
 
@@ -231,7 +231,7 @@ def _value_hint(annotation: shape.Annotation, value: object) -> str:
 
 
 def _bare(value: str) -> object:
-    """What the text would mean without quotes."""
+    """Return the value of the text without quotes."""
     try:
         return parse(value, "").data
     except SpecError:

@@ -1,8 +1,8 @@
-"""Modalities: the named parts of one sample that come from different sensors. Plain data.
+"""Describe modalities: the named parts of one sample that come from different sensors.
 
 A multi-modal sample travels as one packed row: the values of all modalities one after the other,
 each in the order (channels, height, width). So files, batches and exchanges need no second form,
-and a part of the row is one range of columns. Networks and data sources both speak of it here.
+and a part of the row is one range of columns. Used by networks and data sources.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Modality:
 
 
 def columns_of(modalities: Sequence[Modality]) -> dict[str, slice]:
-    """Where each modality lies in a packed row."""
+    """Return the columns of each modality in a packed row."""
     columns: dict[str, slice] = {}
     start = 0
     for one in modalities:

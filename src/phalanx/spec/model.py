@@ -1,6 +1,6 @@
 """Describe the network: a built-in one with its settings, or one of another package.
 
-`MODELS` is an open table: a kind says where the network is built for each framework.
+`MODELS` is an open table: a kind names the builder for each framework.
 """
 
 from __future__ import annotations

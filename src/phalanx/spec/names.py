@@ -1,6 +1,6 @@
-"""Finding the name that was probably meant.
+"""Suggest the name that was probably meant.
 
-Called wherever something is chosen by name: job files, overrides, catalogues of implementations.
+Used where names are looked up: job files, overrides, catalogues of implementations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYNONYMS = {
 
 
 def nearest_name(word: str, valid: Iterable[str]) -> str | None:
-    """The valid name that is most like `word`, or None if nothing comes close."""
+    """Return the valid name that is most like `word`, or None if none is close."""
     folded = {_fold(name): name for name in valid}
     synonym = SYNONYMS.get(word.lower())
     if synonym in folded.values():
@@ -30,7 +30,7 @@ def nearest_name(word: str, valid: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """The tail of a message: `; did you mean 'sgd'?`, or nothing."""
+    """Return the tail of a message: `; did you mean 'sgd'?`, or nothing."""
     name = nearest_name(word, valid)
     return f"; did you mean '{name}'?" if name else ""
 

@@ -1,4 +1,4 @@
-"""What is measured beside the training itself."""
+"""Describe resource sampling and operator profiles."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Watts = Annotated[float, Field(ge=0)]
 
 
 class ObserveSpec(Spec):
-    """How processes and machines are watched while they train."""
+    """Sampling of the resources of processes and machines."""
 
     interval_s: Annotated[float, Field(ge=0.05)] | None = 1.0
-    """Seconds between two samples of processor, memory, network and disk; null: none are taken."""
+    """Seconds between two samples of CPU, memory, network and disk; null: no samples."""
     baseline_s: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds for which the idle machine is watched before the work begins."""
+    """Seconds of sampling the idle machine before training begins."""
     energy: Literal["auto", "rapl", "model", "off"] = "auto"
     """rapl: the processor's own counters; model: from `watts_idle` and `watts_full`; auto: the
     first of the two that there is."""
     watts_idle: Watts | None = None
-    """What one machine draws when it does nothing."""
+    """Power draw of one machine when idle."""
     watts_full: Watts | None = None
-    """What one machine draws with all cores busy."""
+    """Power draw of one machine with all cores busy."""
 
     @model_validator(mode="after")
     def _model_needs_watts(self) -> ObserveSpec:
@@ -45,7 +45,7 @@ class ObserveSpec(Spec):
 
 
 class ProfileSpec(Spec):
-    """Which epochs have the times of their operators taken, in every worker."""
+    """Epochs whose operators are profiled, in every worker."""
 
     epochs: Annotated[
         str,
@@ -54,9 +54,9 @@ class ProfileSpec(Spec):
         ),
         Words("epochs counted from 1, such as '3', '2-4' or '2-4,8'"),
     ] = "2"
-    """Counted from 1. The first is seldom worth it: caches fill and memory is claimed."""
+    """Counted from 1. The first is seldom worth it: caches fill and memory is allocated."""
     memory: bool = False
-    """Whether to note the memory that operators claim, which makes them slower."""
+    """Whether to record memory allocated by operators, which makes them slower."""
 
     @model_validator(mode="after")
     def _rising(self) -> ProfileSpec:
@@ -66,10 +66,10 @@ class ProfileSpec(Spec):
         return self
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """First and last epoch of each part, counted from 1."""
+        """Return first and last epoch of each part, counted from 1."""
         parts = [part.split("-") for part in self.epochs.split(",")]
         return tuple((int(part[0]), int(part[-1])) for part in parts)
 
     def covers(self, epoch: int) -> bool:
-        """Whether an epoch, counted from 0 as in records, is to be profiled."""
+        """Return whether an epoch, counted from 0 as in records, is to be profiled."""
         return any(first <= epoch + 1 <= last for first, last in self.ranges())

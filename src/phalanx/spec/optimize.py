@@ -1,6 +1,6 @@
-"""Describe how parameters move: optimiser, learning-rate schedule, loss, early stopping.
+"""Describe optimiser, learning-rate schedule, loss and early stopping.
 
-`OPTIMIZERS` and `LOSSES` are open tables: a kind says where its implementation for each backend is.
+`OPTIMIZERS` and `LOSSES` are open tables: a kind names its implementation for each backend.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OptimizerSpec(Spec):
         # Every rule declares its own default; here it would change the order of the settings.
         lr: PositiveFloat
     weight_decay: NonNegative = 0.0
-    """Pull towards zero in the update rule: added to the gradient; adamw decouples it."""
+    """Weight decay in the update rule: added to the gradient; adamw decouples it."""
     l2: NonNegative = 0.0
     """L2 regulariser on kernels (not on biases or normalisation): l2 · Σ w², reported apart from
     the loss."""
@@ -294,7 +294,7 @@ ScheduleSpec = Annotated[
 
 @dataclass(frozen=True)
 class LossKind:
-    """Describe what can be minimised.
+    """Describe a loss function.
 
     Import paths are `package.module:function`, loaded where they are used.
     """
@@ -332,7 +332,7 @@ LOSSES: Registry[LossKind] = Registry(
 
 
 class LossSpec(Spec):
-    """What is minimised, as a mean over samples."""
+    """Loss function, averaged over samples."""
 
     name: (
         Literal["cross-entropy", "mse"]
@@ -352,7 +352,7 @@ class LossSpec(Spec):
 
     @property
     def arguments(self) -> Mapping[str, object]:
-        """What the function is called with besides outputs and targets."""
+        """Arguments of the function besides outputs and targets."""
         return {"spec": self} if self.name in LOSSES.built_in else self.args
 
 
@@ -360,7 +360,7 @@ LossField = Annotated[LossSpec, BeforeValidator(name_only)]
 
 
 class BarSpec(Spec):
-    """What validation must have come to after a certain epoch."""
+    """Validation result required after a certain epoch."""
 
     epoch: Annotated[int, Field(gt=0)]
     """Measured after this many epochs."""
@@ -369,10 +369,10 @@ class BarSpec(Spec):
 
 
 class EarlyStopSpec(Spec):
-    """End the run when validation stops improving, or has not come far enough."""
+    """End the run when validation stops improving, or misses a required value."""
 
     monitor: Literal["val_loss", "val_accuracy"] = "val_loss"
-    """What must improve."""
+    """Metric that must improve."""
     patience: Annotated[int, Field(gt=0)] | None = 3
     """Epochs without improvement that are tolerated; null: any number."""
     min_delta: NonNegative = 0.0

@@ -1,6 +1,6 @@
-"""Settings given on the command line: `--set optimizer.lr=0.05` laid over a document.
+"""Apply settings from the command line (`--set optimizer.lr=0.05`) to a document.
 
-Rules, each what a user would expect:
+Rules:
 
 - `strategy=local_sgd` replaces the whole setting; `strategy.every=4` changes one part of it.
 - A part of a short form works: `optimizer: sgd` becomes `{name: sgd}` first. So does a part of
@@ -145,7 +145,7 @@ def _drop_former_kind(
 
 
 def _drop(document: Document, node: dict[str, object], key: str | None, path: Path) -> None:
-    # What another override has set was asked for in the same breath: it stays, and is reported.
+    # A setting of another override was asked for explicitly: it stays, and is reported.
     if key is not None and document.marks.get((*path, key), _UNMARKED).order == 0:
         node.pop(key, None)
 

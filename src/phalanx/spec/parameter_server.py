@@ -1,8 +1,8 @@
-"""The strategy `parameter_server`: parameters live on servers, workers pull, compute and push.
+"""Describe the strategy `parameter_server`: servers own parameters; workers pull, compute, push.
 
-Plain data and what goes together; what the words do is `consistency.policy`'s business. A setting
-that would have no effect in the chosen combination is refused, so that a job file never promises
-more than the run keeps.
+Settings and their checks; `consistency.policy` implements the consistencies. A setting that would
+have no effect in the chosen combination is refused, so that a job file never promises more than the
+run keeps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ParameterServerSpec(StrategySpec):
     name: Literal["parameter_server"] = "parameter_server"
     consistency: Consistency = "async"
     """async: every gradient is applied when it comes; bsp: one update from one gradient of every
-    worker; ssp: async, but nobody runs more than `staleness` steps ahead of the slowest; dssp: ssp
+    worker; ssp: async, but no worker is more than `staleness` steps ahead of the slowest; dssp: ssp
     whose bound moves within `staleness_range`; k_sync: the first `k` gradients of each version make
-    an update, later ones are dropped; k_async: any `k` gradients make an update, nobody waits."""
+    an update, later ones are dropped; k_async: any `k` gradients make an update, without a wait."""
     staleness: Count = _STALENESS
     """ssp: steps that the fastest worker may be ahead of the slowest; 0 is bsp."""
     staleness_range: ListOf[Count] = _RANGE
@@ -50,9 +50,9 @@ class ParameterServerSpec(StrategySpec):
     max_shards: PositiveInt | None = None
     """Use at most this many servers for parameters; null: all of them."""
     compression: Literal["none", "bf16", "int8"] = "none"
-    """What pushed gradients travel as; what rounding takes away is added to the next gradient."""
+    """Format of pushed gradients; the rounding error is added to the next gradient."""
     pull_compression: Literal["none", "bf16"] = "none"
-    """What pulled parameters travel as; servers and the evaluator keep full precision."""
+    """Format of pulled parameters; servers and the evaluator keep full precision."""
     lr_scaling: Literal["none", "by_workers", "by_staleness"] = "by_workers"
     """Learning rate of one update made of some of the workers' gradients. by_workers: times
     gradients per update over workers, so async takes lr/N; by_staleness: that, and less for
@@ -64,11 +64,11 @@ class ParameterServerSpec(StrategySpec):
     overlap: bool = False
     """Compute the next step while push and pull are on their way, on parameters one step older."""
     dispatch: Literal["static", "dynamic"] = "static"
-    """Who gets which samples: static (shares fixed by rank) or dynamic (the coordinator hands out
-    batches, so that fast machines do more and a lost worker's batches are done by others)."""
+    """Assignment of batches: static (shares fixed by rank) or dynamic (the coordinator assigns
+    batches on request, so fast machines do more and a lost worker's batches go to others)."""
     encrypt: Literal["auto", "on", "off"] = "auto"
-    """Encryption of gradients and parameters on the way; auto: on beyond this machine. Who may
-    take part is checked in any case."""
+    """Encryption of gradients and parameters in transit; auto: on beyond this machine. Processes
+    authenticate in any case."""
     max_failures: Count = 10
     """Processes that may be lost and replaced before the run is given up."""
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
@@ -76,7 +76,7 @@ class ParameterServerSpec(StrategySpec):
     updates_on_servers: ClassVar[bool] = True
 
     def encrypts(self, *, beyond_this_machine: bool) -> bool:
-        """Whether gradients and parameters are encrypted on the way."""
+        """Return whether gradients and parameters are encrypted in transit."""
         return self.encrypt == "on" or (self.encrypt == "auto" and beyond_this_machine)
 
     @model_validator(mode="after")

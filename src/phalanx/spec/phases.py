@@ -1,4 +1,4 @@
-"""The job that one phase of a switch amounts to: the same job with that phase's strategy."""
+"""Derive the job of one phase of a switch: the same job with that phase's strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOSENED = -1
 
 
 def strategy_of(job: JobSpec, phase: int) -> StrategySpec:
-    """The strategy of a phase of a job that switches."""
+    """Return the strategy of a phase of a job that switches."""
     switch = job.strategy
     assert isinstance(switch, SwitchSpec)
     if phase == LOOSENED:
@@ -24,7 +24,7 @@ def strategy_of(job: JobSpec, phase: int) -> StrategySpec:
 
 
 def phase_job(job: JobSpec, phase: int, shares: Sequence[float] = ()) -> JobSpec:
-    """The job as a phase sees it.
+    """Return the job of a phase.
 
     Args:
         job: One that switches.

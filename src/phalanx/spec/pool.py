@@ -1,4 +1,4 @@
-"""The pool: the machines that somebody has, described once.
+"""Describe a pool: the machines of a user, described once.
 
 Plain data with its checks; `pool_file` reads it from YAML or from the published blueprint.
 """
@@ -12,10 +12,10 @@ from phalanx.spec.machine import MachineSpec, Port, PositiveInt, Price, UserName
 
 
 class DefaultsSpec(Spec):
-    """What holds for every machine that does not say otherwise."""
+    """Defaults for every machine that does not override them."""
 
     user: UserName | None = None
-    """Who logs in."""
+    """Login name."""
     port: Port | None = None
     """Port of the ssh servers."""
     key: str | None = None
@@ -23,20 +23,20 @@ class DefaultsSpec(Spec):
     agent: bool | None = None
     """true: only keys of the ssh agent; false: never the agent."""
     slots: PositiveInt = 1
-    """Workers that a machine takes at the same time."""
+    """Workers that a machine runs at the same time."""
     price_per_hour: Price | None = None
-    """What an hour of one machine costs."""
+    """Price of one machine per hour."""
     python: str = "python3"
     """The interpreter that runs Phalanx there."""
     workdir: str = "~/phalanx"
-    """Where code and results go there."""
+    """Directory for code and results on the machines."""
 
 
 class PoolSpec(Spec):
     """Machines, and how all of them are reached."""
 
     pool: str = "pool"
-    """What the pool is called."""
+    """Name of the pool."""
     ssh_config: str | None = None
     """A file for ssh instead of your own `~/.ssh/config`; a relative path is seen from this
     file."""
@@ -44,7 +44,7 @@ class PoolSpec(Spec):
     """Build an environment with the versions in use here on every machine, instead of using the
     packages of its `python`; kept there for the next run."""
     defaults: DefaultsSpec = DefaultsSpec()
-    """What holds for every machine that does not say otherwise."""
+    """Defaults for every machine that does not override them."""
     machines: ListOf[MachineSpec]
     """The machines; their order is the order of ranks."""
 
@@ -86,14 +86,14 @@ class PoolSpec(Spec):
             if first != index:
                 raise fault(
                     f"machines {first + 1} and {index + 1} have the same name '{machine.title}'",
-                    "; give each a name of its own",
+                    "; give each a different name",
                     at=("machines", index, "name"),
                 )
         return self
 
 
 def _applying(defaults: dict[str, object], machine: dict[str, object]) -> dict[str, object]:
-    """The defaults without those that what the machine says makes meaningless."""
+    """Return the defaults without those that the machine's own settings make meaningless."""
     chosen = {"key", "agent"} & machine.keys()
     return {
         key: value for key, value in defaults.items() if not chosen or key not in ("key", "agent")

@@ -1,8 +1,8 @@
-"""Pool files and cluster files: read, validate, and say in one sentence what is wrong.
+"""Load pool files and cluster files: read, validate, and report in one sentence what is wrong.
 
-A pool is YAML, or the published JSON blueprint, which is mended with a note for each fault. Paths
-of keys and of the ssh config are made absolute here, as seen from the file. Whether machines can
-be reached is `pool`'s business.
+A pool is YAML, or the published JSON blueprint, which is repaired with a note for each fault. Paths
+of keys and of the ssh config are resolved against the folder of the file. Whether machines can be
+reached is checked in `pool`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Kind = TypeVar("Kind", bound=Spec)
 
 @dataclass(frozen=True)
 class PoolFile:
-    """A pool, and what had to be mended to read it."""
+    """A pool, with a note for each repair."""
 
     spec: PoolSpec
     notes: tuple[str, ...] = ()
-    """One sentence per fault of a blueprint that was mended."""
+    """One sentence per repaired fault of a blueprint."""
 
 
 def load_pool(path: str | os.PathLike[str]) -> PoolFile:

@@ -1,8 +1,8 @@
-"""Figures that somebody else has published, as data beside a study: what was printed and where.
+"""Describe published results as data beside a study.
 
-A file names its source, what each measure means and which of ours it stands beside, then tables of
-figures by the labels of the study's axes. A figure with a slip carries both what was printed and
-what it should have been, with the reason. `report` shows them; nothing here computes anything.
+A file names its source, each measure with our counterpart, and tables of figures by the labels of
+the study's axes. A misprinted figure carries the printed and the corrected value, with the reason.
+`report` shows them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from phalanx.spec.messages import spec_error
 
 
 class MeasureSpec(Spec):
-    """What a published figure measures."""
+    """Measure of published figures."""
 
     title: str
-    """What it is called in tables."""
+    """Name in tables."""
     unit: str = ""
     """Such as s, % or GB; empty for shares of 1 and for ratios."""
     ours: str | None = None
-    """The measure of ours that it stands beside, such as train_s; null: we have none."""
+    """Our measure to compare with, such as train_s; null: there is none."""
     note: str = ""
-    """What the source leaves open about it."""
+    """What the source leaves undefined."""
 
 
 class FigureSpec(Spec):

@@ -1,7 +1,7 @@
-"""Sizes and speeds as people write them: `8GB`, `512MiB`, `100Mbit/s`; plain numbers inside.
+"""Parse sizes and speeds with units: `8GB`, `512MiB`, `100Mbit/s`.
 
 Specs use the annotated types; filters of pools parse with the functions. `GB` is 10^9 bytes and
-`GiB` 2^30, as the standards have it.
+`GiB` 2^30, as in IEC 80000-13.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _BITS_PER_S = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Bytes in `8GB`, `512 MiB` or `1000`; None if the text is no size."""
+    """Return the bytes in `8GB`, `512 MiB` or `1000`; None if the text is no size."""
     found = _NUMBER.fullmatch(text.strip())
     factor = _BYTES.get(found.group(2).lower()) if found else None
     return None if found is None or factor is None else round(float(found.group(1)) * factor)
 
 
 def parse_bits_per_s(text: str) -> int | None:
-    """Bits per second in `100Mbit/s` or `1 Gbit/s`; None if the text is no such speed."""
+    """Return the bits per second in `100Mbit/s` or `1 Gbit/s`; None if the text is no speed."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Look up kinds of things by name: strategies, launchers, optimisers and whatever else is open.
+"""Look up kinds by name: strategies, launchers, optimisers and the other open tables.
 
 A `Registry` is one table. Its entries come from three places, asked in this order:
 
@@ -34,11 +34,11 @@ IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 
 
 class Named(Protocol):
-    """Anything that a table can hold."""
+    """Entry of a table."""
 
     @property
     def name(self) -> str:
-        """What a job file calls it."""
+        """Name in job files."""
 
 
 K = TypeVar("K", bound=Named)
@@ -87,7 +87,7 @@ class Registry(Generic[K]):
         return known
 
     def __contains__(self, name: object) -> bool:
-        """Whether `find` would try to import or return something for this name."""
+        """Return whether `find` would try to import or return something for this name."""
         return isinstance(name, str) and (
             name in self._built_in
             or name in self._outside
@@ -118,11 +118,11 @@ class Registry(Generic[K]):
         return tuple(self._built_in)
 
     def names(self) -> tuple[str, ...]:
-        """All names that are known here: built in, then those of installed packages."""
+        """Return all known names: built in, then those of installed packages."""
         return (*self._built_in, *sorted({*self._installed(), *self._outside}))
 
     def kinds(self) -> Iterable[K]:
-        """All kinds that are known here; imports those of installed packages."""
+        """Return all known kinds; imports those of installed packages."""
         return [self.find(name) for name in self.names()]
 
     def _installed(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ _INDENT = "  "
 
 
 def to_mapping(spec: Spec) -> dict[str, JsonValue]:
-    """Every setting with its value, defaults filled in, in the order of the reference page.
+    """Return every setting with its value, defaults filled in, in the order of the reference page.
 
     The result is what JSON can hold, and `job_from_mapping` turns it back into the same job.
     """
@@ -27,11 +27,11 @@ def to_mapping(spec: Spec) -> dict[str, JsonValue]:
 
 
 def to_yaml(spec: Spec, *, comments: bool = False) -> str:
-    """The resolved job as a job file.
+    """Return the resolved job as a job file.
 
     Args:
         spec: Usually a job; any spec will do.
-        comments: Put the meaning of each setting behind it, as far as the line has room.
+        comments: Add the meaning of each setting as a comment, as far as the line has room.
     """
     return "\n".join(_lines(spec, comments, indent="")) + "\n"
 
@@ -47,7 +47,7 @@ def _lines(spec: Spec, comments: bool, indent: str) -> Iterator[str]:
 
 
 def _comment(description: str, room: int) -> str:
-    """The description, or the part up to its first semicolon, if there is room for it."""
+    """Return the description, or the part up to its first semicolon, if there is room for it."""
     whole = " ".join(description.split())
     for text in (whole, whole.partition(";")[0]):
         if text and len(text) + len("  # ") <= room:
@@ -60,7 +60,7 @@ def _ordered(value: object, dumped: JsonValue) -> JsonValue:
 
 
 def _plain(value: object) -> object:
-    """Lists of settings with their entries as mappings; anything else as it is."""
+    """Return lists of settings with their entries as mappings; anything else as it is."""
     if not isinstance(value, tuple):
         return value
     return [to_mapping(entry) if isinstance(entry, Spec) else entry for entry in value]

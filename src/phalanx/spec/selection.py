@@ -1,6 +1,6 @@
-"""Which machines of a pool are wanted: a policy, and free filters such as `cpus: 4+`.
+"""Parse a selection of machines: a policy, and free filters such as `cpus: 4+`.
 
-Parses and holds what is wanted; `pool.selection` applies it to an inventory.
+`pool.selection` applies it to an inventory.
 """
 
 from __future__ import annotations

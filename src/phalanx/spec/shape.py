@@ -1,7 +1,7 @@
-"""What the spec models look like, read from their types: keys, kinds, and words for each type.
+"""Introspect spec models: keys, kinds, and words for each type.
 
-Messages, overrides, the rendered job and the reference page all ask here, so that none of them
-repeats what the models already say.
+Used by messages, overrides, the rendered job and the reference page, so that none of them repeats
+what the models define.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BASIC: dict[Annotation, str] = {bool: "true or false", str: "text", type(None):
 
 
 def keys(spec: type[Spec]) -> dict[str, FieldInfo]:
-    """The fields by the key that a file uses: `name`, then the class's own, then inherited ones."""
+    """Return the fields by the key in files: `name`, then the class's own, then inherited ones."""
     order = {"name": 0}
     for depth, base in enumerate(spec.__mro__):
         # A field that a class only narrows keeps the place of the class that introduced it.
@@ -39,19 +39,19 @@ def keys(spec: type[Spec]) -> dict[str, FieldInfo]:
 
 
 def annotation_of(field: FieldInfo) -> Annotation:
-    """The field's type together with its constraints."""
+    """Return the field's type together with its constraints."""
     if not field.metadata:
         return field.annotation
     return Annotated[field.annotation, *field.metadata]
 
 
 def takes_short_form(field: FieldInfo) -> bool:
-    """Whether a bare name may stand for the whole: `optimizer: sgd`."""
+    """Return whether a bare name may stand for the whole: `optimizer: sgd`."""
     return any(isinstance(m, BeforeValidator) and m.func is name_only for m in field.metadata)
 
 
 def alternatives(annotation: Annotation) -> list[tuple[Annotation, tuple[object, ...]]]:
-    """The plain types that an annotation allows, each with the constraints on it."""
+    """Return the plain types that an annotation allows, each with the constraints on it."""
     core, constraints = _unwrap(annotation)
     chosen = [one for one in constraints if isinstance(one, ByName)]
     if chosen:
@@ -62,13 +62,13 @@ def alternatives(annotation: Annotation) -> list[tuple[Annotation, tuple[object,
 
 
 def spec_classes(annotation: Annotation) -> list[type[Spec]]:
-    """The specs among the alternatives; more than one means that they are told apart by name."""
+    """Return the specs among the alternatives; several are distinguished by name."""
     cores = [core for core, _ in alternatives(annotation)]
     return [core for core in cores if isinstance(core, type) and issubclass(core, Spec)]
 
 
 def item_annotation(annotation: Annotation) -> Annotation | None:
-    """What a list holds, or None if the annotation is no list."""
+    """Return the type of a list's items, or None if the annotation is no list."""
     for core, _ in alternatives(annotation):
         if get_origin(core) is tuple:
             found: Annotation = get_args(core)[0]
@@ -77,12 +77,12 @@ def item_annotation(annotation: Annotation) -> Annotation | None:
 
 
 def is_mapping(annotation: Annotation) -> bool:
-    """Whether the annotation is a mapping with free keys."""
+    """Return whether the annotation is a mapping with free keys."""
     return any(get_origin(core) is dict for core, _ in alternatives(annotation))
 
 
 def names_of(spec: type[Spec]) -> tuple[str, ...]:
-    """The built-in names that lead to this spec; none if its name is free, as a user's model."""
+    """Return the built-in names of this spec; none if its name is free, as a user's model."""
     field = spec.model_fields.get("name")
     if field is None:
         return ()
@@ -91,7 +91,7 @@ def names_of(spec: type[Spec]) -> tuple[str, ...]:
 
 
 def free_name(spec: type[Spec]) -> str | None:
-    """Words for the names beyond the built-in ones that lead to this spec; None: there are none."""
+    """Return words for the names of this spec besides the built-in ones; None: there are none."""
     field = spec.model_fields.get("name")
     if field is None:
         return None
@@ -103,7 +103,7 @@ def free_name(spec: type[Spec]) -> str | None:
 
 
 def kind(annotation: Annotation, name: object) -> type[Spec] | None:
-    """The spec that a name leads to; a spec whose name is free, or a table, takes what is left."""
+    """Return the spec of a name; a spec whose name is free, or a table, takes all other names."""
     free = None
     for spec in spec_classes(annotation):
         names = names_of(spec)
@@ -115,7 +115,7 @@ def kind(annotation: Annotation, name: object) -> type[Spec] | None:
 
 
 def options(annotation: Annotation) -> list[str]:
-    """The words that a setting may be, for those chosen from a list."""
+    """Return the words that a setting may be, for those chosen from a list."""
     found = [
         value
         for core, _ in alternatives(annotation)

@@ -1,4 +1,4 @@
-"""The strategy `split`: one network, its parts on different workers."""
+"""Describe the strategy `split`: one network, its parts on different workers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SplitSpec(StrategySpec):
     splits_model: ClassVar[bool] = True
 
     def __hash__(self) -> int:
-        """Mappings have no hash of their own; planners keep strategies in sets."""
+        """Hash the settings: mappings have no hash, and planners keep strategies in sets."""
         return hash(self.model_dump_json())
 
     @property
@@ -86,7 +86,7 @@ class SplitSpec(StrategySpec):
     def check_distribution(self, job: JobSpec) -> None:
         if job.data.distribution is not None and job.data.distribution.name != "by_modality":
             raise fault(
-                "strategy split shows every batch to all workers, so nobody owns samples",
+                "strategy split shows every batch to all workers, so no worker owns samples",
                 "; leave distribution out, or set by_modality",
                 at=("data", "distribution"),
             )

@@ -1,8 +1,7 @@
 """Describe a training strategy: the base class of its settings, and what callers may ask of it.
 
-A strategy's spec answers every question that depends on its settings, so that nothing outside has
-to know which strategies there are. What implements a strategy is written in its `StrategyKind`
-(`spec.kinds`).
+A strategy's spec answers every question that depends on its settings, so that no caller has to know
+which strategies exist. Its implementation is named in its `StrategyKind` (`spec.kinds`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class ProcessCounts:
 
     workers: int
     servers: int = 0
-    """Parameter servers that are processes of their own, not threads of workers."""
+    """Parameter servers that are separate processes, not threads of workers."""
     evaluators: int = 0
 
 
@@ -48,7 +47,7 @@ class StrategySpec(Spec):
     splits_model: ClassVar[bool] = False
     """Whether each worker holds a part of the model and sees all samples of a batch."""
     updates_on_servers: ClassVar[bool] = False
-    """Whether parameters live on servers, which apply the updates."""
+    """Whether servers own the parameters and apply the updates."""
     applies_before_exchange: ClassVar[bool] = False
     """Whether a worker applies its own update first and then exchanges parameters."""
     measures_gradient_noise: ClassVar[bool] = False
@@ -76,7 +75,7 @@ class StrategySpec(Spec):
 
     @property
     def hands_out_batches(self) -> bool:
-        """Whether batches go to whichever worker is free, instead of fixed shares."""
+        """Whether batches are assigned to free workers, instead of in fixed shares."""
         return False
 
     @property
@@ -86,7 +85,7 @@ class StrategySpec(Spec):
 
     @property
     def uses_servers(self) -> bool:
-        """Whether parameters live on servers at any time of the run."""
+        """Whether servers own parameters at any time of the run."""
         return any(one.updates_on_servers for one in self.strategies())
 
     @property
@@ -95,7 +94,7 @@ class StrategySpec(Spec):
         return ()
 
     def strategies(self) -> tuple[StrategySpec, ...]:
-        """Every strategy that may run: itself, or those of its phases."""
+        """Return every strategy that may run: itself, or those of its phases."""
         return (self,)
 
     def processes(self, num_workers: int) -> ProcessCounts:
@@ -115,7 +114,7 @@ class StrategySpec(Spec):
         return self.name.rpartition(":")[2]
 
     def equals_but_for_placement(self, other: StrategySpec) -> bool:
-        """Whether both compute the same, wherever servers are and however work is handed out."""
+        """Return whether both compute the same, but for placement and assignment of work."""
         return self == other
 
     def check(self, job: JobSpec) -> None:

@@ -1,4 +1,4 @@
-"""The study: a matrix of jobs, how often each is repeated, and what is asked of the results.
+"""Describe a study: a matrix of jobs, their repeats, and the questions to the results.
 
 Plain data with its checks. Jobs inside a study are checked cell by cell when the matrix is
 expanded (`study.matrix`), because only a cell is a whole job; reading files is `study_file`'s.
@@ -45,7 +45,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds in `90s`, `20min` or `1h30min`; None if the text is no time above zero."""
+    """Return the seconds in `90s`, `20min` or `1h30min`; None if the text is no time above zero."""
     found = _TIME.fullmatch(text.replace(" ", ""))
     if found is None:
         return None
@@ -85,15 +85,15 @@ HalfWidth = Annotated[
 
 
 class UntilSpec(Spec):
-    """When a cell has been repeated often enough."""
+    """Stopping rule of a cell's repeats."""
 
     half_width: HalfWidth
     """Half the width of the confidence interval of the cell's mean: `2 %` of the mean, or a number
     in the metric's unit."""
     metric: Metric | None = None
-    """Whose mean; null: the study's `metric`."""
+    """Metric whose mean counts; null: the study's `metric`."""
     confidence: Confidence = 0.95
-    """How sure the interval is."""
+    """Confidence level of the interval."""
 
     @property
     def width(self) -> tuple[float, bool]:
@@ -104,14 +104,14 @@ class UntilSpec(Spec):
 
 
 class RepeatsSpec(Spec):
-    """How often each cell is run, each time with another seed."""
+    """Repeats of each cell, each with another seed."""
 
     min: PositiveInt = 3
-    """So often in any case."""
+    """Minimum number of repeats."""
     max: PositiveInt | None = None
-    """Never more often; null: `min`, or 10 with `until`."""
+    """Maximum number of repeats; null: `min`, or 10 with `until`."""
     until: UntilSpec | None = None
-    """Go on after `min` until the mean is known well enough."""
+    """Repeat after `min` until the interval is narrow enough."""
 
     @model_validator(mode="after")
     def _bounds(self) -> RepeatsSpec:
@@ -148,14 +148,14 @@ class GateSpec(Spec):
     """The largest difference that counts as none, in the metric's unit; accuracy is a share of
     1."""
     baseline: str
-    """Which side the others are held against: a label, or `axis=label` where a label alone could
-    be meant of two axes."""
+    """Side that the others are compared with: a label, or `axis=label` where two axes have the
+    label."""
     confidence: Confidence = 0.95
     """One minus the chance of calling unequal sides equal."""
 
 
 class TargetSpec(Spec):
-    """What must be reached, for the time that it takes."""
+    """Target for time-to-accuracy."""
 
     val_accuracy: float | None = None
     """Accuracy on the validation set, after an epoch."""
@@ -175,16 +175,16 @@ class TargetSpec(Spec):
 
 
 class RecommendSpec(Spec):
-    """What the recommendation may give up, and for what."""
+    """Preferences of the recommendation."""
 
     accuracy_loss: Annotated[float, Field(ge=0)] = 0.005
     """Loss of accuracy, as a share of 1, that counts as none."""
     prefer: Literal["time", "cost", "energy"] = "time"
-    """What is to be saved."""
+    """Quantity to minimise."""
     price_per_hour: Annotated[float, Field(gt=0)] | None = None
-    """What one machine costs per hour; needed for cost."""
+    """Price of one machine per hour; needed for cost."""
     currency: str = "EUR"
-    """In which money."""
+    """Currency of the price."""
 
     @model_validator(mode="after")
     def _cost_needs_a_price(self) -> RecommendSpec:
@@ -205,13 +205,13 @@ class StudySpec(Spec):
         Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=60),
         Words("up to 60 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"),
     ]
-    """Names the study and its directory."""
+    """Name of the study and its directory."""
     title: str = ""
-    """What the report is headed with; default: the name."""
+    """Heading of the report; default: the name."""
     job: dict[str, JsonValue] = {}
-    """What all cells have in common: a job, or the path of a job file seen from this file."""
+    """Base job of all cells: a job, or the path of a job file relative to this file."""
     axes: dict[str, JsonValue]
-    """What differs. A setting of the job with a list of values, or a name of your own with labels
+    """Axes of the matrix: a setting of the job with a list of values, or a free name with labels
     that each set one or more settings."""
     only: ListOf[dict[str, JsonValue]] = ()
     """Run only the cells that agree with one of these, such as `{strategy: PS}`."""
@@ -225,20 +225,20 @@ class StudySpec(Spec):
     budget: Duration | None = None
     """Start no run that would end later than this; null: no limit."""
     parallel: PositiveInt | Literal["auto"] = 1
-    """Runs at the same time, each on cores of its own; auto: as many as have a core for every
-    worker and server."""
+    """Concurrent runs, each on separate cores; auto: as many as have a core for every worker and
+    server."""
     metric: Metric = "train_s"
-    """What cells are compared by."""
+    """Metric that cells are compared by."""
     gate: GateSpec | None = None
     """What both sides must reach before their speeds are compared."""
     target: TargetSpec = TargetSpec()
-    """What must be reached, for the time that it takes."""
+    """Target for time-to-accuracy."""
     published: str | None = None
-    """A file of published figures to show beside ours, seen from this file."""
+    """A file of published figures to show beside ours, relative to this file."""
     report_parts: ListOf[str] = ()
     """Further parts of the report: names of installed ones, or `package.module:name`."""
     recommend: RecommendSpec = RecommendSpec()
-    """What the recommendation may give up, and for what."""
+    """Preferences of the recommendation."""
 
     @model_validator(mode="after")
     def _enough_seeds(self) -> StudySpec:
@@ -257,7 +257,7 @@ class StudySpec(Spec):
 
     @property
     def planned_repeats(self) -> RepeatsSpec:
-        """How often each cell is run, with the default filled in."""
+        """Repeats of each cell, with the default filled in."""
         if self.repeats is not None:
             return self.repeats
         return RepeatsSpec(min=len(self.seeds)) if self.seeds else RepeatsSpec()

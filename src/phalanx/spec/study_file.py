@@ -1,7 +1,7 @@
-"""Study files as `StudySpec`: read, override, validate; the base job stays a document of its own.
+"""Load a `StudySpec` from a file or mapping; the base job stays a separate document.
 
-The job is not validated here: it becomes whole only when an axis value is laid over it, cell by
-cell. Its document keeps the lines, so that what is wrong in a cell is still found in the file.
+The job is not validated here: it is complete only when the axis values of a cell are applied to it.
+Its document keeps the lines, so that errors in a cell are reported at their place in the file.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _AXES = "axes."
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study, and where everything in it was written."""
+    """A study, with the positions of its settings."""
 
     spec: StudySpec
     document: Document
     """The file without its job."""
     job: Document
-    """What all cells have in common."""
+    """Base job of all cells."""
     folder: Path
-    """Paths in the file are seen from here."""
+    """Paths in the file are relative to this folder."""
 
 
 def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> StudyFile:
@@ -89,7 +89,7 @@ def _built(document: Document, folder: Path, overrides: Sequence[str]) -> StudyF
 
 
 def _take_axis_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Set whole axes; the name of an axis has dots of its own, so the usual rules do not apply."""
+    """Set whole axes; the name of an axis contains dots, so the usual rules do not apply."""
     assert isinstance(document.data, dict)
     for order, text in enumerate(overrides, start=1):
         mark = Mark(f"--set {text}", order=order)

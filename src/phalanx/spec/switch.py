@@ -1,4 +1,4 @@
-"""The strategy `switch`: a list of phases, each another strategy, and the moments between them."""
+"""Describe the strategy `switch`: a list of phases, each another strategy, and their moments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PositiveInt = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 
 MOMENTS = ("at", "epoch", "lr_drop")
-"""Keys that say when a phase begins."""
+"""Keys of the moment at which a phase begins."""
 
 
 def _table() -> Registry[Any]:
@@ -98,13 +98,13 @@ class AutoSpec(Spec):
     """Roll back when the training loss rises above this many times its value at the switch; null:
     never."""
     canary_after: InnerShare = 0.05
-    """Share of the samples left at the switch after which the canary looks."""
+    """Share of the samples left at the switch after which the canary compares."""
     max_rollbacks: Count = 2
     """How often a job may go back; each time the gain required for the next switch doubles."""
 
 
 class StragglerSpec(Spec):
-    """What is done when a machine turns slow during a synchronous phase."""
+    """Reaction to a machine that turns slow during a synchronous phase."""
 
     slow: Annotated[float, Field(gt=1)] = 1.3
     """A worker counts as slow above this many times the median time per sample."""
@@ -113,7 +113,7 @@ class StragglerSpec(Spec):
     windows: PositiveInt = 3
     """Windows in a row before anything is done, and before it is undone."""
     reshare: bool = True
-    """Answer first with uneven batches: each worker gets samples in proportion to its speed."""
+    """React first with uneven batches: each worker gets samples in proportion to its speed."""
     loosen_above: Annotated[float, Field(gt=1)] | None = 3.0
     """Beyond this slowness uneven batches are not enough: go to `loosen_to` until it recovers;
     null: never."""
@@ -124,23 +124,23 @@ class StragglerSpec(Spec):
 
 
 class SwitchSpec(_Moment, StrategySpec):
-    """Start with one strategy and finish with another, inside the living processes."""
+    """Start with one strategy and finish with another, inside the same processes."""
 
     name: Literal["switch"] = "switch"
     phases: ListOf[PhaseSpec] = ()
-    """What follows what: strategies, each but the first with its moment, or the moments beside the
-    list (one, or a list of them). Default: allreduce, then an asynchronous parameter_server on the
+    """Strategies in order, each but the first with its moment, or the moments beside the list (one,
+    or a list of them). Default: allreduce, then an asynchronous parameter_server on the
     workers' machines."""
     momentum: Literal["keep", "zero", "scale"] = "keep"
-    """What becomes of the optimiser's momentum at a switch; scale: divided by the workers when
-    going to an asynchronous phase."""
+    """Treatment of the optimiser's momentum at a switch; scale: divided by the workers when going
+    to an asynchronous phase."""
     ramp_steps: Count = 50
     """Global batches over which the rate climbs after a switch to an asynchronous phase."""
     ramp_from: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Share of the rate at which that climb starts."""
     handover: Literal["live", "restart"] = "live"
-    """live: the same processes change roles; restart: through a checkpoint and new processes, as
-    others do it, to compare with."""
+    """live: the same processes change roles; restart: through a checkpoint and new processes,
+    for comparison."""
     auto: AutoSpec = AutoSpec()
     """Thresholds of `at: auto`."""
     straggler: StragglerSpec | None = None
@@ -230,7 +230,7 @@ class SwitchSpec(_Moment, StrategySpec):
 
     @override
     def processes(self, num_workers: int) -> ProcessCounts:
-        # Helpers of a later phase are started with the run and wait for it.
+        # Servers and evaluators of a later phase are started with the run and wait for it.
         counts = [one.processes(num_workers) for one in self.strategies()]
         return ProcessCounts(
             workers=num_workers,
@@ -261,13 +261,13 @@ class SwitchSpec(_Moment, StrategySpec):
     def check_distribution(self, job: JobSpec) -> None:
         if job.data.owns_samples:
             raise fault(
-                "strategy switch cuts every batch over the workers, so nobody owns samples",
+                "strategy switch cuts every batch over the workers, so no worker owns samples",
                 "; leave distribution out, or set stream",
                 at=("data", "distribution"),
             )
 
     def _check_order(self, job: JobSpec) -> None:
-        """Each phase begins after the one before; those that begin by themselves fit anywhere."""
+        """Check that each phase begins after the one before; those with `at: auto` fit anywhere."""
         before, number_before = 0.0, 1
         for number, phase in enumerate(self.resolved[1:], start=2):
             if phase.at == "auto":
@@ -360,7 +360,7 @@ def _check_moment(phase: PhaseSpec, job: JobSpec) -> None:
 
 
 def _share_at(phase: PhaseSpec, job: JobSpec) -> float:
-    """Share of all samples after which a phase begins."""
+    """Return the share of all samples after which a phase begins."""
     if phase.epoch is not None:
         return phase.epoch / job.epochs
     if phase.lr_drop is not None:

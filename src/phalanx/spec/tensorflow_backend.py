@@ -1,7 +1,7 @@
-"""What `backend: tensorflow` can express: a job is checked against tf.distribute's strategies.
+"""Check a job against what `backend: tensorflow` can express with tf.distribute's strategies.
 
-A setting that is left out has the meaning that TensorFlow gives it; one that TensorFlow has no
-equal for is refused. Called by `backend`.
+A setting that is left out has TensorFlow's default; one without an equivalent is refused. Called by
+`backend`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SERVING: dict[str, tuple[tuple[object, ...], str]] = {
     "lr_scaling": (("none", "by_workers"), "it knows no staleness: set 'none' or 'by_workers'"),
     "delay_compensation": (("off",), "leave it out"),
     "overlap": ((False,), "leave it out"),
-    "dispatch": (("dynamic",), "its coordinator gives work to whoever is free: set 'dynamic'"),
+    "dispatch": (("dynamic",), "its coordinator gives work to free workers: set 'dynamic'"),
     "encrypt": (("auto", "off"), "its channels are open: set 'off' and use a trusted network"),
     "snapshot_s": ((30.0,), "its servers keep no copies: leave it out"),
 }

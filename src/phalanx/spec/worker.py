@@ -1,4 +1,4 @@
-"""The WorkerSpec: the one thing that a launched process receives, on its standard input."""
+"""Describe the WorkerSpec: the only input of a launched process, on its standard input."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class WorkerSpec(Spec):
-    """Everything a process needs to know to take part in a run."""
+    """Settings with which one process takes part in a run."""
 
     job: JobSpec
-    """What the run is to do."""
+    """Job of the run."""
     role: str
     """worker, server or evaluator."""
     rank: int
@@ -23,20 +23,20 @@ class WorkerSpec(Spec):
     incarnation: int
     """How often this process has been started in this attempt, from 1."""
     host: str = ""
-    """Machine that it runs on, as tables and messages call it; empty: as its system does."""
+    """Name of its machine in tables and messages; empty: the system's host name."""
     address: str = LOOPBACK
-    """Where its own sockets listen, and where the other processes of the run reach them."""
+    """Address of its sockets, both to listen on and for the other processes of the run."""
     run_dir: str
-    """Where records go, on the machine of this process."""
+    """Directory for records, on the machine of this process."""
     shared_run_dir: bool = True
-    """Whether that is the controller's own run directory. If not, checkpoints and the state of
-    servers go to the controller's machine, and come from there, through the store server."""
+    """Whether that is the controller's run directory. If not, checkpoints and server state travel
+    to and from the controller's machine through the store server."""
     store_port: int = 0
     """Port of the store server, on the host of `control_address`; 0: this process needs none."""
     data_root: str
-    """Where data sets lie."""
+    """Folder of data sets."""
     cache_root: str
-    """Where decoded data is kept."""
+    """Folder of decoded data."""
     threads: int
     """Compute threads."""
     cpus: ListOf[int]
@@ -46,7 +46,7 @@ class WorkerSpec(Spec):
     resume: str | None
     """The checkpoint to continue from."""
     control_address: str
-    """Where the controller listens."""
+    """Address of the controller."""
     controller_key: str
     """The controller's public key."""
     public_key: str
@@ -60,7 +60,7 @@ class WorkerSpec(Spec):
     baseline_s: float = 0.0
     """Seconds to rest before the work begins, so that the idle machine can be measured."""
     parent_pid: int | None
-    """The process to die with, which runs on the same machine; whoever starts it fills that in."""
+    """Process on the same machine to die with; filled in by the launcher or agent starting it."""
 
     @property
     def process(self) -> str:
@@ -74,7 +74,7 @@ class WorkerSpec(Spec):
 
     @property
     def module(self) -> str:
-        """What a launcher starts as `python -m`."""
+        """Module that a launcher starts with `python -m`."""
         return BACKENDS.find(self.job.backend).module
 
     @property

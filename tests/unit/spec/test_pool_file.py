@@ -80,7 +80,7 @@ def test_a_resolved_pool_can_be_read_again(tmp_path: Path) -> None:
         ),
         (
             "machines:\n  - host: a\n    password: geheim\n",
-            "pool.yaml:3: 'password' is refused: whoever reads the file could log in with it; "
+            "pool.yaml:3: 'password' is refused: anyone who reads the file could log in with it; "
             "use a key (`ssh-copy-id` installs it) or the ssh agent",
         ),
         ("machines:\n  - name: a\n", "pool.yaml:2: machines.0.host is missing"),

@@ -57,8 +57,8 @@ def test_what_tensorflow_can_express_is_accepted(settings: dict[str, Any]) -> No
         ({"strategy": SERVING | {"snapshot_s": 5.0}}, "its servers keep no copies"),
         (
             {"strategy": "parameter_server"},
-            "backend tensorflow has no dispatch 'static'; its coordinator gives work to whoever "
-            "is free: set 'dynamic'",
+            "backend tensorflow has no dispatch 'static'; its coordinator gives work to free "
+            "workers: set 'dynamic'",
         ),
         ({"strategy": "switch"}, "set 'handover: restart'"),
         (
