@@ -1,8 +1,8 @@
-"""Start processes on other machines through their agents, and collect what they write.
+"""Start processes on other machines through their agents, and collect their logs.
 
-A process that is frozen or will not end is killed by its machine's agent. A machine whose session
-breaks, or from which nothing is heard for some seconds, is lost with all of its processes: they end
-by themselves, because their lifeline is the same connection.
+A process that is frozen or does not end is killed by its machine's agent. A machine whose session
+breaks, or that is silent for some seconds, is lost with all of its processes: they exit because
+their lifeline is the same connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SshLauncher(Launcher):
         self._stack = contextlib.ExitStack()
         self._ready: Provisioned | None = None
         self._run_dir = Path()
-        # A machine is lost before its workers count as frozen, so that it is named as the cause.
+        # Shorter than the workers' heartbeat limit, so that a lost machine is named as the cause.
         self._silence_s = request.job.deadlines.heartbeat_s * _SILENCE_SHARE
 
     @override
@@ -103,7 +103,7 @@ class SshGroup(WorkerGroup):
             machine.session.on_news = self._listener(LogSync(run_dir, name))
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
-        """Start processes on all machines at the same time.
+        """Start processes on all machines in parallel.
 
         Raises:
             LaunchError: One could not be started.
@@ -118,7 +118,7 @@ class SshGroup(WorkerGroup):
         try:
             session.wait(answer, _START_S)
         except LaunchError:
-            # A machine that was lost meanwhile: poll() says so.
+            # Skip a machine that was lost meanwhile: poll() reports it.
             if session.fault is None:
                 raise
 
@@ -173,7 +173,7 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
-        # There even if it never prints anything, as for processes of this machine.
+        # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
             "do": "start",
@@ -192,7 +192,7 @@ class SshGroup(WorkerGroup):
         return ProcessStatus(name, one.exit_code, lost)
 
     def _running(self) -> list[_RemoteProcess]:
-        """Processes that have not ended, on machines that are not lost."""
+        """Return processes that have not ended, on machines that are not lost."""
         return [
             one
             for one in self._processes.values()
@@ -215,7 +215,7 @@ class SshGroup(WorkerGroup):
     def _note_exit(self, news: News) -> None:
         with self._changed:
             one = self._processes.get(news["name"])
-            # Of an earlier start there is nothing more to know.
+            # Ignore exits of an earlier start of the same process.
             if one is not None and one.serial == news["serial"]:
                 one.exit_code = news["code"]
                 self._changed.notify_all()
