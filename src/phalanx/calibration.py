@@ -73,7 +73,7 @@ def survey(
         known += _run_trials(job, sizes, here, run_trial)
     if not known:
         raise PlanError(
-            f"no earlier run in {runs} tells how fast this job is; train it once, or let "
+            f"no earlier run in {runs} shows how fast this job is; train it once, or let "
             "`phalanx plan` make short runs"
         )
     links = pool_links(pool) if pool is not None else None
