@@ -255,7 +255,7 @@ class ParameterServerSimulation:
         self._received(rank)
 
     def _stolen(self, rank: int) -> float:
-        """Return the seconds by which servers and encryption on its machine have delayed a worker."""
+        """Return the seconds by which servers and encryption on its machine delayed a worker."""
         hand = self._crew.workers[rank]
         cores = self._world.machines[hand.machine].cores
         threads = hand.fit.workers * hand.fit.threads
