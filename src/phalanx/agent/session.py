@@ -117,6 +117,7 @@ class Session:
         """
         source = agent_program()
         command = self.route.command(self.route.python("-u", "-c", _LOADER))
+        # A file, not a pipe: unread messages must not block ssh.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._process = subprocess.Popen(
             command,
@@ -139,6 +140,7 @@ class Session:
         """Send an order; the future receives its answer or a `LaunchError`."""
         number = next(self._numbers)
         future: Future[Any] = Future()
+        # Registered before it is sent, so that the answer always finds its future.
         self._asked[number] = future
         if self.fault is not None:
             future.set_exception(self._error(self.fault))
@@ -168,11 +170,13 @@ class Session:
     def close(self) -> None:
         """Close the connection, which also ends the agent."""
         self._closing = True
+        # Closes ssh's input after all queued orders; kill ssh only if the agent does not end then.
         self._to_send.put(None)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE_S)
         self._end_ssh()
+        # With ssh gone both threads reach the end of their streams.
         for thread in self._threads:
             thread.join()
         if self._process is not None and self._process.stdout is not None:
@@ -203,6 +207,7 @@ class Session:
                 try:
                     data = self._to_send.get(timeout=PING_S)
                 except queue.Empty:
+                    # Silence would make the agent end the run.
                     data = b'{"do":"ping"}\n'
                 if data is None:
                     break
@@ -217,6 +222,7 @@ class Session:
         for line in self._process.stdout:
             self._heard = time.monotonic()
             text = line.decode(errors="replace")
+            # Login scripts may print lines without the marker.
             if text.startswith(MARKER):
                 self._take(msgspec.json.decode(text.removeprefix(MARKER)))
         if self._closing or self.fault is not None:

@@ -228,7 +228,7 @@ def fork_process(address: str, module: str, output: int) -> ForkedProcess:
         try:
             send_request(connection, request, [reading, output, output])
         finally:
-            # Only the child may hold this end; otherwise it would never see the pipe break.
+            # Only the child may hold this end; otherwise the writer would never see a broken pipe.
             os.close(reading)
         answer = receive(connection, num_descriptors=1)
     except (OSError, ValueError) as error:

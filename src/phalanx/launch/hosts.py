@@ -90,6 +90,7 @@ class HostGroup:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # In parallel: an unresponsive machine must not delay the cleanup of the others.
         with ThreadPoolExecutor(max(1, len(self.by_name))) as threads:
             list(threads.map(self._leave, self.by_name.values()))
 
@@ -105,6 +106,7 @@ class HostGroup:
         """
 
         def begin(host: Host) -> Host:
+            # Named by machine, because machines may share a home directory.
             folder = f"{host.spec.workdir}/{run}@{host.name}"
             order: dict[str, object] = {"do": "begin", "folder": folder, "machine": host.name}
             order |= {"token": self._token(host), "limit_s": limit_s}
@@ -119,6 +121,7 @@ class HostGroup:
         """Mark a machine as lost, and clean it up over a new session if possible."""
         host = self.by_name[name]
         host.session.give_up(reason)
+        # Without a run directory nothing was started there.
         if name not in self._sweepers and host.folder:
             sweeper = threading.Thread(target=self._sweep, args=(host,), name=f"sweep-{name}")
             self._sweepers[name] = sweeper
@@ -131,6 +134,7 @@ class HostGroup:
     def _leave(self, host: Host) -> None:
         session = host.session
         try:
+            # Answered only after all processes are gone and their files removed.
             session.ask({"do": "end"}, _END_S)
         except LaunchError as error:
             self.lose(host.name, session.fault.reason if session.fault else str(error))

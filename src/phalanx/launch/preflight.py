@@ -83,6 +83,7 @@ class Preflight:
         for_each_host(self._hosts, lambda one: self._send_code(one, phalanx, own))
         for_each_host(self._hosts, self._choose_python)
         for_each_host(self._hosts, self._check_versions)
+        # Last, because the lookup runs the code and interpreter chosen above.
         self._on_progress("searching for data")
         stage_data(
             self._job.data,

@@ -93,6 +93,7 @@ def provision(
         )
         group = Preflight(request, wanted, used).run()
     except BaseException:
+        # No group owns the sessions yet.
         close_sessions(hosts)
         raise
     # From here on the group closes the sessions, after all processes started over them have ended.

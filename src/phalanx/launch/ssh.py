@@ -71,6 +71,7 @@ class SshLauncher(Launcher):
         try:
             group.start(specs)
         except BaseException:
+            # Also on Ctrl-C: processes that were started already must not remain.
             group.stop(grace_s=0.0)
             raise
         return group
@@ -99,6 +100,7 @@ class SshGroup(WorkerGroup):
         self._serials = itertools.count(1)
         self._processes: dict[str, _RemoteProcess] = {}
         self._changed = threading.Condition()
+        # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
             machine.session.on_news = self._listener(LogSync(run_dir, name))
 
@@ -109,6 +111,7 @@ class SshGroup(WorkerGroup):
             LaunchError: One could not be started.
         """
         deadline = Deadline.after(_START_S, "processes to be started")
+        # Send all orders before waiting for the first answer, so that machines work in parallel.
         for session, answer in [self._begin(spec) for spec in specs]:
             session.wait(answer, deadline.remaining_s)
 
@@ -133,6 +136,7 @@ class SshGroup(WorkerGroup):
                     "and its network",
                 )
             elif session.fault is not None:
+                # The session noticed the fault itself; `lose` still has to clean up.
                 self._hosts.lose(name, session.fault.reason)
         with self._changed:
             return [self._status(name, one) for name, one in self._processes.items()]
@@ -161,6 +165,7 @@ class SshGroup(WorkerGroup):
         sessions = [self._hosts.by_name[name].session for name in machines]
         for session in sessions:
             session.tell({"do": "stop", "grace_s": grace_s})
+        # Agents kill after the grace period; a machine with processes left after that is lost.
         deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
         with self._changed:
             while self._running() and not deadline.expired:
@@ -207,6 +212,7 @@ class SshGroup(WorkerGroup):
                 case "whole":
                     sync.replace(news["path"], news["content"])
                 case "exit":
+                    # Flush before the exit is visible: `log_tail` must be complete by then.
                     sync.finish(news["name"])
                     self._note_exit(news)
 

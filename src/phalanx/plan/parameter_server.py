@@ -8,10 +8,10 @@ network D = M / (m W) and processor u M / m; think time Z_i = C_i + 2 L + M / W 
 encryption - D. W is the bandwidth of a machine's port, or of the path to a slower machine.
 Colocated servers share their worker's network in both directions, so each carries push and pull.
 Bounded (ssp, dssp): no round is faster than T(s) = c + (E[max C] - c) / (1 + 1.15 s / v), with c
-the slowest worker's mean and v its variation; a fit to simulations, accurate to 3 %. Barriers (bsp,
-k_sync): the k-th of N workers, then all push and pull at once; see `_rush_s`. Workers that share
-cores with servers are slowed down by the servers' load: solved by iteration. References: Ho et al.
-2013; Dutta et al. 2018; Reiser and Lavenberg 1980.
+the slowest worker's mean and v its variation; a fit to simulations, accurate to 3 %.
+Barriers (bsp, k_sync): the k-th of N workers, then all push and pull at once; see `_rush_s`.
+Workers that share cores with servers are slowed down by the servers' load: solved by iteration.
+References: Ho et al. 2013; Dutta et al. 2018; Reiser and Lavenberg 1980.
 """
 
 from __future__ import annotations

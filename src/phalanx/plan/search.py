@@ -4,7 +4,7 @@ Objective: time, cost or energy, or for `balanced` the product of all that are k
 each equally in per cent. A deadline or budget must hold at the upper end of the 90 % interval.
 Where all machine sets can be enumerated the result is the optimum over all variants; otherwise the
 best of promising sets, improved by local search one machine at a time. Among candidates within two
-per cent of the best, which no prediction can tell apart, the fewest machines win.
+per cent of the best, which predictions cannot distinguish, the fewest machines win.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class Agent:
 
     def serve(self) -> None:
         """Execute orders until the input ends."""
+        # Handlers before the hello: from then on processes may be started.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         # Ctrl-C at a terminal reaches all processes that share it; only the controller decides.

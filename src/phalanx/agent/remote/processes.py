@@ -125,9 +125,11 @@ class RunProcesses:
         """Kill all processes, send the remaining news, and remove all files."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
+        # Also finds descendants that left the process group.
         kill_marked(self._token)
         for child in self._children.values():
             child.process.wait(_KILL_S)
+        # Send the last output before its files are removed.
         self.tick()
         self.clean()
 
@@ -194,6 +196,7 @@ def sweep(folder: Path, token: str) -> None:
     note: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         note = json.loads((folder / LOCK).read_text())
+        # The agent first, so that it starts nothing more; its pid may have been reused.
         if AGENT_NAME.encode() in Path(f"/proc/{note['pid']}/cmdline").read_bytes():
             os.kill(note["pid"], signal.SIGKILL)
     kill_marked(token)
@@ -207,6 +210,7 @@ def _sweep_abandoned(folder: Path) -> None:
     except OSError:
         return
     try:
+        # Fails while the agent of that run is alive.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         note = json.loads(os.read(descriptor, 4096))
     except (OSError, ValueError):
@@ -222,6 +226,7 @@ def kill_marked(token: str) -> None:
     if not token:
         return  # no run has begun
     giving_up = time.monotonic() + _KILL_S
+    # Repeated, because a process may fork between listing and killing.
     while (found := _marked(token)) and time.monotonic() < giving_up:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):

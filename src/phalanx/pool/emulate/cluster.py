@@ -102,6 +102,7 @@ class EmulatedCluster:
         try:
             with _choosing_network():
                 layout = plan_layout(self._spec, self._path, network.networks_in_use())
+                # Before anything is created: `down` finds the rest by this state.
                 self._write_state("making", layout)
                 network.create_links(layout)
             sshd.make_keys(layout, self._path)
@@ -132,6 +133,7 @@ class EmulatedCluster:
         found = self.leftovers()
         namespaces, _ = network.leftover_links(self._prefix)
         inside = [pid for name in namespaces for pid in network.processes_in(name)]
+        # Processes first: a namespace exists as long as a process uses it.
         groups.end_all(groups.find_groups(self._prefix), inside)
         network.remove_links(self._prefix)
         if (self._path / _STATE).exists():
