@@ -248,7 +248,7 @@ class Session:
             try:
                 self.on_news(news)
             except Exception:  # a thread's boundary: a full disk here must not cut the connection
-                _log.exception("news of %s could not be taken in", self.machine)
+                _log.exception("news of %s could not be processed", self.machine)
 
     def _explain(self) -> Fault:
         """Classify why ssh has ended, by its message or the remote shell's."""
