@@ -1,7 +1,7 @@
-"""The façade: what the command line, notebooks and programs call.
+"""Façade for the command line, notebooks and programs: specs and paths in, records out.
 
-Everything here takes specs and paths and returns records; nothing imports a framework. What only
-studies and reports need is imported when they run: every trial starts a process that only trains.
+Nothing here imports a framework. Modules that only studies and reports need are imported on use,
+because every trial starts a process that only trains.
 """
 
 from __future__ import annotations
@@ -66,22 +66,18 @@ def train(
     launch: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Train a job in a new run directory, on this machine or on those of a pool.
+    """Train a job in a new run directory, which also receives the returned summary.
 
     Args:
-        job: A job, or the mapping that a job file would hold.
-        runs: Where the run directory is made.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
-        observers: Who follows the run while it goes.
-        plan: What the job was planned by; kept beside the results, to compare them with.
-        machines: Where to run it; None: on this machine.
-        launch: Which launcher starts the processes, by name or as `package.module:name`; None:
-            `ssh` if machines are named, else `local`.
-        on_progress: Told in a few words how other machines are made ready.
-
-    Returns:
-        The summary, which is also in the run directory.
+        job: A job, or the mapping of a job file.
+        runs: Parent of the run directory.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data.
+        observers: Notified of the run's progress.
+        plan: The plan of the job; stored with the results, for comparison.
+        machines: The pool to run on; None: this machine.
+        launch: Launcher by name or `package.module:name`; None: `ssh` with machines, else `local`.
+        on_progress: Called with a short text at each stage of preparing other machines.
 
     Raises:
         MachinesUnfit: A machine of the pool cannot take part; nothing was started.
@@ -109,15 +105,10 @@ def resume(
     launch: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Continue a run from its newest checkpoint, in the same run directory.
+    """Continue a run from its newest checkpoint in the same run directory; arguments as in `train`.
 
-    Args:
-        run: The run to continue; it must not be running now.
-        overrides: `path=value` changes to the job, such as `workers=3` or `epochs=10`.
-        observers: Who follows the run while it goes.
-        machines: Where to go on; None: on this machine.
-        launch: Which launcher starts the processes; None: as before, or as by `train`.
-        on_progress: Told in a few words how other machines are made ready.
+    `overrides` are `path=value` changes to the job, such as `workers=3`; `launch` defaults to the
+    run's launcher. Raises `StoreError` if the run is still running.
     """
     status = run.read_status()
     if status.state == "running":
@@ -128,7 +119,7 @@ def resume(
     launch = launch or manifest.launch
     wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
     with _ready_launcher(launch, wanted) as launcher:
-        # The manifest says what the results come from, so it follows; the former one stays beside.
+        # The manifest must describe the origin of new results; the former one is kept beside it.
         moved = machines is not None and machines.machines != manifest.machines
         if overrides or moved:
             keep_manifest(run, status.attempt)
@@ -148,16 +139,10 @@ def infer(
     requests: int = 50,
     observers: Sequence[Observer] = (),
 ) -> Summary:
-    """Measure how fast the newest checkpoint of a run answers, in a new run directory.
+    """Measure the inference speed of a run's newest checkpoint; raises `StoreError` without one.
 
-    Args:
-        run: Whose network to ask.
-        runs: Where the new run directory is made.
-        layout: As the run had it, the network split over workers, or a copy on each.
-        workers: How many; None: as the run had.
-        batch: Samples in a request.
-        requests: Requests, one at a time and in a row.
-        observers: Who follows it.
+    `layout` selects the run's own layout, the network split over workers, or a copy on each. Sends
+    `requests` requests of `batch` samples in sequence, recorded in a new run directory.
     """
     manifest = read_manifest(run)
     position = newest_position(run.checkpoints)
@@ -188,7 +173,6 @@ def infer(
 def _asked(
     job: Mapping[str, Any], layout: Literal["own", "split", "data"], workers: int | None
 ) -> dict[str, object]:
-    """The job with the layout that is asked for."""
     found: dict[str, object] = dict(job)
     count = workers or int(job["workers"])
     strategy = job["strategy"]
@@ -215,21 +199,21 @@ def plan_job(
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
 ) -> Plan:
-    """Choose machines and strategy for a job, and say what that will come to.
+    """Choose machines and strategy for a job, and predict time, cost and energy.
 
     Args:
-        job: A job, or the mapping that a job file would hold.
+        job: A job, or the mapping of a job file.
         pool: The machines; None: this one, with one to as many workers as it has cores.
-        objective: The goal and its limits; None: as fast as possible.
-        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
-            runs; fresh: short runs in any case, and nothing else.
-        runs: Where earlier runs are found; short ones go to `calibration` below it.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
-        on_trial: Told of each short run before it starts.
+        objective: The goal and its limits; None: shortest time.
+        calibrate: auto: trial runs here if earlier runs do not suffice; never: earlier runs only;
+            fresh: trial runs only.
+        runs: Parent of earlier runs; trial runs go to `calibration` below it.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data.
+        on_trial: Called with each trial job before it starts.
 
     Raises:
-        PlanError: Nothing is known, or nothing meets the limits.
+        PlanError: The speed is unknown, or nothing meets the limits.
     """
     from phalanx.plan.planfile import record_plan
     from phalanx.plan.search import Objective, search
@@ -258,11 +242,7 @@ def survey(
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
 ) -> ClusterModel:
-    """Put together what is known about a job and the machines; arguments as by `plan_job`.
-
-    Raises:
-        PlanError: Nothing is known.
-    """
+    """Build the cluster model of a job; arguments and errors as in `plan_job`."""
     from phalanx import calibration
 
     def run_trial(trial: JobSpec) -> Summary:
@@ -289,22 +269,10 @@ def simulate(
     cache_root: Path = DEFAULT_CACHE,
     on_trial: Callable[[JobSpec], object] = lambda job: None,
 ) -> list[SimulatedStrategy]:
-    """Simulate strategies with any number of workers, stragglers and crashes; trains nothing.
+    """Simulate strategies in a scenario without training; other arguments as in `plan_job`.
 
-    Args:
-        job: A job, or the mapping that a job file would hold.
-        scenario: Workers, batch, rounds, and what goes wrong.
-        strategies: To be compared; None: five common ones, and the job's own.
-        figures: Speed of equal machines; None: copies of calibrated ones, as in `survey`.
-        pool: The machines that are copied; None: this one.
-        calibrate: As in `survey`.
-        runs: As in `survey`.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
-        on_trial: Told of each short run before it starts.
-
-    Raises:
-        PlanError: Nothing is known of the speed, or a strategy cannot be simulated.
+    `strategies` defaults to five common ones and the job's own. `figures` are explicit speeds of
+    equal machines; without them, calibrated machines are replicated. Errors as in `plan_job`.
     """
     from phalanx.simulate.scenario import DEFAULT_STRATEGIES, run_scenario
 
@@ -339,17 +307,10 @@ def run_study(
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[StudyObserver] = (),
 ) -> StudyOutcome:
-    """Run a new study on this machine, unattended.
+    """Run a new study on this machine, unattended; a failed trial raises nothing.
 
-    Args:
-        study: From `load_study`, or the mapping that a study file would hold.
-        to: The study directory; default: `study-<name>` below `runs`.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
-        observers: Who follows the study while it goes.
-
-    Returns:
-        Every trial, finished or failed; a failed one raises nothing.
+    `study` comes from `load_study` or is the mapping of a study file; `to` defaults to
+    `study-<name>` below `runs`. Other arguments as in `train`.
     """
     from phalanx.spec.study_file import study_from_mapping
     from phalanx.study.plan import PUBLISHED, plan_study, published_path
@@ -369,12 +330,9 @@ def run_study(
 def resume_study(
     study: StudyDir, *, observers: Sequence[StudyObserver] = (), retry_failed: bool = False
 ) -> StudyOutcome:
-    """Run what a study has not run yet.
+    """Run the remaining trials of a study, with `retry_failed` also the failed ones.
 
-    Args:
-        study: Its directory; nobody else may be running it now.
-        observers: Who follows the study while it goes.
-        retry_failed: Run trials that have failed once more.
+    No other process may be running the study.
     """
     from phalanx.study.runner import StudyRunner
 
@@ -389,16 +347,9 @@ def tune_switch(
     observers: Sequence[StudyObserver] = (),
     listen: Listener | None = None,
 ) -> TuneResult:
-    """Search the share of a recurring job that has to be synchronous.
+    """Search the synchronous share of a recurring job, in the new study directory `to`.
 
-    Args:
-        request: The job, and how to search.
-        to: The directory of the search, which is a study directory too.
-        observers: Who follows the runs.
-        listen: Told after every decision.
-
-    Returns:
-        What was found; `job.yaml` in the directory is the job with that share.
+    `listen` is called after every decision. The directory's `job.yaml` is the job with that share.
     """
     from phalanx.study.tune.search import create_search
 
@@ -413,13 +364,9 @@ def resume_tune(
     listen: Listener | None = None,
     retry_failed: bool = False,
 ) -> TuneResult:
-    """Go on with a search; what it has run already is not run again.
+    """Continue a search without repeating its runs, except failed ones with `retry_failed`.
 
-    Args:
-        study: Its directory; nobody else may be running it now.
-        observers: Who follows the runs.
-        listen: Told after every decision.
-        retry_failed: Run what has failed once more.
+    No other process may be running it. Other arguments as in `tune_switch`.
     """
     from phalanx.study.tune.search import SwitchSearch
 
@@ -446,21 +393,18 @@ def make_report(
     baseline: str | None = None,
     parts: Sequence[str] = (),
 ) -> Report:
-    """Compare studies and runs; made again from the same records, it has the same bytes.
+    """Compare studies and runs; the same records give the same bytes.
 
     Args:
         sources: Study directories, run directories, or directories that hold run directories.
-        page: Where one self-contained HTML file is written.
-        markdown: Where the same is written as Markdown.
-        csv: The directory in which every table is written as CSV.
+        page: Path of a self-contained HTML file to write.
+        markdown: Path of a Markdown file to write.
+        csv: Directory for every table as CSV.
         tolerance: Loss of accuracy, as a share of 1, that counts as none.
-        prefer: What the recommendation saves.
-        target: Measure and value, for the time that it takes to get there.
-        baseline: What the others are held against, such as `single`.
+        prefer: The quantity that the recommendation saves.
+        target: Metric and value, for the time to reach it.
+        baseline: Reference of the comparison, such as `single`.
         parts: Further parts: names of installed ones, or `package.module:name`.
-
-    Returns:
-        The report as data; `advice` holds the recommendation.
     """
     from phalanx.report.make import make_document, write_markdown, write_page, write_tables
     from phalanx.report.scope import Options
@@ -480,7 +424,7 @@ def make_report(
 
 @contextlib.contextmanager
 def _ready_launcher(name: str | None, wanted: LaunchRequest) -> Iterator[Launcher]:
-    """Check that a job can be launched; when the block ends, nothing of it is left anywhere."""
+    """Check a job with its launcher; on leaving the block its machines are cleaned up."""
     with contextlib.closing(make_launcher(name, wanted)) as launcher:
         launcher.check()
         yield launcher

@@ -1,7 +1,7 @@
-"""Gather what predictions are made from: earlier runs, short trial runs, this machine, a pool.
+"""Gather the inputs of predictions: earlier runs, trial runs, this machine, a pool.
 
-`plan` is pure; this is the part of planning that looks at the disk and has runs carried out. Called
-by the façade, which says how a trial is run.
+`plan` is pure; this part of planning reads the disk and starts runs. Called by the façade, which
+passes the function that runs a trial.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 
 TRIALS = "calibration"
-"""Directory of the short runs, below that of all runs."""
+"""Directory of trial runs, below that of all runs."""
 RunTrial = Callable[[JobSpec], Summary]
 
 
@@ -47,19 +47,19 @@ def survey(
     runs: Path,
     run_trial: RunTrial,
 ) -> ClusterModel:
-    """Put together what is known about a job and the machines.
+    """Build the cluster model of a job.
 
     Args:
-        job: What is to be planned.
-        sizes: Of its data.
+        job: The job to plan.
+        sizes: Sizes of its data.
         pool: The machines; None: this one.
-        calibrate: auto: short runs here where earlier ones do not tell enough; never: only earlier
-            runs; fresh: short runs in any case, and nothing else.
-        runs: Where earlier runs are found.
-        run_trial: Carries a short run out, in `TRIALS` below `runs`.
+        calibrate: auto: trial runs here if earlier runs do not suffice; never: earlier runs only;
+            fresh: trial runs only.
+        runs: Parent of earlier runs.
+        run_trial: Runs a trial, in `TRIALS` below `runs`.
 
     Raises:
-        PlanError: Nothing is known.
+        PlanError: The speed is unknown.
     """
     if job.backend != "native":
         raise PlanError(
@@ -73,7 +73,7 @@ def survey(
         known += _run_trials(job, sizes, here, run_trial)
     if not known:
         raise PlanError(
-            f"no earlier run in {runs} tells how fast this job is; train it once, or let "
+            f"no earlier run in {runs} shows how fast this job is; train it once, or let "
             "`phalanx plan` make short runs"
         )
     links = pool_links(pool) if pool is not None else None
@@ -99,7 +99,7 @@ def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
 def _run_trials(
     job: JobSpec, sizes: DataSizes, here: ThisMachine, run_trial: RunTrial
 ) -> list[RunMeasures]:
-    """Measure a job by short runs on this machine; the first says how long the others must be."""
+    """Measure a job by trial runs on this machine; the first sets the length of the others."""
     with warm_workers():
         look = run_trial(look_job(job, sizes.train))
         steps = trial_steps(look.train_s / max(1, look.updates))

@@ -1,7 +1,7 @@
-"""The one exception tree of Phalanx, and the exit code that each branch ends a command with.
+"""Define the exception tree of Phalanx, and the exit code of each branch.
 
-Raise the narrowest class, give it the facts as keyword arguments, and let the message say what to
-do next. Only `cli` turns these into exit codes; everything below it lets them pass.
+Raise the narrowest class, with the facts as keyword arguments and a message that names the remedy.
+Only `cli` turns these into exit codes; everything below it lets them pass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """What the `phalanx` command returns to the shell; explained in docs/ref-exit-codes.md."""
+    """Exit codes of the `phalanx` command; explained in docs/ref-exit-codes.md."""
 
     OK = 0  # finished
     FAILED = 1  # a fault that no other code names
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 
 class PhalanxError(Exception):
-    """Base of everything that Phalanx raises on purpose.
+    """Base of all exceptions that Phalanx raises on purpose.
 
     Args:
         message: One sentence: what is wrong, where, and what would be right.
@@ -83,7 +83,7 @@ class TimeoutExpired(PhalanxError):
 
 
 class EngineError(PhalanxError):
-    """The numbers went wrong: a loss that is not finite, shapes that do not fit."""
+    """A numerical fault: a loss that is not finite, or shapes that do not match."""
 
 
 class StoreError(PhalanxError):

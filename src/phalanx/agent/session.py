@@ -1,9 +1,9 @@
-"""Send the agent to one machine over ssh, give it orders and take its news; one login in all.
+"""Send the agent to one machine over ssh, send it orders and receive its news; one login in all.
 
-One ssh process per machine lives as long as the session. It has its own process session, so that
-Ctrl-C ends the controller and not the connection. If this process dies, however it dies, ssh's
-input closes, and with it everything on the other side ends; if the network dies, pings stop, with
-the same end. What the news of a run mean is decided by `launch.ssh`.
+One ssh process per machine, as long as the session. It has a separate process session, so that
+Ctrl-C ends the controller but not the connection. If this process dies, ssh's input closes and the
+agent ends everything on its side; if the network fails, pings stop, with the same result.
+`launch.ssh` handles the news of a run.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PING_S = 1.0
 _HELLO_S = 60.0
 _CLOSE_S = 3.0
 _PACKAGE = "phalanx.agent.remote"
-# Reads as many bytes as the first line says and runs them; the rest of the input is orders. On one
-# line, because some login shells do not take a line break inside of quotes.
+# Reads the program's length from the first line and runs it; the rest of the input is orders. One
+# line, because some login shells do not accept a line break inside quotes.
 _LOADER = (
     "import sys; n = int(sys.stdin.buffer.readline()); "
     f'exec(compile(sys.stdin.buffer.read(n), "{AGENT_NAME}", "exec"))'
 )
-# Makes the package in memory, so that a Phalanx that is installed there is never mixed in.
+# Builds the package in memory, so that an installed Phalanx on the machine is never mixed in.
 _BOOT = """\
 import sys, types
 package = sys.modules["{package}"] = types.ModuleType("{package}")
@@ -66,7 +66,7 @@ def agent_program() -> bytes:
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says first."""
+    """First message of an agent."""
 
     pid: int
     host: str
@@ -75,15 +75,15 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     cpus: list[int]
     came_from: str
-    """The address from which ssh came, as that machine saw it; empty: not said."""
+    """Source address of the ssh connection as that machine saw it; empty: not reported."""
 
 
 class Session:
-    """A connection to the agent of one machine; `open` first, `close` on every way out.
+    """Connection to the agent of one machine; `open` first, `close` on every exit path.
 
     Args:
-        route: How to get there.
-        on_news: Called by the session's thread for what processes there write and how they end.
+        route: The ssh command to the machine.
+        on_news: Called by the session's thread with output and exits of processes on the machine.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Session:
         self.route = route
         self.on_news = on_news
         self.fault: Fault | None = None
-        """Why the connection is gone; None: it is there."""
+        """Why the connection is gone; None: it is open."""
         self._hello: Future[AgentInfo] = Future()
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[Any]] = {}
@@ -106,7 +106,7 @@ class Session:
 
     @property
     def silent_s(self) -> float:
-        """Time since something was heard."""
+        """Return the seconds since the last message."""
         return time.monotonic() - self._heard
 
     def open(self) -> AgentInfo:
@@ -117,6 +117,7 @@ class Session:
         """
         source = agent_program()
         command = self.route.command(self.route.python("-u", "-c", _LOADER))
+        # A file, not a pipe: unread messages must not block ssh.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         self._process = subprocess.Popen(
             command,
@@ -136,9 +137,10 @@ class Session:
             raise self._error(explain(self.route.machine, self._stderr_text(), None)) from None
 
     def tell(self, order: dict[str, Any], content: bytes = b"") -> Future[Any]:
-        """Give an order; the future gets its answer, or a `LaunchError`."""
+        """Send an order; the future receives its answer or a `LaunchError`."""
         number = next(self._numbers)
         future: Future[Any] = Future()
+        # Registered before it is sent, so that the answer always finds its future.
         self._asked[number] = future
         if self.fault is not None:
             future.set_exception(self._error(self.fault))
@@ -148,16 +150,16 @@ class Session:
         return future
 
     def ask(self, order: dict[str, Any], limit_s: float, content: bytes = b"") -> Any:
-        """Give an order and wait for its answer.
+        """Send an order and wait for its answer.
 
         Raises:
             MachineFault: The connection is gone, or the machine did not answer in time.
-            LaunchError: The machine answered that it could not do it.
+            LaunchError: The machine could not carry out the order.
         """
         return self.wait(self.tell(order, content), limit_s)
 
     def give_up(self, reason: str, kind: FaultKind = "broken") -> None:
-        """Count the machine as lost; everything that was asked of it fails."""
+        """Mark the machine as lost; all pending orders fail."""
         if self.fault is None:
             self.fault = Fault(machine=self.machine, kind=kind, reason=reason)
         self._end_ssh()
@@ -166,13 +168,15 @@ class Session:
                 future.set_exception(self._error(self.fault))
 
     def close(self) -> None:
-        """End the connection; the other side ends with it."""
+        """Close the connection, which also ends the agent."""
         self._closing = True
+        # Closes ssh's input after all queued orders; kill ssh only if the agent does not end then.
         self._to_send.put(None)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE_S)
         self._end_ssh()
+        # With ssh gone both threads reach the end of their streams.
         for thread in self._threads:
             thread.join()
         if self._process is not None and self._process.stdout is not None:
@@ -186,11 +190,7 @@ class Session:
             self._process.wait()
 
     def wait(self, answer: Future[Any], limit_s: float) -> Any:
-        """Wait for the answer to an order that was told.
-
-        Raises:
-            LaunchError: As by `ask`.
-        """
+        """Wait for the answer to an order sent by `tell`; raises as `ask` does."""
         try:
             return answer.result(limit_s)
         except FutureTimeout:
@@ -201,12 +201,13 @@ class Session:
         assert self._process is not None
         assert self._process.stdin is not None
         stream = self._process.stdin
-        # The reader of the pipe is gone: the receiving thread says why.
+        # The reader of the pipe is gone: the receiving thread determines why.
         with contextlib.suppress(BrokenPipeError, ValueError):
             while True:
                 try:
                     data = self._to_send.get(timeout=PING_S)
                 except queue.Empty:
+                    # Silence would make the agent end the run.
                     data = b'{"do":"ping"}\n'
                 if data is None:
                     break
@@ -221,6 +222,7 @@ class Session:
         for line in self._process.stdout:
             self._heard = time.monotonic()
             text = line.decode(errors="replace")
+            # Login scripts may print lines without the marker.
             if text.startswith(MARKER):
                 self._take(msgspec.json.decode(text.removeprefix(MARKER)))
         if self._closing or self.fault is not None:
@@ -246,10 +248,10 @@ class Session:
             try:
                 self.on_news(news)
             except Exception:  # a thread's boundary: a full disk here must not cut the connection
-                _log.exception("news of %s could not be taken in", self.machine)
+                _log.exception("news of %s could not be processed", self.machine)
 
     def _explain(self) -> Fault:
-        """Say why ssh has ended, in its own words or in the remote shell's."""
+        """Classify why ssh has ended, by its message or the remote shell's."""
         assert self._process is not None
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -257,7 +259,7 @@ class Session:
         stderr = self._stderr_text()
         if not self._hello.done():
             return explain(self.route.machine, stderr, code)
-        # After the hello, ssh's own words are of little help: the machine was there, and is gone.
+        # After the hello, ssh's message is of little help: the machine was reachable and is gone.
         last = stderr.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
         reason = f"the connection to it broke off ({last[0].strip().rstrip('.')})"
         return Fault(machine=self.machine, kind="broken", reason=reason)

@@ -1,8 +1,8 @@
-"""Call a machine by the system's OpenSSH, and explain its refusals.
+"""Build ssh commands to a machine by the system's OpenSSH, and classify their failures.
 
-The user's own ssh config holds, jump hosts and aliases included; a pool may name another file.
-ssh never asks anything here (BatchMode): what needs a password or a new host key is refused with
-ssh's own reason. Builds commands and reads messages; `session` starts the processes.
+The user's ssh config applies, jump hosts and aliases included; a pool may name another file. ssh
+never prompts (BatchMode): a password or new host key is refused with ssh's own reason. Builds
+commands and parses messages; `session` starts the processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.spec.machine import MachineSpec
 
 FaultKind = Literal["unknown_host", "key", "host_key", "unreachable", "python", "slow", "broken"]
 MISTAKES: frozenset[FaultKind] = frozenset({"unknown_host", "key", "host_key"})
-"""Kinds that the user mends in a file: they end a command as bad input does."""
+"""Kinds that the user fixes in a file: they end a command as bad input does."""
 
 CONNECT_S = 10
 _NOISE = re.compile(
@@ -54,11 +54,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     kind: FaultKind
     reason: str
-    """One sentence, from ssh or from the machine itself."""
+    """One sentence, by ssh or the machine itself."""
 
 
 class MachineFault(LaunchError):
-    """A machine could not be reached, or stopped answering; `fault` says why."""
+    """A machine could not be reached, or stopped answering; `fault` holds the reason."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -67,12 +67,12 @@ class MachineFault(LaunchError):
 
 @dataclass(frozen=True)
 class SshRoute:
-    """The way to one machine.
+    """Parameters of the ssh connection to one machine.
 
     Attributes:
         machine: Host, user, port and key.
-        config: A file for ssh instead of the user's own; None: the user's own.
-        connect_s: Seconds after which a machine that does not answer is given up.
+        config: An ssh config file; None: the user's own.
+        connect_s: Timeout of the connection in seconds.
     """
 
     machine: MachineSpec
@@ -85,7 +85,7 @@ class SshRoute:
         options = [
             "BatchMode=yes",
             f"ConnectTimeout={self.connect_s}",
-            # A dead link is noticed within 15 s instead of never.
+            # Detect a dead connection within 15 s instead of never.
             "ServerAliveInterval=5",
             "ServerAliveCountMax=3",
             "ClearAllForwardings=yes",
@@ -114,7 +114,7 @@ class SshRoute:
 
 @dataclass(frozen=True)
 class LocalRoute(SshRoute):
-    """The way to this machine under a machine's name: a shell in the place of ssh."""
+    """Route to this machine under a machine's name: a shell in place of ssh."""
 
     @override
     def command(self, remote: str) -> list[str]:
@@ -122,7 +122,7 @@ class LocalRoute(SshRoute):
 
 
 def quote_path(path: str) -> str:
-    """Quote a path for the remote shell; `~` at its beginning still means the home directory."""
+    """Quote a path for the remote shell; a leading `~` still expands to the home directory."""
     home, slash, rest = path.partition("/")
     if home.startswith("~") and (home == "~" or home[1:].isalnum()):
         return home + slash + (shlex.quote(rest) if rest else "")
@@ -130,20 +130,20 @@ def quote_path(path: str) -> str:
 
 
 def explain(machine: MachineSpec, said: str, exit_code: int | None) -> Fault:
-    """Turn what ssh or the remote shell said into a fault.
+    """Classify an error message of ssh or the remote shell as a fault.
 
     Args:
-        machine: The one it was about.
+        machine: The machine concerned.
         said: Standard error of ssh.
-        exit_code: Of ssh; None if it was ended because it took too long.
+        exit_code: Of ssh; None if it was killed after a timeout.
     """
     lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
     kind: FaultKind = "slow" if exit_code is None else "broken"
     reason = lines[-1] if lines else f"ssh ended with code {exit_code}"
-    # A changed host key fills the screen; the line that names the kind says what matters.
+    # A changed host key prints a long banner; prefer the line that matches the kind.
     for pattern, found in _KINDS:
         match = next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None)
-        # Codes below 255 are the remote command's: ssh itself got through.
+        # Exit codes below 255 are the remote command's: ssh itself succeeded.
         is_remote = exit_code not in (255, None)
         if match is not None and is_remote == (found == "python"):
             kind, reason = found, match

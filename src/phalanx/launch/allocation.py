@@ -1,7 +1,7 @@
-"""Keep which machine, cores, directories and address every process of a run has.
+"""Assign machine, cores, directories and address to every process of a run.
 
-An allocation also moves a process whose machine was lost; it starts nothing. Called by the
-controller, which makes the specs of processes from it; launchers make it.
+An allocation also moves a process whose machine was lost; it starts nothing. Launchers create it;
+the controller derives process specs from it.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _PORTS_S = 15.0
 
 @dataclass(frozen=True)
 class ProcessSlot:
-    """What one process is given by the machine that it runs on.
+    """Resources that a machine provides to one process.
 
     Attributes:
         machine: Name of the machine.
-        address: Where its sockets listen, and where others reach them.
-        controller: Where it reaches the controller.
+        address: Address that its sockets bind to and that other processes connect to.
+        controller: Address of the controller as seen from this machine.
         threads: Compute threads.
         cpus: Cores that it is bound to; empty: any.
-        run_dir: Where its records go there.
+        run_dir: Directory for its records on that machine.
         shares_run_dir: Whether that is the controller's run directory.
-        data: The job's data as it is called there.
-        data_root: Where data sets lie there.
-        cache_root: Where decoded data is kept there.
-        watts: What the machine draws idle and full, if that was declared.
+        data: The job's data under its path on that machine.
+        data_root: Directory of data sets on that machine.
+        cache_root: Directory of decoded data on that machine.
+        watts: Idle and full power draw of the machine, if declared.
     """
 
     machine: str
@@ -68,11 +68,11 @@ class ProcessSlot:
 
 
 class Allocation(ABC):
-    """Where the processes of one run are.
+    """Placement of all processes of one run.
 
     Attributes:
-        listen: Address at which the controller listens.
-        worker_threads: Compute threads of a worker, where all have the same; else the fewest.
+        listen: Address that the controller listens on.
+        worker_threads: Compute threads per worker; the minimum if workers differ.
     """
 
     listen: str
@@ -83,27 +83,27 @@ class Allocation(ABC):
 
     @abstractmethod
     def slot(self, role: str, rank: int) -> ProcessSlot:
-        """Return what a process is given where it runs; a new process gets a slot first."""
+        """Return the resources of a process; a process without a slot is assigned one first."""
 
     @abstractmethod
     def move(self, role: str, rank: int, *, crowd: bool) -> bool:
-        """Find a slot for the successor of a lost process, or for a new one.
+        """Find a slot for a new process or for the successor of a lost one.
 
         Args:
             role: Its role.
             rank: Its rank.
-            crowd: Take a machine whose slots are full if there is no other.
+            crowd: Allow a machine whose slots are full if there is no other.
 
         Returns:
-            Whether there is one; its own if that is still there.
+            Whether a slot was found; the process keeps its former slot if that is still available.
         """
 
     @abstractmethod
     def free_ports(self, machine: str, count: int) -> list[int]:
-        """Return ports of a machine that are free at the moment."""
+        """Return ports of a machine that are free now."""
 
     def announce(self, processes: Sequence[tuple[str, int]]) -> None:
-        """Fix the endpoints of the first processes, which each finds in its environment."""
+        """Fix the endpoints of the initial processes, which are passed in their environment."""
         slots = {process: self.slot(*process) for process in processes}
         for machine in dict.fromkeys(slot.machine for slot in slots.values()):
             here = [process for process, slot in slots.items() if slot.machine == machine]
@@ -113,7 +113,7 @@ class Allocation(ABC):
                 self._endpoints[role, rank] = Endpoint(role, rank, machine, address, port)
 
     def environment(self, role: str, rank: int, *, run: str) -> dict[str, str]:
-        """Return the variables that a process finds in its environment."""
+        """Return the environment variables of a process."""
         slot = self.slot(role, rank)
         known = self._endpoints.get((role, rank))
         port = known.port if known is not None else self.free_ports(slot.machine, 1)[0]
@@ -123,13 +123,13 @@ class Allocation(ABC):
 
 
 class LocalAllocation(Allocation):
-    """This machine alone.
+    """Allocation of this machine alone.
 
     Args:
-        job: What is to be done.
+        job: The job to run.
         run_dir: The run directory.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data.
     """
 
     listen = LOOPBACK
@@ -170,12 +170,12 @@ class LocalAllocation(Allocation):
 
 
 class PoolAllocation(Allocation):
-    """Slots on the machines of a pool.
+    """Allocation of slots on the machines of a pool.
 
     Args:
-        group: The machines, ready and with the directory of the run.
-        placement: Where the run begins.
-        capacities: What the machines offer, in their order.
+        group: The machines, ready and with their run directories.
+        placement: Initial placement of the processes.
+        capacities: Capacity of each machine, in pool order.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class PoolAllocation(Allocation):
             address=host.address,
             controller=host.controller,
             threads=place.threads,
-            # A slot counts the cores that a login may run on; they have other numbers there.
+            # Slots index the cores that a login may run on; the kernel numbers all cores.
             cpus=tuple(host.cpus[number] for number in place.cpus),
             run_dir=host.folder,
             shares_run_dir=False,
@@ -242,7 +242,7 @@ class PoolAllocation(Allocation):
         return slot_for_helper(taken, capacities) if found is None and crowd else found
 
     def _usable(self) -> list[HostCapacity]:
-        """List the machines that are not lost."""
+        """Return the machines that are not lost."""
         hosts = self._group.by_name
         return [one for one in self._capacities if hosts[one.machine].session.fault is None]
 

@@ -1,7 +1,7 @@
-"""Define what every way of starting processes can do: `Launcher` and `WorkerGroup`.
+"""Define the interface of launchers: `Launcher` and `WorkerGroup`.
 
-A launcher knows commands and machines, never strategies: it is told which processes to start by
-their specs. Which launchers there are is in `catalogue`; `local` and `ssh` are built in.
+A launcher knows commands and machines, never strategies: specs name the processes to start. The
+table of launchers is in `catalogue`; `local` and `ssh` are built in.
 """
 
 from __future__ import annotations
@@ -23,65 +23,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """Whether a process still runs, and how it ended if not."""
+    """State of a process: running, exited or lost."""
 
     process: str
     exit_code: int | None  # None while it runs; minus the signal's number if a signal ended it
-    lost: str | None = None  # why nothing is known of it any more: its machine is gone
+    lost: str | None = None  # why its state is unknown: its machine is gone
 
     @property
     def running(self) -> bool:
-        """Whether the process is still there."""
+        """Return whether the process still runs."""
         return self.exit_code is None
 
 
 class WorkerGroup(ABC):
-    """The processes of one run, from start to the certainty that they are gone.
+    """Processes of one run, from start until they have verifiably ended.
 
-    Called by one thread. A process that dies at once is started all the same: `poll` tells.
+    Called by one thread. A process that exits immediately is not an error here: `poll` reports it.
     """
 
     @abstractmethod
     def add(self, spec: WorkerSpec) -> None:
-        """Start one more process, or start an ended one again.
+        """Start another process, or restart one that has ended.
 
         Raises:
-            LaunchError: It cannot be started here; a machine that is lost is told by `poll`.
+            LaunchError: It cannot be started here; a lost machine is reported by `poll`.
         """
 
     @abstractmethod
     def poll(self) -> list[ProcessStatus]:
-        """Return the state of every process since its last start; never blocks.
+        """Return the state of every process since its last start, without blocking.
 
-        What an ended process printed is at hand in `log_tail` once its exit code is.
+        Once an exit code is returned, `log_tail` holds all output of that process.
         """
 
     @abstractmethod
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        """Return the last lines that a process printed; empty: nothing, or it is not known."""
+        """Return the last lines of a process's output; empty: none, or the process is unknown."""
 
     @abstractmethod
     def kill(self, process: str) -> None:
-        """End one process at once and wait until it is gone, frozen or not; others go on."""
+        """Kill one process, frozen or not, and wait for its end; others continue."""
 
     @abstractmethod
     def stop(self, grace_s: float) -> None:
-        """End all processes: ask, wait that long, kill, and wait until every one is gone.
-
-        May be called again; then it does nothing.
-        """
+        """Terminate all processes, kill those left after `grace_s`, await their end; idempotent."""
 
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """On which machines a job is to run.
+    """Machines on which a job is to run.
 
     Attributes:
-        pool: The machines that may be used, in the order of ranks.
-        source: The file that they come from.
-        assignments: What a plan gives to each; none: workers are spread over the slots.
-        needs_bytes: Memory that each needs, as a plan has predicted.
-        build_env: Whether an environment is built there.
+        pool: The machines that may be used, in rank order.
+        source: The pool file.
+        assignments: A plan's assignment per machine; empty: workers are spread over the slots.
+        needs_bytes: Memory that each machine needs, as predicted by a plan.
+        build_env: Whether to build an environment on the machines.
     """
 
     pool: PoolSpec
@@ -92,7 +89,7 @@ class PoolRequest:
 
     @property
     def machines(self) -> list[str]:
-        """Names of the machines that may be used."""
+        """Return the names of the machines that may be used."""
         return [one.title for one in self.pool.machines]
 
 
@@ -102,14 +99,14 @@ def _ignore(text: str) -> None:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What a launcher is asked for.
+    """Input of a launcher.
 
     Attributes:
-        job: What is to be run.
-        data_root: Where data sets lie here.
-        cache_root: Where decoded data is kept here.
+        job: The job to run.
+        data_root: Directory of data sets on this machine.
+        cache_root: Directory of decoded data on this machine.
         pool: The machines; None: the launcher decides, the built-in ones take this machine.
-        on_progress: Told in a few words how machines are made ready; called from any thread.
+        on_progress: Called with a short text at each stage of preparation, from any thread.
     """
 
     job: JobSpec
@@ -122,24 +119,24 @@ class LaunchRequest:
 class Launcher(ABC):
     """Start the processes of one run somewhere.
 
-    The façade calls `check` before there is a run directory, so that nothing is left of a run that
-    cannot begin; then `allocate` with the run directory; the controller calls `start`, again for
-    each set of processes if the run changes them; `close` comes last, on every way out. Making a
-    launcher starts nothing.
+    The façade calls `check` before it creates a run directory, so that a run that cannot begin
+    leaves nothing behind; then `allocate` with the run directory. The controller calls `start`,
+    again for each set of processes if the run changes them. `close` comes last, on every exit path.
+    Constructing a launcher starts nothing.
 
     Args:
         request: The job, and where its data and machines are.
     """
 
     notes: Sequence[str] = ()
-    """After `check`: what is odd about the machines, though no obstacle; one sentence each."""
+    """Warnings about the machines, set by `check`; one sentence each."""
 
     def __init__(self, request: LaunchRequest) -> None:
         self.request = request
 
     @abstractmethod
     def check(self) -> None:
-        """Make sure that the job can run, and make its machines ready.
+        """Verify that the job can run, and prepare its machines.
 
         Raises:
             PhalanxError: It cannot; one sentence names the machine or file, and the remedy.
@@ -147,22 +144,22 @@ class Launcher(ABC):
 
     @abstractmethod
     def allocate(self, run: RunDir) -> Allocation:
-        """Give every process of a run its slot; called once, after `check`.
+        """Assign a slot to every process of a run; called once, after `check`.
 
         Raises:
-            LaunchError: A machine is gone, or cannot take the run.
+            LaunchError: A machine is gone, or cannot create the run directory.
         """
 
     @abstractmethod
     def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
-        """Start one process per spec, after `allocate`; on failure none is left behind.
+        """Start one process per spec, after `allocate`; on failure no process remains.
 
-        Every process finds its spec as one line of JSON on standard input, which stays open as long
-        as the controller lives, and runs `python -m` the spec's module.
+        Every process runs `python -m` the spec's module and reads its spec as one line of JSON from
+        standard input, which stays open until the controller ends.
 
         Raises:
             LaunchError: A process could not be started.
         """
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)
-        """Leave nothing behind on any machine but caches; may be called without `check`."""
+        """Remove all files of the run but caches from its machines; valid without `check`."""

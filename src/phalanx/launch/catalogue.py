@@ -1,7 +1,7 @@
-"""List the launchers: the built-in ones, and those of other packages.
+"""Register launchers: the built-in ones and those of other packages.
 
-Another package adds one by an entry point in the group `phalanx.launchers`, or it is named as
-`package.module:name`; either leads to a `LauncherKind`.
+Another package registers one by an entry point in the group `phalanx.launchers`, or the user names
+it as `package.module:name`; either refers to a `LauncherKind`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from phalanx.spec.registry import Registry, load
 
 @dataclass(frozen=True)
 class LauncherKind:
-    """One way to start processes.
+    """Registration of one launcher.
 
     Attributes:
-        name: What `--launch` calls it.
+        name: Name for `--launch`.
         launcher: Import path of its `Launcher` class, such as `phalanx.launch.ssh:SshLauncher`;
-            imported when a run needs it.
+            imported on use.
         summary: What it does, in a few words.
-        takes_pool: Whether it runs on the machines of a pool; False: a pool is refused.
-        needs_pool: Whether it cannot do without one.
+        takes_pool: Whether it accepts a pool; False: a pool is refused.
+        needs_pool: Whether it requires a pool.
     """
 
     name: str
@@ -55,14 +55,14 @@ LAUNCHERS = Registry(
 
 
 def make_launcher(name: str | None, request: LaunchRequest) -> Launcher:
-    """Make the launcher of this name for a run; starts nothing.
+    """Construct the launcher of this name for a run; starts nothing.
 
     Args:
         name: From the table, or `package.module:name`; None: `ssh` with a pool, else `local`.
-        request: What it is asked for.
+        request: Job, data and machines.
 
     Raises:
-        SpecError: There is none of this name, or it does not go with the request.
+        SpecError: The name is unknown, or the launcher does not support the request.
     """
     kind = LAUNCHERS.find(name or default_launcher(has_pool=request.pool is not None))
     if request.pool is not None and not kind.takes_pool:
@@ -78,5 +78,5 @@ def make_launcher(name: str | None, request: LaunchRequest) -> Launcher:
 
 
 def default_launcher(*, has_pool: bool) -> str:
-    """Return the launcher of a run that names none."""
+    """Return the name of the launcher used when a run names none."""
     return "ssh" if has_pool else "local"

@@ -1,7 +1,7 @@
-"""Pack what is sent to machines: this version of Phalanx, the user's code, and small data.
+"""Pack files for other machines: this version of Phalanx, the user's code, and small data.
 
-A package is an archive with a key that follows from names and contents alone, so a machine that has
-it already is not sent it again. Packs and nothing else; `preflight` sends.
+A package is an archive whose key is a hash of names and contents, so a machine that already has it
+is not sent it again. Only packs; `preflight` sends.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from phalanx.spec.registry import IMPORT_PATH
 MAX_CODE_BYTES = 32 << 20
 _CODE_SUFFIXES = frozenset({".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".txt", ".cfg"})
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "runs", "dist", "build", "site-packages"})
-# The same bytes for the same files, whenever they are packed.
+# Fixed metadata: the same files always give the same bytes and key.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class CodePackage:
-    """Files to be unpacked into a folder that is called by the key."""
+    """Archive to be unpacked into a folder named by its key."""
 
     key: str
     content: bytes
 
 
 def pack(files: Mapping[str, Path], *, compress: bool = True) -> CodePackage:
-    """Pack files under the names that they are to have."""
+    """Pack files under the given archive names."""
     digest = hashlib.sha256()
     archive = io.BytesIO()
     kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
@@ -50,25 +50,25 @@ def pack(files: Mapping[str, Path], *, compress: bool = True) -> CodePackage:
 
 
 def pack_phalanx() -> CodePackage:
-    """Pack Phalanx as it is in use here."""
+    """Pack the Phalanx package that this process runs."""
     root = Path(__file__).resolve().parents[1]
     files = {f"phalanx/{path.relative_to(root).as_posix()}": path for path in _below(root)}
     return pack({name: path for name, path in files.items() if path.suffix != ".pyc"})
 
 
 def pack_user_code(job: JobSpec, directory: Path) -> CodePackage | None:
-    """Pack the folders from which the job imports; None: all of it is installed, or it does not.
+    """Pack the folders from which the job imports; None: it imports installed packages only.
 
     Args:
-        job: Names what it imports as `package.module:name`, and folders as `python_path`.
-        directory: Where `phalanx` was called.
+        job: Its `package.module:name` imports and `python_path` folders are packed.
+        directory: Working directory of the `phalanx` command.
 
     Raises:
-        SpecError: It is too much to be code.
+        SpecError: The files exceed the size limit for code.
     """
     names = sorted(set(_import_paths(job.model_dump(mode="json"))))
     files: dict[str, Path] = {}
-    # The folder of the call is looked into first when importing, so it wins here.
+    # Imports search the working directory first, so it takes precedence here too.
     for folder in reversed((directory, *map(Path, job.python_path))):
         named = [name for name in names if _holds(folder, name)]
         if not named:
@@ -107,7 +107,7 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """Yield all files in a folder that may be code, without hidden folders and environments."""
+    """Yield the files of a folder that may be code, without hidden folders and environments."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(
             name

@@ -1,8 +1,8 @@
 """Find the job's data on this machine: `python -m phalanx.launch.data_lookup`.
 
-Started by the preflight on every machine, with the code that was sent there. Reads the locations
-from standard input, opens the data in each, which also decodes it for the run, and prints the first
-that holds the wanted samples.
+Started by the preflight on every machine, with the code that was sent there. Reads candidate
+locations from standard input, opens the data in each (which also decodes it for the run), and
+prints the first that holds the expected samples.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from phalanx.spec.data import DataSpec
 
 
 class DataLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A data set by the name and directory that it may have on a machine."""
+    """Candidate path and directory of a data set on a machine."""
 
     data: dict[str, object]
     root: str
 
 
 class DataQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look, and for which samples."""
+    """Candidate locations and the expected fingerprint."""
 
     locations: list[DataLocation]
     cache_root: str
     fingerprint: str | None
-    """Of the wanted samples; None: any."""
+    """Fingerprint of the expected samples; None: any."""
 
 
 class DataFound(msgspec.Struct, frozen=True, kw_only=True):
-    """Which location it is, or why none."""
+    """The matching location, or the reason why none matches."""
 
     location: int | None
     fingerprint: str = ""
@@ -42,7 +42,7 @@ class DataFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(wanted: DataQuery) -> DataFound:
-    """Try the locations, one after the other."""
+    """Return the first location that holds the expected samples."""
     reasons: list[str] = []
     for number, location in enumerate(wanted.locations):
         spec = DataSpec.model_validate(location.data)

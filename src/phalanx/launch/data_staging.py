@@ -1,7 +1,7 @@
-"""Stage the job's data on every machine: find it where it may be, or send it if it is small.
+"""Stage the job's data on every machine: find it at known locations, or send it if it is small.
 
-Data is the same if its decoded samples are, so paths and dates do not matter. Called by the
-preflight once code is there, because the machines look with the code of the run.
+Data sets are equal if their decoded samples are; paths and dates do not matter. Called by the
+preflight after the code was sent, because the lookup runs the code of the run.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _LOOK_S = 600.0
 def stage_data(
     spec: DataSpec, machines: Sequence[PreflightHost], *, data_root: Path, cache_root: Path
 ) -> None:
-    """Note for every machine where its data is.
+    """Find or send the data on every machine and record its location.
 
     Args:
         spec: The job's data.
-        machines: Those of the preflight, with code.
-        data_root: Where data sets lie here.
-        cache_root: Where decoded data is kept here.
+        machines: Hosts of the preflight that already have the code.
+        data_root: Directory of data sets on this machine.
+        cache_root: Directory of decoded data on this machine.
 
     Raises:
-        MachinesUnfit: A machine does not have it, and it is too much to be sent.
-        SpecError: It is not here, and not the same on all machines.
-        DataError: Likewise.
+        MachinesUnfit: A machine does not have it, and it is too large to be sent.
+        SpecError: It is missing here and differs between machines.
+        DataError: It is missing or corrupt here and differs between machines.
     """
     try:
         own = open_dataset(spec, data_root=data_root, cache_root=cache_root).fingerprint
@@ -66,7 +66,7 @@ def stage_data(
 
 
 def locations_of(spec: DataSpec, data_root: Path) -> list[DataLocation]:
-    """List where a machine may have the data: as here, or where it is by default."""
+    """Return the candidate locations of the data on a machine: as here, and the default one."""
     here = spec
     if spec.directory is not None:
         here = spec.model_copy(update={"directory": str(Path(spec.directory).expanduser())})
@@ -81,7 +81,7 @@ def locations_of(spec: DataSpec, data_root: Path) -> list[DataLocation]:
 
 
 def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
-    """Return the files of a data set by the names under which they are sent; it may need none."""
+    """Return the files of a data set by archive name; empty for generated data."""
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     entry = CATALOGUE.get(spec.name)
     if spec.is_outside:
@@ -98,14 +98,14 @@ def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
 
 
 def data_there(spec: DataSpec, folder: str) -> DataSpec:
-    """Return a data set as it is called on a machine to which `data_files` were sent."""
+    """Return the spec of a data set on a machine that received `data_files`."""
     if not is_path(spec.name):
         return spec.model_copy(update={"directory": folder})
     return spec.model_copy(update={"name": f"{folder}/{Path(spec.name).name}", "directory": None})
 
 
 def _agree(spec: DataSpec, machines: Sequence[PreflightHost], error: Exception) -> None:
-    """Accept data that is not here if all machines have the same."""
+    """Accept data that is missing here if all machines have the same."""
     locations = [DataLocation(data=_mapping(spec), root=f"{CACHE}/data")]
     found = for_each_host(machines, lambda one: _look(one, locations, None))
     if (
@@ -126,7 +126,7 @@ def _send(one: PreflightHost, spec: DataSpec, package: CodePackage, fingerprint:
 def _look(
     one: PreflightHost, locations: Sequence[DataLocation], fingerprint: str | None
 ) -> DataFound:
-    """Search for the data on a machine, and note what is found."""
+    """Run the data lookup on a machine and record its result."""
     question = DataQuery(
         locations=list(locations), cache_root=f"{CACHE}/cache", fingerprint=fingerprint
     )
@@ -140,7 +140,7 @@ def _look(
     done = one.session.ask(order, _LOOK_S)
     if done["code"] != 0:
         said = (done["stderr"].strip() or "nothing").splitlines()[-1]
-        raise LaunchError(f"looking for data there failed: {said}")
+        raise LaunchError(f"searching for data there failed: {said}")
     found = msgspec.json.decode(done["stdout"].strip().splitlines()[-1], type=DataFound)
     if found.location is not None:
         one.location = locations[found.location]

@@ -1,9 +1,9 @@
-"""Starting warm processes: a fork server that has imported the framework, and its launcher's end.
+"""Start warm processes: a fork server that has imported the framework, and its client.
 
-A run on this machine owns a fork server, or shares one that somebody else owns: a study, a test
-session, a program that trains many times. The owner's end ends the fork server, and with it every
-process that it forked; a launcher's end ends the processes which that launcher asked for. Where a
-fork would differ from a cold start `ForkRefused` is raised, and the caller starts the process cold.
+A run on this machine owns a fork server or shares one owned by a study, a test session or a program
+that trains many times. When the owner ends, the fork server and every process that it forked end;
+when a client ends, the processes that it requested end. `ForkRefused` is raised where a fork would
+differ from a cold start, and the caller starts the process cold.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from phalanx.wire.forking import (
 _log = logging.getLogger(__name__)
 
 OWN, OFF = "own", "off"
-# Names without files, descriptors of processes and the signal of a dead parent are Linux'.
+# Abstract sockets, pidfds and the parent-death signal exist on Linux only.
 _POSSIBLE = sys.platform.startswith("linux")
 SERVER_MODULE = "phalanx.worker.fork_server"
-# Imports of a fork server on a machine that is busy; afterwards processes start cold.
+# Import time allowed on a busy machine; after that, processes start cold.
 _START_S = 120.0
 _STOP_S = 10.0
-# From the end of a process until its fork server has told how it ended.
+# From the end of a process until its fork server has reported the exit code.
 _REPORT_S = 5.0
 
 
 class ForkRefused(Exception):
-    """A process cannot be forked as it would start cold; the reason is in words."""
+    """A fork would differ from a cold start; the message holds the reason."""
 
 
 class ChildProcess(Protocol):
-    """What a launcher needs of a process that it started, cold or warm."""
+    """Interface of a started process, cold or warm."""
 
     pid: int
     stdin: IO[bytes] | None
 
     def poll(self) -> int | None:
-        """Return the exit code, minus the signal's number after a signal, or None; no wait."""
+        """Return the exit code (negative signal number after a signal) or None, without waiting."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; raises `subprocess.TimeoutExpired`."""
@@ -69,31 +69,31 @@ class ChildProcess(Protocol):
 
 
 class ForkServer:
-    """A fork server process; `start` returns at once, the first fork waits for its imports."""
+    """A fork server process; `start` returns immediately, the first fork waits for its imports."""
 
     def __init__(self) -> None:
         self.address = f"@phalanx-{secrets.token_hex(16)}"
-        """What others connect to; no file, so nothing is left behind however it ends."""
+        """Abstract socket address; no file, so nothing remains however the process ends."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """Return the process id while it runs."""
         if self._process is None or self._process.poll() is not None:
             return None
         return self._process.pid
 
     def start(self) -> None:
-        """Start it in a session of its own, with standard input as its lifeline.
+        """Start it in a new session, with standard input as its lifeline.
 
         Raises:
             OSError: The system refuses a new process.
         """
-        # The system ends a child with the *thread* that started it, so only the main one is named.
+        # The parent-death signal follows the *thread* that forked: only the main one may use it.
         is_main = threading.current_thread() is threading.main_thread()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(to_socket_name(self.address))
-            # Launchers connect while it still imports; the kernel holds them.
+            # Listen before the imports, so that clients may connect during them.
             listener.listen(socket.SOMAXCONN)
             command = [sys.executable, "-m", SERVER_MODULE, str(listener.fileno())]
             self._process = subprocess.Popen(
@@ -106,20 +106,20 @@ class ForkServer:
             )
 
     def close(self) -> None:
-        """End it, and with it whatever it forked that still runs."""
+        """Kill it, and with it every process that it forked."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
-        # It may be in the middle of its imports, and has nothing to put in order.
+        # SIGKILL: it may be in the middle of its imports and has no state to clean up.
         self._process.kill()
         self._process.wait(_STOP_S)
 
 
 class ForkedProcess:
-    """A process that a fork server started for this launcher; as `subprocess.Popen` to its user.
+    """Process started by a fork server, with the interface of `subprocess.Popen`.
 
-    Its parent is the fork server, whose end kills it; so does the end of this process.
+    Its parent is the fork server. It is killed when the fork server or this process ends.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ForkedProcess:
         self._ended_s: float | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, minus the signal's number after a signal, or None; no wait."""
+        """Return the exit code (negative signal number after a signal) or None, without waiting."""
         if self.returncode is None:
             self._look(0.0)
         return self.returncode
@@ -157,7 +157,7 @@ class ForkedProcess:
         """Send a signal unless the process has ended."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                # By descriptor: a number may belong to another process by now.
+                # By pidfd: the pid may have been reused by another process.
                 signal.pidfd_send_signal(self._pidfd, sig)
 
     def kill(self) -> None:
@@ -165,7 +165,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout_s: float) -> None:
-        """Wait until the fork server reports the end, or is gone."""
+        """Wait until the fork server reports the exit code or is gone."""
         # Poll, not select: a controller may hold more than 1024 descriptors.
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
@@ -175,7 +175,7 @@ class ForkedProcess:
             now = time.monotonic()
             self._ended_s = self._ended_s or now
             if now - self._ended_s > _REPORT_S:
-                # A frozen fork server reports nothing, and only SIGKILL needs no report.
+                # A frozen fork server does not report the end: assume SIGKILL.
                 self._end(-signal.SIGKILL)
 
     def _read_report(self) -> int:
@@ -184,8 +184,8 @@ class ForkedProcess:
             report = receive(self._connection)
         if report is not None:
             return int(report[0]["exit_code"])
-        # The fork server is gone. The system has killed the process with it, unless it had not yet
-        # asked for that; in either case SIGKILL is what ended it.
+        # The fork server is gone. The kernel killed the process with it, unless the parent-death
+        # signal was not yet set; SIGKILL below covers that case, so the exit code is the same.
         self.kill()
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
@@ -204,15 +204,15 @@ class ForkedProcess:
 
 
 def fork_process(address: str, module: str, output: int) -> ForkedProcess:
-    """Start `python -m module` warm, with directory, variables and cores of this process.
+    """Start `python -m module` warm, with this process's directory, environment and affinity.
 
     Args:
-        address: Of the fork server.
-        module: What to run.
-        output: Descriptor that takes standard output and standard error.
+        address: Address of the fork server.
+        module: Module to run.
+        output: Descriptor for standard output and standard error.
 
     Raises:
-        ForkRefused: The fork server is gone, or a fork would not be what a cold start is.
+        ForkRefused: The fork server is gone, or a fork would differ from a cold start.
     """
     environment = dict(os.environ)  # noqa: TID251 (what children inherit)
     request = ForkRequest(
@@ -228,7 +228,7 @@ def fork_process(address: str, module: str, output: int) -> ForkedProcess:
         try:
             send_request(connection, request, [reading, output, output])
         finally:
-            # Only the process may hold this end, or it would never see that the pipe broke.
+            # Only the child may hold this end; otherwise the writer would never see a broken pipe.
             os.close(reading)
         answer = receive(connection, num_descriptors=1)
     except (OSError, ValueError) as error:
@@ -264,10 +264,10 @@ def _connect(address: str) -> socket.socket:
 
 
 class WarmStart:
-    """How one group of processes starts warm, as far as it can.
+    """Warm start of one group of processes, with fallback to cold starts.
 
     Args:
-        setting: `OWN`, `OFF` or the address of a fork server; None: as `use_fork_server` said.
+        setting: `OWN`, `OFF` or the address of a fork server; None: as set by `use_fork_server`.
     """
 
     def __init__(self, setting: str | None = None) -> None:
@@ -277,16 +277,16 @@ class WarmStart:
         self._server: ForkServer | None = None
 
     def prepare(self, num_processes: int) -> None:
-        """Begin the imports; for a single process they would cost what they save."""
+        """Start the imports; skipped for a single process, which would gain nothing."""
         if self._setting == OWN and num_processes > 1 and _POSSIBLE:
             self._server = ForkServer()
-            # Whatever the system refuses here it refuses to the cold process too, which reports it.
+            # A system error here will recur in the cold start, which reports it.
             with contextlib.suppress(OSError):
                 self._server.start()
                 self._address = self._server.address
 
     def fork(self, module: str, output: int) -> ForkedProcess | None:
-        """Start a process warm; None: it has to be started cold."""
+        """Start a process warm; None: start it cold."""
         if self._address is None:
             return None
         try:
@@ -296,7 +296,7 @@ class WarmStart:
             return None
 
     def close(self) -> None:
-        """End the fork server of this group; its processes are gone by then, or are killed."""
+        """End the fork server of this group and any process of the group that still runs."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -304,20 +304,20 @@ class WarmStart:
 
 
 class _Chosen:
-    """What `use_fork_server` chose for this process."""
+    """Process-wide setting of `use_fork_server`."""
 
     setting = OWN
 
 
 def use_fork_server(setting: str) -> None:
-    """Choose how the runs of this process start theirs; called by the entry of a program.
+    """Set how runs of this process start workers; called by the entry point of a program.
 
     Args:
-        setting: `OWN`: a fork server per run. `OFF`: every process imports for itself. Otherwise
-            the address of a fork server that somebody else owns.
+        setting: `OWN`: a fork server per run. `OFF`: cold starts only. Otherwise the address of a
+        fork server with another owner.
 
     Raises:
-        SpecError: It is none of these.
+        SpecError: The setting is none of these.
     """
     if setting not in (OWN, OFF) and not setting.startswith("@"):
         raise SpecError(
@@ -328,16 +328,16 @@ def use_fork_server(setting: str) -> None:
 
 
 def chosen_fork_server() -> str:
-    """Return what `use_fork_server` chose."""
+    """Return the setting of `use_fork_server`."""
     return _Chosen.setting
 
 
 @contextlib.contextmanager
 def warm_workers(*, useful: bool = True) -> Iterator[str]:
-    """Let all runs inside share one fork server, unless another was chosen; gives the setting.
+    """Share one fork server among all runs in the block, unless another was set; yield the setting.
 
     Args:
-        useful: False: nothing inside can be forked, so none is started.
+        useful: False: nothing in the block can be forked, so none is started.
     """
     before = _Chosen.setting
     if before != OWN or not useful or not _POSSIBLE:
@@ -345,7 +345,7 @@ def warm_workers(*, useful: bool = True) -> Iterator[str]:
         return
     server = ForkServer()
     try:
-        # Without one every run falls back to its own, or to cold starts, which report the fault.
+        # On failure runs fall back to their own fork server or cold starts, which report it.
         with contextlib.suppress(OSError):
             server.start()
             _Chosen.setting = server.address

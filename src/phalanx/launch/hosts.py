@@ -1,8 +1,8 @@
-"""Hold the machines of one run that have passed the preflight, each with an open session.
+"""Hold the machines of one run that passed the preflight, each with an open session.
 
-Closing a group ends everything that still runs on its machines and removes what the run left there;
-a machine that does not answer is tried once more over a new session, and otherwise cleans up by
-itself.
+Closing a group ends all its processes and removes the run's files from its machines. An
+unresponsive machine is tried once more over a new session; otherwise its agent cleans up after a
+timeout.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _SWEEP_CONNECT_S = 4
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that can take part.
+    """A machine that takes part in a run.
 
     Attributes:
-        spec: As the pool has it.
-        session: The connection to its agent.
-        address: Where the others reach it.
-        controller: Where it reaches the controller.
-        python: The interpreter that runs the processes.
-        code: What they find first when they import: this version of Phalanx, and the user's code.
-        data: The job's data as it is called there.
-        data_root: Where built-in data sets lie there.
-        cache_root: Where decoded data is kept there.
-        cpus: Cores that a login may run on there.
-        folder: The directory of the run there; empty before it begins.
+        spec: Declaration in the pool.
+        session: Connection to its agent.
+        address: Address at which other machines reach it.
+        controller: Address of the controller as seen from it.
+        python: Interpreter of the worker processes.
+        code: Directories put first on the import path: this Phalanx, and the user's code.
+        data: The job's data under its path on this machine.
+        data_root: Directory of built-in data sets on this machine.
+        cache_root: Directory of decoded data on this machine.
+        cpus: Cores that a login may run on.
+        folder: Directory of the run on this machine; empty before `begin`.
     """
 
     spec: MachineSpec
@@ -59,17 +59,17 @@ class Host:
 
     @property
     def name(self) -> str:
-        """What tables and messages call it."""
+        """Return the name for tables and messages."""
         return self.spec.title
 
 
 class HostGroup:
-    """The machines of one run; a context manager that leaves nothing behind on them.
+    """Machines of one run; a context manager that cleans them up on exit.
 
     Args:
-        hosts: By name, in the order of the pool; their sessions are open.
-        listen: Address at which the controller is to listen for all of them.
-        notes: What is odd about them, though no obstacle; one sentence each.
+        hosts: By name, in pool order, with open sessions.
+        listen: Address that the controller listens on for all of them.
+        notes: Warnings about the machines; one sentence each.
     """
 
     def __init__(
@@ -90,21 +90,23 @@ class HostGroup:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # In parallel: an unresponsive machine must not delay the cleanup of the others.
         with ThreadPoolExecutor(max(1, len(self.by_name))) as threads:
             list(threads.map(self._leave, self.by_name.values()))
 
     def begin(self, run: str, *, limit_s: float) -> None:
-        """Make the directory of a run on every machine.
+        """Create the run directory on every machine.
 
         Args:
             run: Name of the run.
-            limit_s: Silence after which an agent ends everything on its machine.
+            limit_s: Silence after which an agent ends all processes on its machine.
 
         Raises:
-            LaunchError: A machine is gone, or cannot make the directory.
+            LaunchError: A machine is gone, or cannot create the directory.
         """
 
         def begin(host: Host) -> Host:
+            # Named by machine, because machines may share a home directory.
             folder = f"{host.spec.workdir}/{run}@{host.name}"
             order: dict[str, object] = {"do": "begin", "folder": folder, "machine": host.name}
             order |= {"token": self._token(host), "limit_s": limit_s}
@@ -116,21 +118,23 @@ class HostGroup:
         self.by_name = {host.name: host for host in ready}
 
     def lose(self, name: str, reason: str) -> None:
-        """Count a machine as lost, and clean up there if it can be logged in to again."""
+        """Mark a machine as lost, and clean it up over a new session if possible."""
         host = self.by_name[name]
         host.session.give_up(reason)
+        # Without a run directory nothing was started there.
         if name not in self._sweepers and host.folder:
             sweeper = threading.Thread(target=self._sweep, args=(host,), name=f"sweep-{name}")
             self._sweepers[name] = sweeper
             sweeper.start()
 
     def _token(self, host: Host) -> str:
-        """Return what marks the processes on one machine; those on others have another token."""
+        """Return the token that marks the run's processes on one machine; unique per machine."""
         return f"{self._secret}@{host.name}"
 
     def _leave(self, host: Host) -> None:
         session = host.session
         try:
+            # Answered only after all processes are gone and their files removed.
             session.ask({"do": "end"}, _END_S)
         except LaunchError as error:
             self.lose(host.name, session.fault.reason if session.fault else str(error))
@@ -139,7 +143,7 @@ class HostGroup:
         session.close()
 
     def _sweep(self, host: Host) -> None:
-        """Over a new session, do what an agent that was killed or is frozen cannot do."""
+        """Clean up over a new session for an agent that was killed or is frozen."""
         session = Session(replace(host.session.route, connect_s=_SWEEP_CONNECT_S))
         try:
             session.open()

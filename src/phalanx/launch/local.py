@@ -1,10 +1,9 @@
 """Start processes on this machine, warm or by command; each gets its WorkerSpec on stdin.
 
-A warm process is forked from one that has imported the framework already (`fork_server`); where
-that would differ from a cold start, the process is started by command.
-Standard input stays open as a lifeline: when the controller is gone it closes, and the worker ends
-itself. Workers live in sessions of their own, so Ctrl-C reaches the controller alone, which then
-ends them in order.
+A warm process is forked from one that has already imported the framework (`fork_server`); where a
+fork would differ from a cold start, the process is started by command. Standard input stays open as
+a lifeline: it closes when the controller ends, and the worker then exits. Workers run in separate
+sessions, so Ctrl-C reaches only the controller, which then ends them in order.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _KILL_LIMIT_S = 10.0
 
 
 class LocalLauncher(Launcher):
-    """Starts workers as child processes."""
+    """Start workers as child processes."""
 
     def __init__(self, request: LaunchRequest) -> None:
         super().__init__(request)
@@ -41,7 +40,7 @@ class LocalLauncher(Launcher):
 
     @override
     def check(self) -> None:
-        # Names missing files before anything is started.
+        # Reports missing files before anything is started.
         open_source(self.request.job.data, data_root=self.request.data_root)
 
     @override
@@ -69,7 +68,7 @@ class LocalLauncher(Launcher):
 
 
 class LocalGroup(WorkerGroup):
-    """Child processes of this one."""
+    """Child processes on this machine."""
 
     def __init__(self, logs: Path, warm: WarmStart | None = None) -> None:
         self._logs = logs
@@ -77,7 +76,7 @@ class LocalGroup(WorkerGroup):
         self._children: dict[str, ChildProcess] = {}
 
     def prepare(self, specs: Sequence[WorkerSpec]) -> None:
-        """Begin with what the processes of these specs share."""
+        """Start the fork server that the processes of these specs share."""
         self._warm.prepare(sum(spec.can_fork for spec in specs))
 
     @override
@@ -86,10 +85,10 @@ class LocalGroup(WorkerGroup):
             forked = self._warm.fork(spec.module, log.fileno()) if spec.can_fork else None
             child: ChildProcess = forked or _start_cold(spec, log)
         if forked is not None and spec.parent_pid == os.getpid():
-            # It dies with the fork server, which kills it when this process is gone.
+            # Its parent is the fork server, which ends when this process does.
             spec = spec.model_copy(update={"parent_pid": forked.parent_pid})
         self._children[spec.process] = child
-        # A process that died at once breaks the pipe; poll() reports it with its exit code and log.
+        # A process that exited already breaks the pipe; poll() reports its exit code and log.
         with contextlib.suppress(BrokenPipeError):
             lifeline = _lifeline(child)
             lifeline.write(spec.model_dump_json(by_alias=True).encode() + b"\n")
@@ -119,7 +118,7 @@ class LocalGroup(WorkerGroup):
         for child in self._children.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
-                # A frozen process sees no signal but SIGKILL until it goes on.
+                # A stopped process handles SIGTERM only after SIGCONT.
                 child.send_signal(signal.SIGCONT)
         for name, child in self._children.items():
             try:
@@ -156,7 +155,7 @@ def _lifeline(child: ChildProcess) -> BinaryIO:
 
 
 def _reap(name: str, child: ChildProcess) -> None:
-    """Wait for a process that was killed and close its lifeline."""
+    """Wait for a killed process and close its lifeline."""
     try:
         child.wait(_KILL_LIMIT_S)
     except subprocess.TimeoutExpired as error:

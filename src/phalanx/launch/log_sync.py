@@ -1,7 +1,7 @@
-"""Copy what grows on other machines into the run directory, as it arrives.
+"""Copy growing files of other machines into the run directory as they arrive.
 
-Event logs arrive as they are; what processes print gets the name of process and machine before each
-line, so that all of it can be read together.
+Event logs are copied unchanged; each line of process output is prefixed with process and machine,
+so that all logs can be read together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from phalanx.store.atomic import write_atomically
 
 
 class LogSync:
-    """Keep the run directory's copy of what one machine writes.
+    """Maintain the run directory's copy of one machine's files.
 
     Args:
         root: The run directory.
-        machine: Whose files they are.
+        machine: Name of that machine.
     """
 
     def __init__(self, root: Path, machine: str) -> None:
@@ -29,7 +29,7 @@ class LogSync:
         self._writing = threading.Lock()
 
     def append(self, path: str, content: str) -> None:
-        """Append what has come of a file, in base64."""
+        """Append base64-encoded bytes to a file."""
         target, data = self._target(path), base64.b64decode(content)
         with self._writing:
             if path.startswith("logs/"):
@@ -38,13 +38,13 @@ class LogSync:
                 file.write(data)
 
     def replace(self, path: str, content: str) -> None:
-        """Write a whole file, in base64."""
+        """Write a whole file from base64-encoded bytes."""
         target = self._target(path)
         target.parent.mkdir(exist_ok=True)
         write_atomically(target, base64.b64decode(content))
 
     def finish(self, process: str) -> None:
-        """Write down the line that an ended process did not complete."""
+        """Flush the incomplete last line of an ended process."""
         path = f"logs/{process}.log"
         with self._writing:
             torn = self._torn.pop(path, b"")
@@ -63,7 +63,7 @@ class LogSync:
         return f"[{PurePosixPath(path).stem} {self._machine}] ".encode()
 
     def _target(self, path: str) -> Path:
-        """Return where a file goes; a machine cannot name a path outside of the run directory."""
+        """Return the local path of a file; paths outside the run directory are refused."""
         folder, _, name = path.partition("/")
         if folder not in ("events", "logs", "profile") or "/" in name or name.startswith("."):
             raise LaunchError(f"{self._machine} sends a file that is not of its run: {path}")

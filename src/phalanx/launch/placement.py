@@ -1,8 +1,8 @@
-"""Decide which process goes to which machine and which cores; pure functions over known facts.
+"""Place processes on machines and cores; pure functions over known facts.
 
-Workers take slots, one on every machine before any gets a second, and their ranks count through
-the machines in the order of the pool file. Servers and the evaluator go where they disturb least. A
-plan decides both itself. Nothing here starts or asks anything; `allocation` keeps what was decided.
+Workers take slots, one per machine before any machine gets a second; ranks follow the order of the
+pool file. Servers and the evaluator go to the machines with most spare cores. A plan overrides
+both. Nothing here starts or asks anything; `allocation` holds the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.errors import PlanError
 
 @dataclass(frozen=True)
 class CoreShare:
-    """The compute threads of one worker and the cores it is bound to (none: any)."""
+    """Compute threads of one worker and the cores it is bound to (empty: any)."""
 
     threads: int
     cpus: tuple[int, ...]
@@ -27,9 +27,9 @@ def share_cores(
 ) -> list[CoreShare]:
     """Divide cores over workers.
 
-    Each worker gets cores that no other has, if there are enough. If there are more workers than
-    cores, they are bound round-robin, but only when the cores divide the workers evenly: otherwise
-    the system's scheduler is fairer than any fixed binding.
+    Each worker gets exclusive cores if there are enough. With more workers than cores they are
+    bound round-robin, but only if the cores divide the workers evenly: otherwise the system's
+    scheduler is fairer than any fixed binding.
     """
     per_worker = max(1, len(cores) // num_workers) if threads == "auto" else threads
     shares = []
@@ -45,14 +45,14 @@ def share_cores(
 
 @dataclass(frozen=True)
 class HostCapacity:
-    """What a machine offers.
+    """Capacity of a machine.
 
     Attributes:
         machine: Its name.
         cores: Cores that may be used; may be a fraction of one.
-        slots: Workers that it takes at most.
-        cpus: Cores that processes may be bound to, counted from 0; empty: they are not bound,
-            because the machine is limited by a quota and not by cores.
+        slots: Maximum number of workers.
+        cpus: Cores that processes may be bound to, counted from 0; empty: no binding, because the
+        machine is limited by a CPU quota instead of cores.
     """
 
     machine: str
@@ -63,7 +63,7 @@ class HostCapacity:
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """Where one process runs, and on how many cores."""
+    """Machine and cores of one process."""
 
     machine: str
     threads: int = 1
@@ -72,7 +72,7 @@ class SlotInfo:
 
 @dataclass(frozen=True)
 class HostAssignment:
-    """What a plan gives to one machine."""
+    """Assignment of a plan to one machine."""
 
     machine: str
     workers: int
@@ -83,11 +83,11 @@ class HostAssignment:
 
 @dataclass(frozen=True)
 class ProcessPlacement:
-    """Which machine every process is on.
+    """Machine of every process.
 
     Attributes:
         workers: The slot of every worker, by rank.
-        helpers: Machines that a plan has chosen for servers and the evaluator, by process.
+        helpers: Machines chosen by a plan for servers and the evaluator, by process.
     """
 
     workers: tuple[SlotInfo, ...]
@@ -95,7 +95,7 @@ class ProcessPlacement:
 
 
 def spread_workers(num_workers: int, hosts: Sequence[HostCapacity]) -> dict[str, int]:
-    """Count the workers of each machine: as evenly as the slots allow, in the order given.
+    """Count the workers per machine: as evenly as the slots allow, in the given order.
 
     Raises:
         PlanError: There are more workers than slots.
@@ -124,7 +124,7 @@ def place(
     threads: int | Literal["auto"] = "auto",
     pin: bool = True,
 ) -> ProcessPlacement:
-    """Give all workers a slot, without a plan.
+    """Assign a slot to every worker, without a plan.
 
     Raises:
         PlanError: There are more workers than slots.
@@ -141,10 +141,10 @@ def place(
 def place_as_planned(
     assignments: Sequence[HostAssignment], hosts: Mapping[str, HostCapacity], *, pin: bool = True
 ) -> ProcessPlacement:
-    """Give all processes the slots that a plan has chosen.
+    """Assign to every process the slot that a plan has chosen.
 
     Raises:
-        PlanError: A machine of the plan is missing, or offers less than the plan takes.
+        PlanError: A machine of the plan is missing or too small.
     """
     workers: list[SlotInfo] = []
     helpers: dict[str, str] = {}
@@ -172,7 +172,7 @@ def place_as_planned(
 
 
 def slot_for_helper(taken: Collection[SlotInfo], hosts: Sequence[HostCapacity]) -> SlotInfo | None:
-    """Find a slot for a server or the evaluator, where it disturbs least; None: no machine left."""
+    """Find the machine with most spare cores for a server or the evaluator; None: no machine."""
     emptiest = max(hosts, key=lambda host: _spare(host, taken), default=None)
     return None if emptiest is None else SlotInfo(emptiest.machine)
 
@@ -180,11 +180,11 @@ def slot_for_helper(taken: Collection[SlotInfo], hosts: Sequence[HostCapacity]) 
 def slot_for_worker(
     workers: Collection[SlotInfo], hosts: Sequence[HostCapacity]
 ) -> SlotInfo | None:
-    """Find a slot for one more worker; None: every slot is taken.
+    """Find a slot for another worker; None: every slot is taken.
 
     Args:
-        workers: The slots of the other workers.
-        hosts: The machines that can be used.
+        workers: Slots of the other workers.
+        hosts: The usable machines.
     """
     free = [
         host for host in hosts if sum(slot.machine == host.machine for slot in workers) < host.slots
@@ -192,7 +192,7 @@ def slot_for_worker(
     emptiest = max(free, key=lambda host: _spare(host, workers), default=None)
     if emptiest is None:
         return None
-    # Running workers keep their cores, so the new one is not bound to any.
+    # Running workers keep their cores, so the new one is not bound.
     return SlotInfo(emptiest.machine, threads=max(1, int(emptiest.cores) // emptiest.slots))
 
 
@@ -209,6 +209,6 @@ def _shares(
 
 
 def _spare(host: HostCapacity, taken: Collection[SlotInfo]) -> float:
-    """Return the share of a machine's cores that would be left if one more process came."""
+    """Return the share of a machine's cores that would be free with one more process."""
     threads = 1 + sum(slot.threads for slot in taken if slot.machine == host.machine)
     return (host.cores - threads) / host.cores

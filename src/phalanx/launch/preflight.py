@@ -1,8 +1,8 @@
-"""Check before a run that every machine can take part, and make it ready; all at the same time.
+"""Check before a run that every machine can take part, and prepare it; all machines in parallel.
 
-Checks versions, addresses, firewalls, memory, clocks and data, sends what is missing, and hands the
-sessions over to a `HostGroup`. Whatever is wrong becomes one sentence that names the machine;
-nothing has been started by then, so it counts as bad input.
+Checks versions, addresses, firewalls, memory, clocks and data, sends what is missing, and passes
+the sessions to a `HostGroup`. Every fault becomes one sentence that names the machine; nothing has
+been started by then, so it counts as bad input.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from phalanx.launch.versions import EQUAL, NEEDED, check_versions, requirements
 from phalanx.spec.data import DataSpec
 
 PROCESS_BYTES = 250 << 20
-"""What a process of a run needs at the least, with its framework and without any model."""
+"""Minimum memory of a process, with its framework and without any model."""
 _CLOCK_LIMIT_S = 1.0
 _BUILD_S = 3600.0
 
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What is asked of the machines.
+    """Requirements on the machines.
 
     Attributes:
-        num_processes: Processes that each will run.
-        needs_bytes: Memory that each needs, as far as a plan has predicted it.
-        build_env: Whether an environment is built there instead of using the machine's own.
-        directory: Where the user's code lies here.
+        num_processes: Number of processes per machine.
+        needs_bytes: Memory that each machine needs, as far as a plan has predicted it.
+        build_env: Whether to build an environment instead of using the machine's interpreter.
+        directory: Directory of the user's code on this machine.
     """
 
     num_processes: Mapping[str, int]
@@ -49,12 +49,12 @@ class PreflightRequest:
 
 
 class Preflight:
-    """Carry the checks out, step by step over all machines; faults are gathered per step.
+    """Run the checks step by step over all machines; faults are collected per step.
 
     Args:
         request: The job and its data.
-        wanted: What is asked of the machines.
-        hosts: Those that will take part, connected.
+        wanted: Requirements on the machines.
+        hosts: Connected hosts that will take part.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Preflight:
         self._notes: list[str] = []
 
     def run(self) -> HostGroup:
-        """Do all steps, the cheapest and most telling first; the group then owns the sessions.
+        """Run all steps, the cheapest first; the returned group owns the sessions.
 
         Raises:
             MachinesUnfit: A machine cannot take part.
@@ -83,7 +83,8 @@ class Preflight:
         for_each_host(self._hosts, lambda one: self._send_code(one, phalanx, own))
         for_each_host(self._hosts, self._choose_python)
         for_each_host(self._hosts, self._check_versions)
-        self._on_progress("looking for data")
+        # Last, because the lookup runs the code and interpreter chosen above.
+        self._on_progress("searching for data")
         stage_data(
             self._job.data,
             self._hosts,
@@ -130,7 +131,7 @@ class Preflight:
             )
 
     def _check_network(self) -> None:
-        """Check that each machine gets to the controller, and to every other machine."""
+        """Check that each machine can connect to the controller and to every other machine."""
         with socket.create_server(("", 0)) as listener:
             port = listener.getsockname()[1]
             order = {"do": "listen", "token": secrets.token_hex(TOKEN_LENGTH // 2)}
@@ -204,17 +205,17 @@ class Preflight:
                 cpus=tuple(one.info.cpus),
             )
         seen = {one.controller for one in self._hosts}
-        # Where machines see this one under several addresses, it has to listen on all of them.
+        # If machines see the controller under different addresses, it must listen on all of them.
         listen = seen.pop() if len(seen) == 1 else "0.0.0.0"
         return HostGroup(ready, listen=listen, notes=self._notes)
 
 
 def _own_addresses(one: PreflightHost) -> list[str]:
-    """List addresses of this machine that another may reach it by, the most likely first."""
+    """Return addresses by which another machine may reach this one, the most likely first."""
     assert one.info is not None
     found = [one.info.came_from] if one.info.came_from else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Sends nothing; the system only chooses the way.
+        # Sends nothing; connecting a UDP socket only selects the route.
         probe.connect((one.address, 9))
         found.append(probe.getsockname()[0])
     return list(dict.fromkeys(found))

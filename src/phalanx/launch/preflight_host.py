@@ -1,6 +1,6 @@
-"""Hold one machine during the preflight, and ask all of them at the same time.
+"""Represent one machine during the preflight, and run a step on all of them in parallel.
 
-A step that fails for some machines fails as a whole, with one sentence for each of them.
+A step that fails on some machines fails as a whole, with one sentence for each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.pool.probe import ProbeOptions, probe_host
 from phalanx.spec.machine import MachineSpec
 
 CACHE = "~/.cache/phalanx"
-"""On every machine: code, environments and data that were sent, and decoded data."""
+"""Cache directory on every machine: code, environments, received data and decoded data."""
 ASK_S = 30.0
 _SEND_S = 600.0
 _MAX_THREADS = 64
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 class MachinesUnfit(PlanError):
-    """Machines that cannot take part; `facts["faults"]` has the reason of each by name."""
+    """Machines cannot take part; `facts["faults"]` maps each name to its reason."""
 
 
 @dataclass
 class PreflightHost:
-    """A machine during the preflight, with what has been found out so far."""
+    """A machine during the preflight, with the facts found so far."""
 
     session: Session
     info: AgentInfo | None = None
@@ -46,16 +46,16 @@ class PreflightHost:
 
     @property
     def spec(self) -> MachineSpec:
-        """The machine as the pool has it."""
+        """Return the machine's declaration in the pool."""
         return self.session.route.machine
 
     @property
     def name(self) -> str:
-        """What tables and messages call it."""
+        """Return the name for tables and messages."""
         return self.spec.title
 
     def connect(self) -> Probe:
-        """Log in, and see what the machine has free now; all later steps use this session.
+        """Log in and probe the free resources; all later steps use this session.
 
         Raises:
             LaunchError: It cannot be reached, or does not answer.
@@ -65,15 +65,15 @@ class PreflightHost:
         return self.probe
 
     def absolute(self, path: str) -> str:
-        """Return a path there without `~`."""
+        """Return a path on the machine with `~` expanded."""
         assert self.info is not None
         return self.info.home + path[1:] if path.startswith("~") else path
 
     def send(self, kind: str, package: CodePackage) -> str:
-        """Unpack a package there, and send it only if it is not there yet; return its folder.
+        """Unpack a package on the machine, sending it only if missing; return its folder.
 
         Raises:
-            LaunchError: The machine is gone, or cannot keep it.
+            LaunchError: The machine is gone, or cannot store it.
         """
         path = self.absolute(f"{CACHE}/{kind}/{package.key}")
         if not self.session.ask({"do": "exists", "path": path}, ASK_S):
@@ -82,7 +82,7 @@ class PreflightHost:
 
 
 def for_each_host(hosts: Sequence[PreflightHost], step: Callable[[PreflightHost], T]) -> list[T]:
-    """Do a step for all machines at the same time.
+    """Run a step on all machines in parallel.
 
     Raises:
         MachinesUnfit: It failed for one or more.
@@ -100,7 +100,7 @@ def for_each_host(hosts: Sequence[PreflightHost], step: Callable[[PreflightHost]
         try:
             list(threads.map(attempt, hosts))
         except BaseException:
-            # Ctrl-C: the threads wait for answers that no one needs any more.
+            # Ctrl-C: the threads wait for answers that are no longer needed.
             for host in hosts:
                 host.session.give_up("interrupted")
             raise
@@ -111,14 +111,14 @@ def for_each_host(hosts: Sequence[PreflightHost], step: Callable[[PreflightHost]
 
 
 def close_sessions(hosts: Sequence[PreflightHost]) -> None:
-    """End the sessions of machines that are not needed, or not any more."""
+    """Close the sessions of machines that are no longer needed."""
     if hosts:
         with ThreadPoolExecutor(min(_MAX_THREADS, len(hosts))) as threads:
             list(threads.map(lambda host: host.session.close(), hosts))
 
 
 def unfit(faults: Mapping[str, str], num_machines: int) -> MachinesUnfit:
-    """Make the error for machines that cannot take part."""
+    """Build the error for machines that cannot take part."""
     text = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
     if len(faults) > 1:
         text = f"{len(faults)} of {num_machines} machines cannot take part: {text}"
@@ -129,5 +129,5 @@ def unfit(faults: Mapping[str, str], num_machines: int) -> MachinesUnfit:
 
 
 def reason_of(error: LaunchError, host: PreflightHost) -> str:
-    """Return what went wrong, without the machine's name before it."""
+    """Return the reason without the leading machine name."""
     return str(error).removeprefix(f"{host.name}: ")

@@ -1,7 +1,7 @@
-"""Turn a job and a pool into machines that are ready for it: log in, place, check, stage.
+"""Prepare the machines of a pool for a job: log in, place, check, stage.
 
-Joins placement and preflight over one session per machine. Called by the ssh launcher before a run
-directory is made, so that nothing is left of a run that cannot begin.
+Combines placement and preflight over one session per machine. Called by the ssh launcher before a
+run directory is made, so that a run that cannot begin leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
 RouteMaker = Callable[[MachineSpec, str | None], SshRoute]
-"""Makes the way to a machine, given a file of settings for ssh."""
+"""Builds the ssh route to a machine, given an ssh config file."""
 
 
 @dataclass(frozen=True)
 class Provisioned:
-    """Machines that are ready for a job, and which process goes where."""
+    """Machines ready for a job, and the placement of its processes."""
 
     group: HostGroup
     placement: ProcessPlacement
@@ -45,12 +45,12 @@ class Provisioned:
 
 
 def fill_workers(job: JobSpec, pool: PoolSpec, *, shrink: bool = False) -> JobSpec:
-    """Return the job with a worker for every slot, unless it says how many it wants.
+    """Return the job with one worker per slot, unless it sets `workers`.
 
     Args:
-        job: What is to be done.
+        job: The job to run.
         pool: The machines.
-        shrink: Whether it may get fewer than it wants.
+        shrink: Whether to reduce `workers` to the number of slots.
     """
     slots = sum(machine.slots for machine in pool.machines)
     if job.strategy.is_single or ("workers" in job.model_fields_set and not shrink):
@@ -64,7 +64,7 @@ def fill_workers(job: JobSpec, pool: PoolSpec, *, shrink: bool = False) -> JobSp
 def provision(
     request: LaunchRequest, pool_request: PoolRequest, *, route: RouteMaker = SshRoute
 ) -> Iterator[Provisioned]:
-    """Make machines ready for a job; when the block ends, nothing of it is left on them.
+    """Prepare machines for a job; on leaving the block they are cleaned up.
 
     Raises:
         MachinesUnfit: A machine cannot take part.
@@ -74,7 +74,7 @@ def provision(
     job = request.job
     pool = _machines_of(pool_request)
     if not pool_request.assignments:
-        # More workers than slots is known before any login.
+        # Fail on more workers than slots before any login.
         spread_workers(job.worker_processes, [_declared(one) for one in pool.machines])
     request.on_progress(f"asking {len(pool.machines)} machines")
     hosts = [PreflightHost(Session(route(one, pool.ssh_config))) for one in pool.machines]
@@ -93,15 +93,16 @@ def provision(
         )
         group = Preflight(request, wanted, used).run()
     except BaseException:
+        # No group owns the sessions yet.
         close_sessions(hosts)
         raise
-    # From here on the group ends the sessions, after everything that was started over them.
+    # From here on the group closes the sessions, after all processes started over them have ended.
     with group:
         yield Provisioned(group, placement, tuple(capacities[one.name] for one in used))
 
 
 def _machines_of(request: PoolRequest) -> PoolSpec:
-    """Return the pool without machines that a plan gives nothing to."""
+    """Return the pool without machines to which a plan assigns nothing."""
     if not request.assignments:
         return request.pool
     planned = {one.machine for one in request.assignments}
@@ -127,14 +128,14 @@ def _place(
 def _count_processes(
     job: JobSpec, placement: ProcessPlacement, hosts: Sequence[HostCapacity]
 ) -> Counter[str]:
-    """Count the processes that each machine will run, helpers of the workers included."""
+    """Count the processes of each machine, servers and evaluator included."""
     wanted = job.processes
     helpers = [f"server-{rank}" for rank in range(wanted.servers)]
     helpers += [f"evaluator-{rank}" for rank in range(wanted.evaluators)]
     slots = list(placement.workers)
     counts = Counter(slot.machine for slot in slots)
     for name in helpers:
-        # As the allocation will do it, unless a plan has chosen.
+        # Same rule as the allocation's, unless a plan has chosen.
         slot = slot_for_helper(slots, hosts)
         assert slot is not None
         slots.append(slot)

@@ -1,8 +1,8 @@
-"""Start processes on other machines through their agents, and collect what they write.
+"""Start processes on other machines through their agents, and collect their logs.
 
-A process that is frozen or will not end is killed by its machine's agent. A machine whose session
-breaks, or from which nothing is heard for some seconds, is lost with all of its processes: they end
-by themselves, because their lifeline is the same connection.
+A process that is frozen or does not end is killed by its machine's agent. A machine whose session
+breaks, or that is silent for some seconds, is lost with all of its processes: they exit because
+their lifeline is the same connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SshLauncher(Launcher):
         self._stack = contextlib.ExitStack()
         self._ready: Provisioned | None = None
         self._run_dir = Path()
-        # A machine is lost before its workers count as frozen, so that it is named as the cause.
+        # Shorter than the workers' heartbeat limit, so that a lost machine is named as the cause.
         self._silence_s = request.job.deadlines.heartbeat_s * _SILENCE_SHARE
 
     @override
@@ -71,6 +71,7 @@ class SshLauncher(Launcher):
         try:
             group.start(specs)
         except BaseException:
+            # Also on Ctrl-C: processes that were started already must not remain.
             group.stop(grace_s=0.0)
             raise
         return group
@@ -99,16 +100,18 @@ class SshGroup(WorkerGroup):
         self._serials = itertools.count(1)
         self._processes: dict[str, _RemoteProcess] = {}
         self._changed = threading.Condition()
+        # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
             machine.session.on_news = self._listener(LogSync(run_dir, name))
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
-        """Start processes on all machines at the same time.
+        """Start processes on all machines in parallel.
 
         Raises:
             LaunchError: One could not be started.
         """
         deadline = Deadline.after(_START_S, "processes to be started")
+        # Send all orders before waiting for the first answer, so that machines work in parallel.
         for session, answer in [self._begin(spec) for spec in specs]:
             session.wait(answer, deadline.remaining_s)
 
@@ -118,7 +121,7 @@ class SshGroup(WorkerGroup):
         try:
             session.wait(answer, _START_S)
         except LaunchError:
-            # A machine that was lost meanwhile: poll() says so.
+            # Skip a machine that was lost meanwhile: poll() reports it.
             if session.fault is None:
                 raise
 
@@ -133,6 +136,7 @@ class SshGroup(WorkerGroup):
                     "and its network",
                 )
             elif session.fault is not None:
+                # The session noticed the fault itself; `lose` still has to clean up.
                 self._hosts.lose(name, session.fault.reason)
         with self._changed:
             return [self._status(name, one) for name, one in self._processes.items()]
@@ -161,6 +165,7 @@ class SshGroup(WorkerGroup):
         sessions = [self._hosts.by_name[name].session for name in machines]
         for session in sessions:
             session.tell({"do": "stop", "grace_s": grace_s})
+        # Agents kill after the grace period; a machine with processes left after that is lost.
         deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
         with self._changed:
             while self._running() and not deadline.expired:
@@ -173,7 +178,7 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
-        # There even if it never prints anything, as for processes of this machine.
+        # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
             "do": "start",
@@ -192,7 +197,7 @@ class SshGroup(WorkerGroup):
         return ProcessStatus(name, one.exit_code, lost)
 
     def _running(self) -> list[_RemoteProcess]:
-        """Processes that have not ended, on machines that are not lost."""
+        """Return processes that have not ended, on machines that are not lost."""
         return [
             one
             for one in self._processes.values()
@@ -207,6 +212,7 @@ class SshGroup(WorkerGroup):
                 case "whole":
                     sync.replace(news["path"], news["content"])
                 case "exit":
+                    # Flush before the exit is visible: `log_tail` must be complete by then.
                     sync.finish(news["name"])
                     self._note_exit(news)
 
@@ -215,7 +221,7 @@ class SshGroup(WorkerGroup):
     def _note_exit(self, news: News) -> None:
         with self._changed:
             one = self._processes.get(news["name"])
-            # Of an earlier start there is nothing more to know.
+            # Ignore exits of an earlier start of the same process.
             if one is not None and one.serial == news["serial"]:
                 one.exit_code = news["code"]
                 self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Check that a machine has the packages that the processes of a run need; pure.
+"""Check that a machine has the packages that worker processes need; pure.
 
-Numbers and the bytes of collectives depend on torch, so that one has to be the same everywhere;
-of the others it is enough that they are there.
+Numerics and the wire format of collectives depend on torch, so its version must be the same
+everywhere; other packages only have to be installed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NEEDED = ("numpy", "pyzmq", "msgspec", "pydantic", "psutil", "safetensors", "typ
 
 
 def check_versions(there: Mapping[str, str | None], *, python: str) -> list[str]:
-    """List what differs without being an obstacle, in a few words each.
+    """Return the differences that do not prevent a run, in a few words each.
 
     Args:
-        there: Versions by name; None: not installed.
-        python: The interpreter that was asked.
+        there: Installed versions by package; None: not installed.
+        python: The interpreter that was queried.
 
     Raises:
-        LaunchError: Something is missing, or has to be the same and is not.
+        LaunchError: A package is missing, or must have the same version and does not.
     """
     missing = [name for name in (*EQUAL, *NEEDED) if there[name] is None]
     if missing:
@@ -46,7 +46,7 @@ def check_versions(there: Mapping[str, str | None], *, python: str) -> list[str]
 
 
 def requirements() -> dict[str, str]:
-    """Return what the installed Phalanx needs, in the versions that are in use here."""
+    """Return the requirements of the installed Phalanx, at the versions in use here."""
     lines = metadata.requires("phalanx") or []
     names = [_leading_name(line) for line in lines if "extra ==" not in line]
     return {name: version for name in names if (version := version_here(name))}
@@ -61,7 +61,7 @@ def version_here(name: str) -> str:
 
 
 def _public(version: str) -> str:
-    """Return a version without what only says how it was built, such as +cpu."""
+    """Return a version without its local suffix, such as +cpu."""
     return version.partition("+")[0]
 
 

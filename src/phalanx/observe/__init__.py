@@ -1,1 +1,1 @@
-"""THIS MACHINE: what it has, what it allows, and whether that is enough."""
+"""Observe this machine: resources, limits, use, and energy."""

@@ -1,7 +1,7 @@
-"""What a control group (a container, a batch system) allows this process, and has used.
+"""Read the limits and the use of this process's control group (container, batch system).
 
 Both versions of the interface are read. A limit holds for a group and all groups inside it, so
-every level from this process up to the root is looked at and the smallest limit counts.
+every level from this process up to the root is read and the smallest limit counts.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-# Version 1 says "no limit" as the largest whole number of pages; no machine has this much memory.
+# Version 1 encodes "no limit" as the largest number of pages; no machine has this much memory.
 _UNLIMITED_BYTES = 1 << 60
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processor time allowed, in cores, or None if there is no limit.
+    """Return the CPU quota in cores, or None if there is no limit.
 
     Args:
-        root: Where `proc` and `sys` are found.
+        root: Root of `proc` and `sys`.
     """
     found = [_quota_v2(folder) for folder in _folders(root, "")]
     found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
@@ -25,10 +25,10 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Memory allowed, in bytes, or None if there is no limit.
+    """Return the memory limit in bytes, or None if there is none.
 
     Args:
-        root: Where `proc` and `sys` are found.
+        root: Root of `proc` and `sys`.
     """
     found = [_number(folder / "memory.max") for folder in _folders(root, "")]
     found += [_number(folder / "memory.limit_in_bytes") for folder in _folders(root, "memory")]
@@ -39,10 +39,10 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def cpu_used(root: Path = Path("/")) -> float | None:
-    """Seconds of processor time that this process's group has used, or None if nobody counts.
+    """Return the processor seconds used by this process's group, or None if not accounted.
 
     Args:
-        root: Where `proc` and `sys` are found.
+        root: Root of `proc` and `sys`.
     """
     for folder in _folders(root, ""):
         for line in _text(folder / "cpu.stat").splitlines():
@@ -57,10 +57,10 @@ def cpu_used(root: Path = Path("/")) -> float | None:
 
 
 def memory_used(root: Path = Path("/")) -> int | None:
-    """Memory that this process's group uses, page cache included, or None if nobody counts.
+    """Return the memory used by this process's group, page cache included, or None if unknown.
 
     Args:
-        root: Where `proc` and `sys` are found.
+        root: Root of `proc` and `sys`.
     """
     found = [_number(folder / "memory.current") for folder in _folders(root, "")]
     found += [_number(folder / "memory.usage_in_bytes") for folder in _folders(root, "memory")]
@@ -68,7 +68,7 @@ def memory_used(root: Path = Path("/")) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """The group of this process and all groups around it; `controller` is empty for version 2."""
+    """Yield the group of this process and all parents; `controller` is empty for version 2."""
     top = root / "sys/fs/cgroup" / controller
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
@@ -77,7 +77,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
             while folder != top:
                 yield folder
                 folder = folder.parent
-    # Inside a container the path may be the host's; its own group then is the top.
+    # Inside a container the path may be the host's; the mount root then is its group.
     yield top
 
 

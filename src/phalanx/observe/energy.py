@@ -1,4 +1,4 @@
-"""The energy that this machine draws: counted by the processor, or computed from declared watts.
+"""Meter the energy of this machine: by the processor's counters, or from declared watts.
 
 RAPL (running average power limit) counters are in the processor packages of Intel since Sandy
 Bridge and AMD since Zen; Linux shows them below /sys/class/powercap, mostly to root only. They
@@ -20,11 +20,11 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter(ABC):
-    """Adds up energy from when it was made.
+    """Cumulative energy since construction.
 
     Attributes:
         source: rapl, model, or empty.
-        reason: Why this one, for people.
+        reason: Why this meter was chosen, for people.
     """
 
     source: str
@@ -32,7 +32,7 @@ class EnergyMeter(ABC):
 
     @abstractmethod
     def read(self, now_s: float, busy_s: float, total_s: float) -> float | None:
-        """Joules since the meter was made, or None if nothing is known.
+        """Return the joules since construction, or None if unknown.
 
         Args:
             now_s: Monotonic time.
@@ -42,11 +42,11 @@ class EnergyMeter(ABC):
 
 
 def find_meter(spec: ObserveSpec, powercap: Path = POWERCAP) -> EnergyMeter:
-    """The meter that a spec asks for, or the best there is.
+    """Return the meter that a spec asks for, or the best available.
 
     Args:
-        spec: What is wanted.
-        powercap: Where the kernel shows its counters.
+        spec: The requested source.
+        powercap: Directory of the kernel's counters.
     """
     if spec.energy == "off":
         return NoMeter("switched off by observe.energy")
@@ -62,7 +62,7 @@ def find_meter(spec: ObserveSpec, powercap: Path = POWERCAP) -> EnergyMeter:
 
 
 class NoMeter(EnergyMeter):
-    """Nothing is known."""
+    """Meter without any source."""
 
     source = ""
 
@@ -75,7 +75,7 @@ class NoMeter(EnergyMeter):
 
 
 class ModelMeter(EnergyMeter):
-    """From the watts that the job declares and the busy share of all cores.
+    """Model of energy from declared watts and the busy share of all cores.
 
     Args:
         watts_idle: Of the whole machine.
@@ -95,7 +95,7 @@ class ModelMeter(EnergyMeter):
     def read(self, now_s: float, busy_s: float, total_s: float) -> float | None:
         if self._last is not None:
             then_s, busy_before_s, total_before_s = self._last
-            # The system counts in hundredths of a second: two reads may see no time pass.
+            # The system counts in hundredths of a second: no time may pass between two reads.
             if total_s <= total_before_s:
                 return self._joules
             share = (busy_s - busy_before_s) / (total_s - total_before_s)
@@ -108,20 +108,20 @@ class ModelMeter(EnergyMeter):
 
 @dataclass
 class Domain:
-    """One counter of the processor."""
+    """One energy counter of the processor."""
 
     name: str
     path: Path
     range_uj: int
-    """The counter begins at zero again beyond this."""
+    """The counter wraps to zero beyond this."""
     last_uj: int
     joules: float = 0.0
 
     def advance(self) -> float:
-        """Take the counter's progress in; returns the joules since the beginning."""
+        """Read the counter; return the joules since construction."""
         found = _counter(self.path)
         if found is not None:
-            # Sampled far more often than it wraps, which takes some minutes at least.
+            # Sampled much more often than it wraps, which takes some minutes at least.
             passed = found - self.last_uj
             self.joules += (passed if passed >= 0 else passed + self.range_uj + 1) / 1e6
             self.last_uj = found
@@ -129,11 +129,11 @@ class Domain:
 
 
 class RaplMeter(EnergyMeter):
-    """From the processor's counters.
+    """Meter of the processor's RAPL counters.
 
     Args:
-        domains: Which do not contain one another.
-        reason: What they are.
+        domains: Disjoint counters.
+        reason: Description of the counters.
     """
 
     source = "rapl"
@@ -148,7 +148,7 @@ class RaplMeter(EnergyMeter):
 
 
 def find_domains(powercap: Path) -> list[Domain]:
-    """Readable counters that do not contain one another: packages, and memory beside them.
+    """Return readable, disjoint counters: packages, and memory beside them.
 
     `core` and `uncore` are parts of a package; `psys` is the whole board and contains all. The same
     domain may be shown twice, by two drivers of the kernel (`intel-rapl` and `intel-rapl-mmio`).

@@ -1,8 +1,8 @@
-"""What this whole machine has used since it booted.
+"""Measure the use of this whole machine since boot.
 
-The figures are the machine's also inside a container, because the kernel shows them there as well;
-only the network is the container's own. What a limited container has used itself stands beside
-them. Whatever the system does not show is left out.
+The figures are the machine's even inside a container, because the kernel shows them there as well;
+only the network is the container's. The use of a limited container is reported separately. Figures
+that the system does not provide are left out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from phalanx.spec.observe import ObserveSpec
 
 
 class HostMeter:
-    """Measures the machine that it is made on.
+    """Meter of the machine that it is constructed on.
 
     Args:
-        spec: How energy is to be found.
-        energy: Instead of what the spec asks for.
+        spec: Source of energy figures.
+        energy: Overrides the spec's meter.
     """
 
     def __init__(self, spec: ObserveSpec, energy: EnergyMeter | None = None) -> None:
@@ -33,7 +33,7 @@ class HostMeter:
         self._quota, self._limit = cpu_quota(), memory_limit()
 
     def describe(self) -> Watching:
-        """What the samples will be about."""
+        """Return the description of the samples that follow."""
         return Watching(
             host=self._host,
             cores=psutil.cpu_count() or 1,
@@ -45,11 +45,11 @@ class HostMeter:
         )
 
     def read(self) -> HostSample:
-        """A sample of this moment."""
+        """Return a sample of this moment."""
         cores = psutil.cpu_times(percpu=True)
         user_s = sum(core.user + core.nice for core in cores)
         system_s = sum(core.system + core.irq + core.softirq for core in cores)
-        # Waiting for a disk, a core does nothing.
+        # A core that waits for a disk is idle.
         idle_s = sum(core.idle + core.iowait for core in cores)
         stolen_s = sum(core.steal for core in cores)
         busy_s = user_s + system_s

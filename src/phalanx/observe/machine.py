@@ -1,7 +1,7 @@
-"""What this machine has, as plain facts: processor, memory, disk, network, limits, versions.
+"""Inspect this machine: processor, memory, disk, network, limits, versions.
 
-Reading takes milliseconds, changes nothing and imports no framework: versions come from package
-metadata. What the facts mean for training is not said here. Called by `phalanx doctor`.
+Takes milliseconds, changes nothing and imports no framework: versions come from package metadata.
+The facts are interpreted elsewhere. Called by `phalanx doctor`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phalanx.observe.cgroup import cpu_quota, memory_limit
 from phalanx.records.manifest import cpu_model
 
 ISA_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
-"""Instruction sets that matter for speed, by the names that Linux gives them."""
+"""Instruction sets that matter for speed, by their Linux names."""
 BF16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")
 """Those that compute in bf16."""
 PACKAGES = ("torch", "numpy", "pyzmq", "pyarrow", "pydantic", "safetensors")
@@ -37,7 +37,7 @@ class Interface(msgspec.Struct, kw_only=True):
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """What one machine has, at one moment."""
+    """Facts of one machine at one moment."""
 
     host: str
     system: str
@@ -62,7 +62,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
 
 def inspect_machine(disk_path: Path) -> Machine:
-    """Look at this machine.
+    """Inspect this machine.
 
     Args:
         disk_path: The directory whose disk will hold the runs; it need not exist yet.
@@ -113,7 +113,7 @@ def _isa() -> list[str]:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest directory above that is there."""
+    """Return the nearest existing parent directory."""
     path = path.absolute()
     while not path.is_dir():
         path = path.parent
@@ -144,7 +144,7 @@ def _interfaces() -> list[Interface]:
 
 
 def _loopback_works() -> bool:
-    """Whether two sockets of this machine can speak to each other, as local workers do."""
+    """Return whether two sockets of this machine can connect, as local workers do."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = server.getsockname()

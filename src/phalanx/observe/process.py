@@ -1,7 +1,7 @@
-"""What this process has used so far, with the children that it has started.
+"""Measure the resource use of this process and its children.
 
-Reads /proc and the system's own accounting. What cannot be read is left out: a missing entry is
-never an error, because measuring must not end a run.
+Reads /proc and the system's accounting. Unreadable entries are left out, never an error, because
+measuring must not end a run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessMeter:
-    """Measures the process that it is made in.
+    """Meter of the process that it is constructed in.
 
     Processor time is what the kernel charges to all threads, ended ones included, to the
-    microsecond. Children count while they run, to a hundredth of a second, and for good once they
-    have been waited for. Their memory is added as it is resident, so pages that they share with
-    this process count twice.
+    microsecond. Children count while they run, to a hundredth of a second, and permanently once
+    they have been waited for. Their resident memory is added, so pages shared with this process
+    count twice.
 
     Args:
-        with_children: Whether they count; the controller's are the workers, which measure
-            themselves.
+        with_children: Whether children count; False in the controller, whose workers measure
+        themselves.
     """
 
     def __init__(self, *, with_children: bool = True) -> None:
@@ -38,7 +38,7 @@ class ProcessMeter:
         self._peak_bytes = 0
 
     def read(self) -> ProcessSample:
-        """A sample of this moment."""
+        """Return a sample of this moment."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         user_s, system_s = own.ru_utime, own.ru_stime
         if self._with_children:
@@ -51,7 +51,7 @@ class ProcessMeter:
         for child in self._children() if self._with_children else ():
             stat = _stat(child)
             if stat is not None:
-                # utime, stime and resident pages, counted from the state behind the name.
+                # utime, stime and resident pages, indexed from the state field after the name.
                 user_s += int(stat[11]) / _TICKS_PER_S
                 system_s += int(stat[12]) / _TICKS_PER_S
                 memory += int(stat[21]) * _PAGE_BYTES
@@ -70,7 +70,7 @@ class ProcessMeter:
         )
 
     def _children(self) -> list[Path]:
-        """All processes below this one, as far as the kernel lists them."""
+        """Return all descendants of this process that the kernel lists."""
         found: list[Path] = []
         waiting = [self._folder]
         while waiting:
@@ -83,7 +83,7 @@ class ProcessMeter:
 
 
 def _traffic(folder: Path) -> tuple[int, int] | None:
-    """Bytes read from disks and written to them, or None if the system does not say."""
+    """Return the bytes read from and written to disks, or None if unknown."""
     fields = _fields(folder / "io")
     if "read_bytes" not in fields:
         return None
@@ -97,7 +97,7 @@ def _add(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[in
 
 
 def _stat(folder: Path) -> list[str] | None:
-    """The fields behind the name in parentheses, which may hold spaces itself."""
+    """Return the fields after the name in parentheses, which may itself hold spaces."""
     words = _text(folder / "stat").rpartition(")")[2].split()
     return words if len(words) > 21 else None
 

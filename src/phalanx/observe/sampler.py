@@ -1,8 +1,8 @@
-"""The thread that measures a process, and on one process of each machine the whole machine.
+"""Sample the use of a process and, in one process per machine, of the whole machine.
 
-Every process of a run has one. It writes samples into the process's event log at a fixed interval,
-and on request at the moments where training begins and ends. It never delays the process and never
-fails it: what cannot be measured is noted in the printed log once, and the run goes on.
+Every process of a run has one sampler thread. It writes samples to the process's event log at a
+fixed interval, and on request when training begins and ends. It never delays the process nor fails
+it: a failed measurement is logged once, and the run continues.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Moment = Literal["begin", "end"]
 
 
 class Sampler:
-    """Measures until it is closed; use as a context manager.
+    """Thread that samples until it is closed; use as a context manager.
 
     Args:
-        spec: How often, and how energy is found; without an interval nothing is measured at all.
-        record: Where samples go; called by the sampler's thread and by `mark`.
-        attempt: Of the run.
-        watch_host: Whether this process measures the machine, too.
-        with_children: Whether the processes that this one starts count as its own.
-        host: What the machine is called in samples; empty: as its system calls it.
+        spec: Interval and energy source; without an interval nothing is measured.
+        record: Receives samples; called by the sampler's thread and by `mark`.
+        attempt: Attempt number of the run.
+        watch_host: Whether this process also measures the machine.
+        with_children: Whether child processes count.
+        host: Name of the machine in samples; empty: its host name.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sampler:
         self._phase = "run"
         self._measuring = threading.Lock()
         self._closing = threading.Event()
-        # A process that has come to its end must not wait for a measurement.
+        # A process that has finished must not wait for a measurement.
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
@@ -79,7 +79,7 @@ class Sampler:
             self._sample()
 
     def watch_idle(self, duration_s: float) -> None:
-        """Let the machine rest for a while, and measure what it uses all the same."""
+        """Sample the idle machine for a while, as a baseline."""
         self._phase = "baseline"
         self._sample()
         self._closing.wait(duration_s)
@@ -87,7 +87,7 @@ class Sampler:
         self._phase = "run"
 
     def mark(self, moment: Moment) -> None:
-        """Training begins with the next step, or has ended with the last one, for now."""
+        """Record a sample at a moment: before the first training step, or after the last one."""
         self._sample(moment)
 
     def _open(self) -> None:
@@ -127,9 +127,9 @@ class Sampler:
         try:
             measure()
         except StoreError:
-            # The disk is full; whoever trains will learn of it from the next event.
+            # The disk is full; the next event of the process will report it.
             self._closing.set()
-        except Exception:  # a figure that is missing must not end a run; said once, with its cause
+        except Exception:  # a missing figure must not end a run; logged once, with its cause
             self._closing.set()
             self._process = self._host = None
             _log.warning("resources are not measured any more", exc_info=True)

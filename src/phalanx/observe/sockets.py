@@ -1,7 +1,7 @@
-"""What went through this process's TCP connections, as the kernel counted it.
+"""Read the bytes sent by this process's TCP connections, as counted by the kernel.
 
-An independent check of what a transport says of itself: `tcp_info` counts payload bytes of each
-connection, whoever wrote them. Only Linux tells.
+An independent check of a transport's own counters: `tcp_info` counts the payload bytes of each
+connection, whatever code wrote them. Linux only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INFO_BYTES = 232
 
 
 def stream_bytes() -> int | None:
-    """Bytes that open TCP connections of this process have sent; None where nothing is known."""
+    """Return the bytes sent by open TCP connections of this process; None: unknown."""
     total = 0
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -42,5 +42,5 @@ def _acknowledged(descriptor: int) -> int:
     if len(info) < _BYTES_ACKED + 8:
         return 0
     (acknowledged,) = struct.unpack_from("<Q", info, _BYTES_ACKED)
-    # A connection counts its own opening as one byte.
+    # The kernel counts the opening of a connection as one byte.
     return max(0, int(acknowledged) - 1)

@@ -1,10 +1,10 @@
-"""From earlier runs to constants: speed of machines, cost of exchanging, error of predictions.
+"""Fit constants to earlier runs: machine speed, communication cost, error of predictions.
 
 Each term is fitted where it was measured: computation per machine, threads and precision; the link
-within a machine from exposed exchanges; a server's work from its own counters; memory from peaks.
-What is left between predicted and measured speed becomes two factors per family, of exchanges and
-of the rest, drawn towards 1 while runs are few; what they leave over becomes the interval of later
-predictions. So every run teaches.
+within a machine from exposed communication; a server's work from its counters; memory from peaks.
+The residual between predicted and measured speed becomes two factors per family, for communication
+and for the rest, regularised towards 1 while runs are few; the remaining error becomes the interval
+of later predictions.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 
-# The newest runs that are read: enough to be sure, few enough to be quick.
+# Number of newest runs to read: enough for small errors, few enough to be quick.
 _MOST_RUNS = 40
-# Runs that the prior of an error counts as.
+# Weight of the prior error, in runs.
 _PRIOR_RUNS = 1.0
 _PRIOR_ERROR = 0.15
-# How hard the two factors are drawn towards 1. Computing is measured where it is fitted; exchanges
-# over a network follow from a probe and formulas, so runs may say more about them.
+# Ridge regularisation of the two factors towards 1. Computation is measured where it is fitted;
+# communication over a network follows from a probe and formulas, so runs get more weight there.
 _PRIOR_REST, _PRIOR_EXCHANGE = 2.0, 0.3
 _MOST_FACTOR = 4.0
 _NO_MEMORY_LIMIT = 1 << 50
 
 Floats = NDArray[np.float64]
 Links = Mapping[str, Mapping[str, LinkFacts]]
-"""From one machine to another."""
+"""Links by source and destination machine."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learnt from runs of one model."""
+    """Constants fitted to runs of one model."""
 
     model: ModelFacts
     fits: dict[str, tuple[ComputeFit, ...]]
@@ -71,7 +71,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs have shown, to predict them by."""
+    """Fitted constants for predicting past runs."""
 
     fits: dict[str, tuple[ComputeFit, ...]]
     model: ModelFacts
@@ -79,7 +79,7 @@ class _Past(msgspec.Struct, frozen=True, kw_only=True):
     cores: Mapping[str, float]
 
     def cluster(self, run: RunMeasures, network: NetworkFacts) -> ClusterModel:
-        """The machines that a run had, as it had them."""
+        """Return the cluster model of the machines that a run had."""
         machines = {
             host: MachineFacts(
                 name=host,
@@ -97,7 +97,7 @@ class _Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
-    """Finished runs below some directories that trained the same model on the same data."""
+    """Return finished runs below some directories that trained the same model on the same data."""
     found = []
     for root in roots:
         for run in reversed(list_runs(root)[-4 * _MOST_RUNS :]):
@@ -110,7 +110,7 @@ def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
 
 
 def is_alike(one: JobSpec, other: JobSpec) -> bool:
-    """Whether a step of two jobs computes the same, but for the batch."""
+    """Return whether the steps of two jobs compute the same, except for the batch size."""
     return (
         one.model == other.model
         and one.data.name == other.data.name
@@ -124,14 +124,14 @@ def calibrate(
     links: Links | None = None,
     cores: Mapping[str, float] | None = None,
 ) -> Calibration:
-    """Fit everything.
+    """Fit all constants.
 
     Args:
-        runs: What to learn from; at least one.
-        links: Known links between machines, by their names. A run over others teaches how fast its
-            machines compute, and nothing about predictions.
-        cores: Of machines, by their names; others are taken to have as many as the one that the
-            run was started on.
+        runs: Measured runs; at least one.
+        links: Known links between machines, by name. A run over unknown links contributes compute
+        speeds, but no correction of predictions.
+        cores: Cores by machine name; other machines are assumed to have as many as the one that
+        started the run.
     """
     if not runs:
         raise ValueError("calibration needs at least one run")
@@ -156,7 +156,7 @@ def calibrate(
 
 def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
     groups = _by_setting(run for run in runs if not _is_served(run.job))
-    # Workers beside servers compute more slowly, which the model adds by itself.
+    # Runs with servers only fill gaps: servers slow workers down, which the model adds itself.
     served = _by_setting(run for run in runs if _is_served(run.job))
     for setting, own in served.items():
         groups.setdefault(setting, own)
@@ -197,7 +197,7 @@ def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
 
 
 def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
-    """A server's work for a byte, without what each message costs."""
+    """Return a server's time per byte, without the cost per message."""
     found = []
     for run in runs:
         strategy = run.job.strategy
@@ -217,7 +217,7 @@ def _update_s_per_byte(runs: Sequence[RunMeasures], model: ModelFacts) -> float:
 
 
 def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
-    """The link within a machine whose predicted exposed exchange is what was measured."""
+    """Fit the link within a machine to the measured exposed communication."""
     alone = [
         run
         for run in runs
@@ -229,7 +229,7 @@ def _within(runs: Sequence[RunMeasures], past: _Past) -> LinkFacts:
     for run in alone:
         strategy = run.job.strategy
         assert isinstance(strategy, AllreduceSpec)
-        # Halved again and again, on a logarithmic scale: exposed time only falls with bandwidth.
+        # Bisection on a logarithmic scale: exposed time decreases monotonically with bandwidth.
         low, high = math.log(1e6), math.log(2e10)
         for _ in range(40):
             middle = (low + high) / 2
@@ -263,17 +263,17 @@ def _corrections(
 
 
 def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
-    """Whether all that a run's speed depends on is known: its links, and where servers were."""
+    """Return whether the prediction of a run rests on known facts: links and server placement."""
     hosts = set(run.hosts)
     known = all(two in network.pairs.get(one, {}) for one in hosts for two in hosts - {one})
     return known and (len(hosts) == 1 or run.job.processes.servers == 0)
 
 
 def correction_of(shares: Floats) -> Correction:
-    """Factors of exchanges and of the rest that explain what was measured, by ridge regression.
+    """Fit the factors of communication and of the rest by ridge regression.
 
     Args:
-        shares: Of each run, the rest and the exchange as predicted, over the measured step.
+        shares: Per run, predicted rest and communication over the measured step time.
     """
     count = len(shares)
     prior = np.diag([_PRIOR_REST, _PRIOR_EXCHANGE])
@@ -286,7 +286,7 @@ def correction_of(shares: Floats) -> Correction:
 
 
 def predicted_throughput(run: RunMeasures, cluster: ClusterModel) -> Throughput:
-    """What the models say about a run that has been."""
+    """Return the throughput that the models predict for a past run."""
     group = worker_models(past_candidate(run), cluster)
     assert not isinstance(group, str)
     throughput = throughput_of(run.job.strategy, group, cluster)
@@ -295,7 +295,7 @@ def predicted_throughput(run: RunMeasures, cluster: ClusterModel) -> Throughput:
 
 
 def past_candidate(run: RunMeasures) -> Candidate:
-    """The seats that a run had."""
+    """Return the candidate that a past run corresponds to."""
     job = run.job
     batches = equal_split(job.global_batch, len(run.hosts))
     if job.batch.shares is not None:

@@ -1,17 +1,17 @@
 """Model the computation of a step: fit it to measured steps, and predict the slowest of several.
 
-Least squares for calibration: computation linear in the batch, and memory likewise. Pure.
+Least squares for calibration: computation and memory linear in the batch size. Pure.
 
-Notation: groups g of steps with n_g samples, mean y_g and weight w_g. Wanted: a, c >= 0 with
-Σ w_g (y_g - a - c n_g)² least. One batch size alone cannot tell the two apart: a tenth is then
-taken as fixed.
+Notation: groups g of steps with n_g samples, mean y_g and weight w_g. Wanted: a, c >= 0 that
+minimise Σ w_g (y_g - a - c n_g)². A single batch size does not identify both: a tenth is then taken
+as fixed.
 
-How long the slowest of several jittery workers takes, and the k-th of them.
+Order statistics of jittery workers: the slowest, and the k-th.
 
 Notation: worker i takes C_i, gamma distributed with mean m_i and coefficient of variation v_i.
-Wanted: E[max C_i] and E[C_(k:N)]. Both are means over a fixed set of stratified draws, the same in
-every call: so a slower worker never makes the result smaller, which independent draws would not
-promise, and two candidates are compared on the same luck.
+Wanted: E[max C_i] and E[C_(k:N)]. Both are means over a fixed set of stratified draws (common
+random numbers): a slower worker never makes the result smaller, which independent draws would not
+guarantee, and candidates are compared on the same draws.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from phalanx.plan.facts import ComputeFit
 from phalanx.plan.measured import StepGroup
 
 _FIXED_SHARE = 0.1
-# Nothing is known better than this from a few runs on a machine that also does other things.
+# Lower bound of the error: a few runs on a shared machine give no better estimate.
 _LEAST_ERROR = 0.03
 _ONE_SIZE_ERROR = 0.1
 
 
 def fit_compute(groups: Sequence[StepGroup]) -> ComputeFit:
-    """One fit for groups of the same setting: machine, threads, workers, precision."""
+    """Fit groups of the same setting: machine, threads, workers, precision."""
     sizes = np.array([group.batch for group in groups], dtype=np.float64)
     times_s = np.array([group.compute_s for group in groups])
     weights = np.array([group.count for group in groups], dtype=np.float64)
@@ -61,7 +61,7 @@ def fit_compute(groups: Sequence[StepGroup]) -> ComputeFit:
 def line(
     sizes: Sequence[float], values: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
-    """Fixed part and slope, both not negative, the slope above zero if any value is."""
+    """Fit intercept and slope, both non-negative, the slope positive if any value is."""
     n, y, w = (np.asarray(one, dtype=np.float64) for one in (sizes, values, weights))
     through_zero = float((w * y * n).sum() / (w * n * n).sum())
     if len(set(sizes)) == 1:
@@ -89,12 +89,12 @@ _LEAST_JITTER = 1e-4
 
 
 def expected_max(means_s: Sequence[float], jitters: Sequence[float]) -> float:
-    """E[max C_i]."""
+    """Return E[max C_i]."""
     return expected_kth(means_s, jitters, len(means_s))
 
 
 def expected_kth(means_s: Sequence[float], jitters: Sequence[float], k: int) -> float:
-    """The expected time at which the k-th of the workers is done; k from 1."""
+    """Return the expected time at which the k-th worker finishes; k from 1."""
     if len(means_s) == 1 or max(jitters) < _LEAST_JITTER:
         return sorted(means_s)[k - 1]
     times_s = _draws(tuple(round(max(v, _LEAST_JITTER), 3) for v in jitters)) * np.asarray(means_s)
@@ -105,7 +105,7 @@ def expected_kth(means_s: Sequence[float], jitters: Sequence[float], k: int) -> 
 
 @lru_cache(maxsize=256)
 def _draws(jitters: tuple[float, ...]) -> Floats:
-    """Draws with mean 1, one column per worker."""
+    """Return draws with mean 1, one column per worker."""
     order = _orders(len(jitters))
     quantiles = {jitter: _quantiles(jitter) for jitter in set(jitters)}
     return np.stack([quantiles[v][order[:, i]] for i, v in enumerate(jitters)], axis=1)
@@ -123,7 +123,7 @@ def _quantiles(jitter: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _orders(num_workers: int) -> npt.NDArray[np.intp]:
-    """A permutation of the strata for each worker; a worker has the same one in every group."""
+    """Return a permutation of the strata per worker; a worker has the same one in every group."""
     return np.stack(
         [np.random.default_rng((_SEED, i)).permutation(_NUM_DRAWS) for i in range(num_workers)],
         axis=1,

@@ -1,7 +1,7 @@
-"""The choice in one sentence, and its reasons: what limits it, and what others would come to.
+"""Explain a plan: the choice in one sentence, its reasons, and the alternatives.
 
-Pure text from findings; nothing is predicted here. Whoever reads a plan must be able to doubt it,
-so every reason carries the figures that it rests on.
+Pure text from search results; nothing is predicted here. Every reason carries the figures that it
+rests on, so that a reader can check it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_REFUSALS = 3
 
 
 def choice_sentence(findings: PlanSearchResult) -> str:
-    """What to do and what it comes to."""
+    """Describe the choice and its predicted time, cost and energy."""
     chosen, prediction = findings.chosen, _prediction(findings.chosen)
     workers = chosen.candidate.num_workers
     many = f" ({workers} workers)" if workers != len(chosen.machines) else ""
@@ -36,21 +36,21 @@ def choice_sentence(findings: PlanSearchResult) -> str:
 
 
 def reasons(findings: PlanSearchResult, cluster: ClusterModel) -> list[str]:
-    """What speaks for the choice and what it rests on."""
+    """Return the reasons for the choice and the facts behind them."""
     chosen = findings.chosen
     found = [_limits(_prediction(chosen)), _split(chosen)]
     found += [_all_machines(findings, cluster), _looser(findings), _parts(findings)]
     found += _refusals(findings)
     if not findings.complete:
         found.append(
-            f"{len(cluster.machines)} machines have too many sets to look at all: "
+            f"{len(cluster.machines)} machines have too many sets to compare all: "
             f"{len(findings.options):,} promising candidates were compared"
         )
     return [text for text in found if text]
 
 
 def _why(findings: PlanSearchResult) -> str:
-    """Against the best alternative that differs in what matters: one machine, or several."""
+    """Compare with the best alternative that differs in kind: one machine, or several."""
     chosen, objective = findings.chosen, findings.objective
     one_machine = len(chosen.machines) == 1
     others = [
@@ -102,11 +102,11 @@ def _why_workers(findings: PlanSearchResult) -> str:
             f"{count} {noun} with {other.candidate.strategy.label()} would take "
             f"{ratio:.2f} times as long"
         )
-    return f"{count} {noun} would gain less than can be told apart"
+    return f"{count} {noun} would gain less than the predictions can resolve"
 
 
 def _parts(findings: PlanSearchResult) -> str:
-    """Splitting the network against giving everyone a copy, each at its best."""
+    """Compare splitting the network with replicating it, each at its best."""
     best: dict[str, Prediction] = {}
     for option in findings.options:
         name = option.candidate.strategy.name
@@ -161,7 +161,7 @@ def _all_machines(findings: PlanSearchResult, cluster: ClusterModel) -> str:
     chosen = findings.chosen
     if len(chosen.machines) == len(cluster.machines):
         return ""
-    # Refused for a limit or not: what they would take says why they are not used.
+    # Include refused candidates: their predicted time explains why they are not used.
     accepted = EFFECTS[: EFFECTS.index(findings.objective.accept) + 1]
     everyone = [
         option
@@ -182,7 +182,7 @@ def _all_machines(findings: PlanSearchResult, cluster: ClusterModel) -> str:
 
 
 def _looser(findings: PlanSearchResult) -> str:
-    """What would be gained by giving up more of the result's exactness."""
+    """Describe the gain of accepting less exact results."""
     allowed = EFFECTS.index(findings.objective.accept)
     looser = [
         option
@@ -202,7 +202,7 @@ def _looser(findings: PlanSearchResult) -> str:
 
 
 def _refusals(findings: PlanSearchResult) -> list[str]:
-    """The most frequent reasons for which candidates could not be at all."""
+    """Return the most frequent reasons for infeasible candidates."""
     counts = Counter(
         option.refusal
         for option in findings.options
@@ -230,9 +230,9 @@ def _prediction(option: Option) -> Prediction:
 
 
 def best_options(findings: PlanSearchResult, most: int) -> list[Option]:
-    """The chosen one, then the best of each set of machines with each strategy.
+    """Return the chosen option, then the best of each machine set with each strategy.
 
-    So that a table shows what differs: half of the rows at most are refused ones.
+    Shows alternatives that differ; at most half of the rows are refused options.
     """
     kept: dict[tuple[object, ...], Option] = {_kind(findings.chosen): findings.chosen}
     for option in findings.options:

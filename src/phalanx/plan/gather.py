@@ -1,6 +1,6 @@
-"""Build the cluster model of a search from job, data sizes, calibration and machines. Pure.
+"""Build the cluster model from job, data sizes, calibration and machines. Pure.
 
-`api` opens the data, reads runs and pools and calls this; `search` gets what comes out.
+Called by `calibration`, which opens the data and reads runs and pools; `search` uses the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONVOLUTIONAL = ("cnn", "mnist-cnn", "resnet", "densenet")
 
 
 class DataSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of each part."""
+    """Number of samples per partition of the data."""
 
     train: int
     validation: int
@@ -31,7 +31,7 @@ class DataSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThisMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the command runs."""
+    """The machine that runs the command."""
 
     host: str
     cores: int
@@ -39,7 +39,7 @@ class ThisMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_facts(job: JobSpec, sizes: DataSizes) -> JobFacts:
-    """How much there is to do."""
+    """Return the amount of work of a job."""
     looks = {"epoch": job.epochs, "end": 1, "never": 0}[job.evaluate]
     evaluated = looks * sizes.validation + (sizes.test if job.evaluate != "never" else 0)
     return JobFacts(
@@ -52,7 +52,7 @@ def job_facts(job: JobSpec, sizes: DataSizes) -> JobFacts:
 
 
 def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
-    """Whether runs here have shown both one worker and several, as far as there are cores."""
+    """Return whether runs here covered one worker and, given enough cores, several."""
     counts = {fit.workers for fit in calibration.fits.get(here.host, ())}
     return 1 in counts and (here.cores < 2 or len(counts) > 1)
 
@@ -60,7 +60,7 @@ def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
 def local_cluster(
     job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
 ) -> ClusterModel:
-    """This machine alone, with one to as many workers as it has cores."""
+    """Model this machine alone, with one to as many workers as it has cores."""
     machine = local_machine(
         here.host, cores=here.cores, memory_bytes=here.memory_bytes, calibration=calibration
     )
@@ -82,14 +82,14 @@ def pool_cluster(
     inventory: Inventory,
     own: Reference | None,
 ) -> ClusterModel:
-    """The machines of a pool.
+    """Model the machines of a pool.
 
     Args:
-        job: What is to be done.
-        sizes: On how many samples.
-        calibration: What runs have taught.
+        job: The job to plan.
+        sizes: Sizes of its data.
+        calibration: Constants fitted to runs.
         inventory: The pool.
-        own: The machine that the runs were on, if it is none of the pool.
+        own: The machine of the runs, if it is not in the pool.
 
     Raises:
         PlanError: The speed of none of them is known.

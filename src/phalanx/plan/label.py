@@ -1,4 +1,4 @@
-"""Short names of strategies and placements, as tables and sentences show them. Pure text."""
+"""Format short names of strategies and placements for tables and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMED_MACHINES = 4
 
 
 def servers_label(candidate: Candidate) -> str:
-    """Where parameters live: `-`, `colocated`, or how many on which machine."""
+    """Format the placement of servers: `-`, `colocated`, or how many on which machine."""
     strategy = candidate.strategy
     if not strategy.uses_servers:
         return "-"
@@ -21,14 +21,14 @@ def servers_label(candidate: Candidate) -> str:
 
 
 def machines_label(names: Sequence[str]) -> str:
-    """Machines by name, or how many there are: `ada, bob`, `ada and 11 more`."""
+    """Format machine names, or their number: `ada, bob`, `ada and 11 more`."""
     if len(names) <= _NAMED_MACHINES:
         return ", ".join(names)
     return f"{names[0]} and {len(names) - 1} more"
 
 
 def batches_label(sizes: Sequence[int]) -> str:
-    """Samples per step of each worker: `128`, `4 x 32`, `80 + 48`, `2 to 40`."""
+    """Format the batch size per worker: `128`, `4 x 32`, `80 + 48`, `2 to 40`."""
     if len(sizes) == 1:
         return str(sizes[0])
     if max(sizes) - min(sizes) <= 1:

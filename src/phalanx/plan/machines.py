@@ -1,9 +1,9 @@
-"""Machines and links as predictions need them, from a calibration and a probed pool. Pure.
+"""Derive machine and link facts from a calibration and a probed pool. Pure.
 
-A machine on which the job has run is taken as measured there. Another is scaled from it by the
-ratio of probed speeds (convolutions for networks with them, else matrix products), which carries
-over because both are limited by the same arithmetic; its error is larger. Reference: Yu et al. 2021
-(Habitat) scales by measured kernels in the same way.
+A machine on which the job has run uses its measured speed. Another is scaled by the ratio of probed
+speeds (convolutions for networks with them, else matrix products), with a larger error; this
+carries over because both are limited by the same arithmetic. Reference: Yu et al. 2021 (Habitat)
+scales by measured kernels in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts
 from phalanx.pool.facts import HostSpeed
 from phalanx.pool.inventory import Inventory, Member
 
-# What scaling by one kernel is off by: a network is not one convolution.
+# Error of scaling by one kernel: a network is not one convolution.
 _SCALED_ERROR = 0.15
 _GUESSED_MEMORY_BYTES = 4 << 30
 
@@ -31,7 +31,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 def local_machine(
     name: str, *, cores: int, memory_bytes: int, calibration: Calibration
 ) -> MachineFacts:
-    """This machine, with as many slots as cores."""
+    """Describe this machine, with as many slots as cores."""
     return MachineFacts(
         name=name,
         cores=cores,
@@ -48,13 +48,13 @@ def pool_machines(
     reference: Reference | None,
     convolutions: bool,
 ) -> tuple[dict[str, MachineFacts], dict[str, str]]:
-    """The machines of a pool, and why others are left out.
+    """Return the machines of a pool, and the reasons why others are excluded.
 
     Args:
-        inventory: What was declared and probed.
-        calibration: What runs have taught.
-        reference: A machine whose speed and runs are known, to scale others by.
-        convolutions: Whether the network consists of convolutions mostly.
+        inventory: Declared and probed facts.
+        calibration: Constants fitted to runs.
+        reference: A machine with known runs and probed speed, to scale others by.
+        convolutions: Whether convolutions dominate the network.
     """
     machines: dict[str, MachineFacts] = {}
     refused: dict[str, str] = {}
@@ -80,12 +80,12 @@ def pool_machines(
 
 
 def pool_cores(inventory: Inventory) -> dict[str, float]:
-    """Cores of the machines that say, or were asked."""
+    """Return the cores of machines where declared or probed."""
     return {one.title: one.cores for one in inventory.members if one.cores}
 
 
 def pool_links(inventory: Inventory) -> dict[str, dict[str, LinkFacts]]:
-    """The links that were probed; of both directions the slower, because rings use both."""
+    """Return the probed links; the slower of both directions, because rings use both."""
     pairs: dict[str, dict[str, LinkFacts]] = {}
     for start in inventory.members:
         for end in inventory.members:
@@ -101,7 +101,7 @@ def pool_links(inventory: Inventory) -> dict[str, dict[str, LinkFacts]]:
 
 
 def find_reference(inventory: Inventory, calibration: Calibration) -> Reference | None:
-    """A machine of the pool on which the job has run and whose speed was probed."""
+    """Return a machine of the pool on which the job has run and whose speed was probed."""
     for member in inventory.members:
         if member.probe is None or member.probe.speed is None:
             continue
@@ -125,7 +125,7 @@ def _member_fits(
         return own[0]
     if reference is None or probe is None or probe.speed is None:
         return None
-    # A declaration may lend fewer cores than were measured.
+    # A declaration may offer fewer cores than were measured.
     cores = member.cores or probe.looks.cores
     there = _gflops(probe.speed, convolutions) * min(1.0, cores / probe.looks.cores)
     factor = _gflops(reference.speed, convolutions) / there
@@ -140,7 +140,7 @@ def _member_fits(
     if probe.looks.has_bf16 and fit.precision == "fp32":
         gain = probe.speed.bf16_gemm_all_gflops / probe.speed.gemm_all_gflops
         if gain > 1:
-            # Only products gain; normalisation, activations and input do not.
+            # Only matrix products gain; normalisation, activations and input do not.
             shorter = 1 / (0.5 + 0.5 * gain)
             found.append(scaled.scaled(shorter, precision="bf16", error=scaled.error + 0.1))
     return tuple(found)
@@ -155,5 +155,5 @@ def _known(calibration: Calibration, host: str) -> tuple[ComputeFit, ...]:
 
 
 def _any_fits(calibration: Calibration) -> tuple[ComputeFit, ...]:
-    """What some other machine measured: better than nothing where a name has changed."""
+    """Return fits of another machine: better than nothing where a name has changed."""
     return next(iter(calibration.fits.values()))

@@ -1,8 +1,8 @@
-"""Earlier runs as measurements: what workers computed, how fast all went, what servers needed.
+"""Measure earlier runs: computation of workers, throughput, load of servers.
 
 Reads run directories and keeps sums and means, never whole logs. The first steps of each process
-are left out: caches fill and memory is claimed, and the first exchange waits for whoever was the
-last to start. `calibrate` fits what is returned here.
+are excluded as warm-up: caches fill, memory is allocated, and the first exchange waits for the last
+process to start. `calibrate` fits the result.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.loader import job_from_mapping
 
-# Steps of each process that are left out, or a quarter of a short run; see `_num_skipped`.
+# Warm-up steps of each process, or a quarter of a short run; see `_num_skipped`.
 _WARM_UP_STEPS = 5
 _LEAST_STEPS = 6
-# Stalls beyond this quantile count as much as it: one of them must not be all the jitter.
+# Winsorise stalls at this quantile, so that a single one does not dominate the jitter.
 _STALL_QUANTILE = 0.98
 
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one machine's workers with equally many samples, in one run."""
+    """Steps of one machine's workers with the same batch size, in one run."""
 
     host: str
     threads: int
@@ -44,14 +44,14 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     count: int
     compute_s: float
-    """Mean of input, forward, backward and what lies between the phases."""
+    """Mean of input, forward, backward and the gaps between phases."""
     jitter: float
     backward_share: float
     apply_s: float
 
 
 class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, as far as calibration needs it."""
+    """Measurements of one run."""
 
     name: str
     job: JobSpec
@@ -61,23 +61,23 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Machine of each worker, by rank."""
     threads: int
     cores: int
-    """Of the machine that it was started on."""
+    """Cores of the machine that started the run."""
     precision: str
     samples_per_s: float
-    """Of all workers, in steady state."""
+    """Throughput of all workers, in steady state."""
     communication_s: float
-    """Mean exposed exchange of a step, without waiting."""
+    """Mean exposed communication of a step, without waiting."""
     startup_s: float
     warm_up_s: float
-    """What the first steps took longer than later ones, on the worker that lost most."""
+    """Extra time of the warm-up steps, maximum over workers."""
     peak_bytes: tuple[tuple[int, int], ...] = ()
-    """Samples per step, and the most memory that a worker had."""
+    """Pairs of batch size and peak memory of a worker."""
     server_push_s: float | None = None
-    """A server's work for one push to it."""
+    """A server's time per push."""
 
 
 def measure_run(run: RunDir) -> RunMeasures | None:
-    """What a run teaches; None: it did not finish, was disturbed on purpose, or is too short."""
+    """Measure a run; None: unfinished, perturbed on purpose, or too short."""
     try:
         summary = run.read_summary()
     except msgspec.ValidationError:
@@ -91,7 +91,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     except (SpecError, StoreError):
         # Written by another version of Phalanx, or half copied.
         return None
-    # The phases of a switch, and the parts of a split network, are measured in other ways.
+    # Phases of a switch and parts of a split network are measured in other ways.
     other = job.backend != "native" or bool(job.strategy.resolved) or job.strategy.splits_model
     if other or job.inject or job.profile or not kind_of(job.strategy).predictor:
         return None
@@ -108,7 +108,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     if any(len(own) < _LEAST_STEPS for own in steps.values()) or not all(started.values()):
         return None
     starts = [one for one in started.values() if one is not None]
-    # With the step before, whose end is the beginning of the first.
+    # With the step before, whose end is the start time of the first.
     rates = [_rate(own[max(0, skipped[name] - 1) :]) for name, own in all_steps.items()]
     if any(rate is None for rate in rates):
         return None
@@ -138,7 +138,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
 
 
 def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
-    """The events of each worker, in order of rank; of a resumed run only since then."""
+    """Return the events of each worker by rank; of a resumed run only the last attempt."""
     found: dict[str, list[AnyEvent]] = {}
     for name, events in logs.items():
         if name.startswith("worker-"):
@@ -152,17 +152,17 @@ def _steps(events: Iterable[AnyEvent]) -> list[Step]:
 
 
 def _num_skipped(num_steps: int, every: int) -> int:
-    """First steps that say nothing: whole rounds, up to an exchange, where not all steps have one.
+    """Count the warm-up steps: whole rounds up to an exchange, where not all steps have one.
 
     Args:
-        num_steps: Of the process.
-        every: Steps from one exchange to the next.
+        num_steps: Steps of the process.
+        every: Steps between exchanges.
     """
     return math.ceil(min(_WARM_UP_STEPS, num_steps // 4) / every) * every
 
 
 def _warm_up_s(steps: Sequence[Step], skipped: int) -> float:
-    """What the steps that are left out took longer than as many later ones."""
+    """Return the extra time of the warm-up steps over as many later ones."""
     usual_s = float(np.median([_phases_s(step) for step in steps[skipped:]]))
     return max(0.0, sum(_phases_s(step) for step in steps[:skipped]) - usual_s * skipped)
 
@@ -172,7 +172,7 @@ def _started(events: Iterable[AnyEvent]) -> Started | None:
 
 
 def _spans(steps: Sequence[Step]) -> list[tuple[Step, float]]:
-    """Each step but the first of an epoch, with the time since the end of the one before."""
+    """Return each step but the first of an epoch, with the time since the previous step's end."""
     return [
         (step, step.mono_s - before.mono_s)
         for before, step in pairwise(steps)

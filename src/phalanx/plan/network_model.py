@@ -1,23 +1,22 @@
-"""Model exchanges: all-reduce in a ring, and workers that queue for servers.
+"""Model communication: ring all-reduce, and workers that queue at servers.
 
-All-reduce in a ring, and how much of it backward hides.
+Ring all-reduce, and its overlap with backward.
 
 Notation: N workers, M bytes, L latency and W bandwidth of the slowest link of the ring, g seconds
 to add a byte. T(M) = 2 (N-1) (L + M / (N W)) + (N-1)/N M g + the cost of the call. Buckets k = 1 …
-K become ready at r_k, evenly over backward; they travel one after the other:
-f_k = max(f_{k-1}, r_k) + T(M_k). Exposed is what of f_K lies behind the end of backward.
+K become ready at r_k, evenly over backward, and are sent in sequence:
+f_k = max(f_{k-1}, r_k) + T(M_k). Exposed is the part of f_K after the end of backward.
 References: Patarasuk and Yuan 2009 (ring), Li et al. 2020 (buckets behind backward).
 
-Workers and servers as a closed queueing network: how many updates per second come out.
+Throughput of workers and servers as a closed queueing network.
 
 Notation: N customers (workers) think for Z seconds, then visit stations k with demand D_k. Mean
 value analysis (Reiser and Lavenberg 1980): Q_k = 0, X = 0; for n = 1 … N: R_k = D_k (1 + Q_k - d X
-D_k), X = n / (Z + Σ R_k), Q_k = X R_k. X D_k is the share of time in which a station is found
-serving somebody, and d what of that service is over by then: 0 where the times of service are
-exponential, which makes the analysis exact; a half where all take equally long, as here, where
-everybody sends the same bytes. With unequal workers the residence times are those of the same
-number of workers with the mean rate, and each has its own rate 1 / (Z_i + Σ R_k), never more
-together than the busiest station lets through.
+D_k), X = n / (Z + Σ R_k), Q_k = X R_k. X D_k is the utilisation of a station, and d the mean share
+of a service that is over when another customer arrives: 0 for exponential service times, where the
+analysis is exact; a half for deterministic ones, as here, where all workers send the same bytes.
+Unequal workers have the residence times of as many equal workers with the mean rate; each has the
+rate 1 / (Z_i + Σ R_k), and their sum is limited by the busiest station.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from phalanx.plan.facts import LinkFacts, NetworkFacts, SystemCosts
 
 
 def ring_link(machines: Sequence[str], network: NetworkFacts) -> LinkFacts:
-    """The slowest link of a ring through the workers, given the machine of each in order.
+    """Return the slowest link of a ring through the workers, given their machines in order.
 
-    Links within one machine are shared by all its workers, because they are one memory.
+    Workers on one machine share its link, because it is one memory.
     """
     pairs = [(machines[i], machines[(i + 1) % len(machines)]) for i in range(len(machines))]
     links = []
@@ -47,7 +46,7 @@ def ring_link(machines: Sequence[str], network: NetworkFacts) -> LinkFacts:
 
 
 def ring_s(size_bytes: float, num_workers: int, link: LinkFacts, costs: SystemCosts) -> float:
-    """One all-reduce, from the last to arrive to the end."""
+    """Return the time of one all-reduce, from the last arrival to the end."""
     if num_workers == 1:
         return 0.0
     steps = 2 * (num_workers - 1)
@@ -57,7 +56,7 @@ def ring_s(size_bytes: float, num_workers: int, link: LinkFacts, costs: SystemCo
 
 
 def exposed_s(exchanges_s: Sequence[float], backward_s: float) -> float:
-    """What is left of the exchanges when backward is over; they become ready evenly during it."""
+    """Return the exposed time of exchanges that become ready evenly during backward."""
     finished_s = 0.0
     for number, exchange_s in enumerate(exchanges_s, start=1):
         ready_s = backward_s * number / len(exchanges_s)
@@ -66,29 +65,29 @@ def exposed_s(exchanges_s: Sequence[float], backward_s: float) -> float:
 
 
 class QueueThroughput(msgspec.Struct, frozen=True):
-    """What comes out of the network."""
+    """Throughput of the queueing network."""
 
     rates: tuple[float, ...]
     """Rounds per second of each worker."""
     residence_s: float
-    """Queueing and service over all stations, in one round."""
+    """Queueing and service at all stations, per round."""
 
     @property
     def total(self) -> float:
-        """Rounds per second of all workers."""
+        """Return the rounds per second of all workers."""
         return sum(self.rates)
 
 
 def residence(
     demands_s: Sequence[float], think_s: float, num_workers: int, *, done: float
 ) -> float:
-    """Seconds that one of so many equal workers spends at all stations in a round.
+    """Return the seconds per round that one of several equal workers spends at all stations.
 
     Args:
-        demands_s: Of each station, in one round.
-        think_s: Spent elsewhere.
-        num_workers: All of them equal.
-        done: What of a service is over when somebody else finds it going on, as a share.
+        demands_s: Demand per station and round.
+        think_s: Time outside the stations.
+        num_workers: Number of equal workers.
+        done: Mean share of a service that is over when another worker arrives.
     """
     lengths = [0.0] * len(demands_s)
     total_s, rate = 0.0, 0.0
@@ -97,7 +96,7 @@ def residence(
             demand_s * (1 + length - done * rate * demand_s)
             for demand_s, length in zip(demands_s, lengths, strict=True)
         ]
-        # Nobody gets through faster than the busiest station lets all of them.
+        # The busiest station limits the total throughput.
         total_s = max(sum(spent_s), n * max(demands_s, default=0.0) - think_s)
         if think_s + total_s == 0:
             return 0.0
@@ -109,7 +108,7 @@ def residence(
 def queue_throughput(
     demands_s: Sequence[float], thinks_s: Sequence[float], *, done: float
 ) -> QueueThroughput:
-    """The rates of unequal workers; `done` as in `residence`."""
+    """Return the rates of unequal workers; `done` as in `residence`."""
     num_workers = len(thinks_s)
     alone_s = sum(demands_s)
     mean_rate = sum(1 / (z + alone_s) for z in thinks_s) / num_workers

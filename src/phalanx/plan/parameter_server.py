@@ -1,16 +1,16 @@
-"""How fast workers go that push to parameter servers, under each consistency.
+"""Predict the throughput of parameter-server training, under each consistency.
 
 Notation: N workers, m servers, M bytes pushed (after compression), W bandwidth, L latency, u
 seconds of a server for a byte, C_i the computation of worker i.
 
-Nobody waits (async, k_async): a closed queueing network, see `queueing`. Stations: the servers'
-network D = M / (m W) and processor u M / m; thinking Z_i = C_i + 2 L + M / W + one segment + what
-encrypting takes - D. W is that of a machine's own port, or of the way to a machine that is slower.
-Servers inside workers share their network in both directions, so each carries push and pull.
-Bounded (ssp, dssp): no round is faster than T(s) = c + (E[max C] - c) / (1 + 1.15 s / v), c being
-the slowest worker's mean and v its variation; a fit to simulations, good to 3 %.
+No waiting (async, k_async): a closed queueing network, see `network_model`. Stations: the servers'
+network D = M / (m W) and processor u M / m; think time Z_i = C_i + 2 L + M / W + one segment +
+encryption - D. W is the bandwidth of a machine's port, or of the path to a slower machine.
+Colocated servers share their worker's network in both directions, so each carries push and pull.
+Bounded (ssp, dssp): no round is faster than T(s) = c + (E[max C] - c) / (1 + 1.15 s / v), with c
+the slowest worker's mean and v its variation; a fit to simulations, accurate to 3 %.
 Barriers (bsp, k_sync): the k-th of N workers, then all push and pull at once; see `_rush_s`.
-Processes that share cores with servers are slower by what the servers take: solved by iteration.
+Workers that share cores with servers are slowed down by the servers' load: solved by iteration.
 References: Ho et al. 2013; Dutta et al. 2018; Reiser and Lavenberg 1980.
 """
 
@@ -32,50 +32,50 @@ from phalanx.spec.parameter_server import ParameterServerSpec
 PUSH_BYTES = {"none": 4, "bf16": 2, "int8": 1}
 PULL_BYTES = {"none": 4, "bf16": 2}
 _SSP_SLOPE = 1.15
-# On machines that serve and work, pushes and answers get into each other's way beyond their mere
-# sum. Fits to simulations of 2 to 16 machines, 5 and 40 MB: async to 8 %, barriers to 15 %.
+# Pushes and answers interfere on machines that serve and work, beyond their sum. Fits to
+# simulations of 2 to 16 machines, 5 and 40 MB: async within 8 %, barriers within 15 %.
 _COLOCATED_FLOW = 1.15
 _COLOCATED_RUSH = 1.35
 _RUSH_INWARD = 0.9
-# A fixed point of mild feedback: three rounds bring it below a per cent.
+# Fixed-point iteration with mild feedback: three rounds converge to below a per cent.
 _ROUNDS = 4
 
 
 def sealing_s(
     spec: ParameterServerSpec, cluster: ClusterModel, machine: str, other: str, size_bytes: float
 ) -> float:
-    """What a machine takes to encrypt or decrypt what it exchanges with another one."""
+    """Return the time to encrypt or decrypt a machine's traffic with another one."""
     if machine == other or not spec.encrypts(beyond_this_machine=True):
         return 0.0
     return size_bytes * cluster.costs.seal_s_per_byte / min(1.0, cluster.machines[machine].cores)
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one push of the whole model asks of wires and servers."""
+    """Demand of one push of the whole model on network and servers."""
 
     network_s: float
-    """Of the busiest server's network, with all that shares it."""
+    """Of the busiest server's network, with all traffic that shares it."""
     one_way_s: float
     """Of the busiest server's network by pushes alone, or by answers alone."""
     processor_s: float
     """Of each server."""
     segments: tuple[tuple[int, float], ...]
-    """In the order of sending: the server, and the segment's share of the model."""
+    """In sending order: the server, and the segment's share of the model."""
     wire_s: tuple[float, ...]
-    """The whole model over each worker's own port, or its slowest way to a server."""
+    """The whole model over each worker's port, or its slowest path to a server."""
     sealed_s: tuple[float, ...]
-    """Encrypting and decrypting, of each worker."""
+    """Encryption and decryption, per worker."""
     latency_s: float
     pipe_s: float
-    """One segment: the last answer, behind all that was pushed."""
+    """One segment: the last answer, after everything pushed."""
     sent_bytes: float
     num_servers: int
     done: float
-    """How much of a push is over, on average, when somebody else comes to the same server."""
+    """Mean share of a push that is over when another worker reaches the same server."""
 
 
 def demand_of(group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterModel) -> Demand:
-    """What one push asks for."""
+    """Return the demand of one push."""
     model, costs = cluster.model, cluster.costs
     layout = plan_shards(
         model.num_parameters,
@@ -108,13 +108,13 @@ def demand_of(group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterMo
         pipe_s=longest / ways.slowest,
         sent_bytes=up,
         num_servers=num_servers,
-        # Workers pass servers of their own in the same order, so they get out of each other's way.
+        # Workers visit dedicated servers in the same order, so they interfere less.
         done=0.5 if set(servers) & set(group.machines) else 1 - 0.5 / num_servers,
     )
 
 
 def _traffic(spec: ParameterServerSpec, cluster: ClusterModel) -> tuple[int, int]:
-    """Bytes of one push of the whole model, and of its answer."""
+    """Return the bytes of one push of the whole model, and of its answer."""
     size = cluster.model.num_parameters
     return size * PUSH_BYTES[spec.compression], size * PULL_BYTES[spec.pull_compression]
 
@@ -123,16 +123,16 @@ class _Ways(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over all pairs of workers and servers, for one push of each worker."""
 
     loads_s: list[float]
-    """Of each server's network, with all that shares it."""
+    """Of each server's network, with all traffic that shares it."""
     one_way_s: list[float]
     """Of each server's network by pushes alone, or by answers alone."""
     opened_s: list[float]
-    """Decrypting pushes and encrypting answers, of each server."""
+    """Decrypting pushes and encrypting answers, per server."""
     wires_s: list[float]
     sealed_s: list[float]
     latency_s: float
     slowest: float
-    """Bytes per second of the slowest way."""
+    """Bytes per second of the slowest path."""
 
 
 def _ways(
@@ -177,7 +177,7 @@ def _ways(
 def predict_parameter_server(
     group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterModel
 ) -> Throughput:
-    """Workers push gradients and get parameters back."""
+    """Predict training in which workers push gradients and pull parameters."""
     rule, demand = rule_for(spec), demand_of(group, spec, cluster)
     compute_s = group.means_s
     throughput = _throughput(group, compute_s, rule, demand)
@@ -191,7 +191,7 @@ def predict_parameter_server(
 
 
 def _slowed(group: WorkerModels, throughput: Throughput, cluster: ClusterModel) -> list[float]:
-    """Computation where servers take their part of the cores that workers fill."""
+    """Return the compute times where servers use cores that workers occupy."""
     times_s = []
     serving = Counter(group.servers)
     for worker in group.workers:
@@ -212,7 +212,7 @@ def _throughput(
 def _flowing(
     group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
 ) -> Throughput:
-    """Every push is answered at once, or as soon as the slowest has come near."""
+    """Predict consistencies without a barrier: pushes are answered at once, or within the bound."""
     thinks_s = _thinks(group, compute_s, demand)
     flow = queue_throughput([demand.network_s, demand.processor_s], thinks_s, done=demand.done)
     lead = rule.lead_max if rule.lead_max is not None else rule.lead
@@ -237,8 +237,8 @@ def _flowing(
         ),
         busy=tuple(c * rate for c, rate in zip(compute_s, flow.rates, strict=True)),
         server_busy=min(1.0, flow.total * demand.processor_s),
-        # Between two pushes of a worker everybody else pushes, each at his own rate: on average
-        # over all pushes this is one push of each, however long the ways are.
+        # Between two pushes of a worker all others push at their own rates: averaged over all
+        # pushes that is one push of each, whatever the path lengths.
         staleness=(len(group.workers) - 1) / rule.gradients_per_update(len(group.workers)),
         sent_bytes=demand.sent_bytes,
         tail_s=max(1 / rate for rate in flow.rates) / 2,
@@ -246,10 +246,10 @@ def _flowing(
 
 
 def _thinks(group: WorkerModels, compute_s: list[float], demand: Demand) -> list[float]:
-    """What of each worker's round passes outside the shared stations.
+    """Return the part of each worker's round outside the shared stations.
 
-    Alone in the network a round takes the computation, what backward does not hide of the push, and
-    the last segment's way there and back. The stations' own time is a part of that.
+    Without contention a round takes the computation, the part of the push that backward does not
+    hide, and the last segment's round trip. The stations' own time is a part of that.
     """
     inside_s = demand.network_s + demand.processor_s * (1 - 1 / len(demand.segments))
     thinks_s = []
@@ -257,7 +257,7 @@ def _thinks(group: WorkerModels, compute_s: list[float], demand: Demand) -> list
     for worker, computing_s, wire_s, sealed_s in own:
         backward_s = computing_s * worker.fit.backward_share
         left_s = exposed_s([share * wire_s for _, share in demand.segments], backward_s)
-        # Encrypting takes from backward; decrypting hides behind arrivals but for the last one.
+        # Encryption delays backward; decryption overlaps with arrivals except for the last one.
         sealing_s = sealed_s * (1 + 1 / len(demand.segments)) / 2
         alone_s = computing_s + left_s + sealing_s + demand.pipe_s + 2 * demand.latency_s
         thinks_s.append(max(computing_s - backward_s, alone_s - inside_s))
@@ -267,7 +267,7 @@ def _thinks(group: WorkerModels, compute_s: list[float], demand: Demand) -> list
 def _bounded(
     group: WorkerModels, thinks_s: list[float], lead: int, demand: Demand
 ) -> QueueThroughput:
-    """All go as fast as the slowest, with as much of the jitter as the bound lets through."""
+    """Limit all workers to the slowest one's rate, plus the jitter that exceeds the bound."""
     jitters = [
         worker.fit.jitter * min(1.0, worker.compute_s / think_s)
         for worker, think_s in zip(group.workers, thinks_s, strict=True)
@@ -284,14 +284,14 @@ def _bounded(
 def _gathered(
     group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
 ) -> Throughput:
-    """Updates are made of several gradients, and whoever is in one waits for it."""
+    """Predict consistencies with a barrier: each update waits for several gradients."""
     num_workers = len(group.workers)
     needed = rule.gradients_per_update(num_workers)
     arrival_s = expected_kth(compute_s, group.jitters, needed)
     exchange_s = _rush_s(group, compute_s, needed, demand)
     step_s = arrival_s + exchange_s
     used = group.batch * needed / num_workers
-    # Parts are of one global batch; an update of fewer gradients makes more of them necessary.
+    # Parts are per global batch; updates of fewer gradients require more of them.
     scale = group.batch / used
     mean_s = sum(compute_s) / num_workers
     return Throughput(
@@ -309,12 +309,12 @@ def _gathered(
 
 
 def _rush_s(group: WorkerModels, compute_s: list[float], needed: int, demand: Demand) -> float:
-    """From the end of backward to the new parameters, when all push and pull at the same time.
+    """Return the time from the end of backward to new parameters when all push and pull at once.
 
-    One crowd passes each server's wire on the way out. On the way in, a part of it: answers leave
-    one after the other, so workers go on apart, and the further apart they are (workers over
-    segments of a server), the less can be answered before the last push is in. Servers are served
-    one after the other, which holds the last of them up. The weight is a fit to simulations.
+    All answers queue at each server's outbound link, and a part of the pushes at the inbound one:
+    answers leave in sequence, so workers drift apart, and the further apart they are (workers over
+    segments of a server), the fewer answers precede the last push. Servers are visited in sequence,
+    which delays the last of them. The weight is a fit to simulations.
     """
     slowest = max(range(len(compute_s)), key=compute_s.__getitem__)
     backward_s = compute_s[slowest] * group.workers[slowest].fit.backward_share

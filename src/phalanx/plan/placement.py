@@ -1,8 +1,8 @@
-"""Who would do what: a candidate's seats, and how a batch is cut over unequal machines.
+"""Define candidates, and split a batch over unequal machines.
 
-Objective of the cut: the slowest worker's mean time a_i + c_i n_i is as small as it can be with the
-n_i whole and adding up to B. Handing the next sample to whoever would finish it first is optimal,
-because times only grow; all but the last few are handed out at once by solving for the common time.
+Objective of the split: minimise the slowest worker's mean time a_i + c_i n_i over whole n_i that
+add up to B. Assigning the next sample to the worker that would finish it first is optimal, because
+times only grow; all but the last few are assigned at once by solving for the common time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from phalanx.spec.strategy import StrategySpec
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine does."""
+    """Assignment of a candidate to one machine."""
 
     machine: str
     batches: tuple[int, ...] = ()
-    """Samples per step of each of its workers."""
+    """Batch size of each of its workers."""
     threads: int = 1
     servers: int = 0
     evaluator: bool = False
 
     @property
     def workers(self) -> int:
-        """Its workers."""
+        """Return the number of workers."""
         return len(self.batches)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to do the job."""
+    """One combination of machines, strategy and batch split for the job."""
 
     seats: tuple[Seat, ...]
     strategy: StrategySpec
@@ -41,20 +41,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_workers(self) -> int:
-        """Workers on all machines."""
+        """Return the number of workers on all machines."""
         return sum(seat.workers for seat in self.seats)
 
     @property
     def global_batch(self) -> int:
-        """Samples per step over all workers."""
+        """Return the samples per step over all workers."""
         return sum(sum(seat.batches) for seat in self.seats)
 
 
 def split_batch(global_batch: int, fits: Sequence[ComputeFit]) -> tuple[int, ...]:
-    """Samples for each worker so that all finish as early as possible; some may get none."""
+    """Split a batch so that the slowest worker finishes as early as possible; some may get none."""
     time_s = _common_time(global_batch, fits)
     sizes = [max(0, int((time_s - fit.fixed_s) / fit.per_sample_s)) for fit in fits]
-    # Rounding errors must not hand out more than there is.
+    # Rounding errors must not assign more than there is.
     while sum(sizes) > global_batch:
         sizes[max(range(len(sizes)), key=lambda i: fits[i].seconds(sizes[i]))] -= 1
     heap = [(fit.seconds(sizes[i] + 1), i) for i, fit in enumerate(fits)]
@@ -67,15 +67,15 @@ def split_batch(global_batch: int, fits: Sequence[ComputeFit]) -> tuple[int, ...
 
 
 def equal_split(global_batch: int, num_workers: int) -> tuple[int, ...]:
-    """The same for everyone, the first ones one more if it does not divide."""
+    """Split a batch equally; the first workers take one more if it does not divide."""
     size, rest = divmod(global_batch, num_workers)
     return tuple(size + (worker < rest) for worker in range(num_workers))
 
 
 def _common_time(global_batch: int, fits: Sequence[ComputeFit]) -> float:
-    """The time at which B samples are done if fractions could be handed out.
+    """Return the time at which B samples are done if fractions could be assigned.
 
-    Workers join in the order of their fixed part; the time is linear between two of them.
+    Workers join in the order of their fixed part; the total is linear between two of them.
     """
     rate, shift, time_s = 0.0, 0.0, 0.0
     ordered = sorted(fits, key=lambda fit: fit.fixed_s)

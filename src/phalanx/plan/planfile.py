@@ -1,7 +1,7 @@
-"""The plan as a record: plan.json, which `phalanx train --plan` runs and later compares with.
+"""Read and write plan.json, which `phalanx train --plan` runs and later compares with.
 
-Holds the whole job with the chosen settings, who does what, what was predicted and why; nothing
-else is needed to run it.
+Holds the whole job with the chosen settings, the assignments, predictions and reasons; nothing else
+is needed to run it.
 """
 
 from __future__ import annotations
@@ -39,48 +39,48 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     servers: str
     workers: int
     batches: tuple[int, ...]
-    """Samples per step of each worker."""
+    """Batch size of each worker."""
     precision: str
     effect: str
-    """What it does to the result: exact, rounded or stale."""
+    """Effect on the result: exact, rounded or stale."""
     prediction: Prediction | None
     refused: str | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who does what, and why."""
+    """Chosen assignment of a job to machines, with predictions and reasons."""
 
     phalanx: str
     job: dict[str, Any]
-    """With the chosen settings."""
+    """The job with the chosen settings."""
     goal: str
     deadline_s: float | None
     budget: float | None
     accept: str
     seats: tuple[Seat, ...]
-    """Who does what; ranks count through the workers in this order."""
+    """Assignments per machine; ranks follow this order."""
     strategy: str
     prediction: Prediction
     sentence: str
     reasons: tuple[str, ...]
     candidates: tuple[PlanRow, ...]
-    """The chosen one, other good ones, then refused ones."""
+    """The chosen candidate, good alternatives, then refused ones."""
     front: tuple[PlanRow, ...]
-    """No other candidate is better in time, cost and energy at once."""
+    """Pareto front: no other candidate is better in time, cost and energy at once."""
     num_candidates: int
     sources: tuple[str, ...]
-    """Where the facts come from."""
+    """Sources of the facts."""
     pool: str | None = None
-    """The pool file that the machines come from; None: this machine."""
+    """The pool file; None: this machine."""
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Machines that do something."""
+        """Return the machines with an assignment."""
         return tuple(seat.machine for seat in self.seats)
 
 
 def record_plan(job: JobSpec, findings: PlanSearchResult, cluster: ClusterModel) -> Plan:
-    """Write down what a search came to."""
+    """Build the record of a search result."""
     chosen, objective = findings.chosen, findings.objective
     assert chosen.prediction is not None
     return Plan(
@@ -103,7 +103,7 @@ def record_plan(job: JobSpec, findings: PlanSearchResult, cluster: ClusterModel)
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write a plan in one stroke."""
+    """Write a plan atomically."""
     write_atomically(path, encode_pretty(plan))
 
 
@@ -111,7 +111,7 @@ def read_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        SpecError: There is none, or it is not one.
+        SpecError: The file is missing or not a plan.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
@@ -122,14 +122,14 @@ def read_plan(path: Path) -> Plan:
 
 
 def planned_job(plan: Plan, host: str) -> JobSpec:
-    """The job of a plan, with the chosen settings.
+    """Return the job of a plan, with the chosen settings.
 
     Args:
         plan: The plan.
-        host: What this machine is called.
+        host: Name of this machine.
 
     Raises:
-        SpecError: The plan gives work to other machines, and nobody knows how to reach them.
+        SpecError: The plan assigns other machines, but names no pool.
     """
     others = [name for name in plan.machines if name != host]
     if others and plan.pool is None:
@@ -141,12 +141,12 @@ def planned_job(plan: Plan, host: str) -> JobSpec:
 
 
 def plan_without(plan: Plan, names: Sequence[str]) -> Plan:
-    """A plan with machines left out: the others share their samples, servers and evaluator.
+    """Return a plan without some machines: the others share their samples, servers and evaluator.
 
-    What was predicted is of the plan as it was; the global batch stays.
+    Predictions remain those of the original plan; the global batch stays.
 
     Raises:
-        SpecError: Nobody is left who would train.
+        SpecError: No worker is left.
     """
     left = [seat for seat in plan.seats if seat.machine not in names]
     gone = [seat for seat in plan.seats if seat.machine in names]
@@ -154,7 +154,7 @@ def plan_without(plan: Plan, names: Sequence[str]) -> Plan:
         return plan
     workers = sum(seat.workers for seat in left)
     if workers == 0:
-        raise SpecError(f"without {', '.join(names)} nobody of the plan is left who would train")
+        raise SpecError(f"without {', '.join(names)} no worker of the plan is left")
     helping = msgspec.structs.replace(
         left[0],
         servers=left[0].servers + sum(seat.servers for seat in gone),
@@ -169,7 +169,7 @@ def plan_without(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def plan_of_run(run: RunDir) -> Plan | None:
-    """The plan that a run carried out, if it had one."""
+    """Return the plan that a run carried out, or None."""
     path = run.path / PLAN
     return read_plan(path) if path.exists() else None
 

@@ -1,15 +1,15 @@
-"""From a candidate to time, cost, energy and memory, each with a 90 % interval; or why not.
+"""Predict time, cost, energy and memory of a candidate with 90 % intervals, or why it cannot run.
 
-Joins the models of the families. T_total = start-up + warm-up + epochs (samples / speed + the tail
-of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The interval
-is that of a log-normal error: what earlier runs of the family were off by, and the error of the fit
-of the slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
+Combines the models of the families. T_total = start-up + warm-up + epochs (samples / speed + the
+tail of the epoch) + evaluation; a switch mixes its phases by their shares of the samples. The
+interval is that of a log-normal error: the family's residual on earlier runs and the fit error of
+the slowest worker, which are independent. Reference for the mix: Li et al. 2021 (Sync-Switch).
 
-Money: a machine is paid for as long as the run takes, by the second. Energy: it draws W = idle +
-(full - idle) u, u being the share of its cores that is busy on average. Memory: a worker holds the
-process itself, parameters, gradients and the optimiser's numbers, a buffer for what travels, and
-its batch; a server its slice with the optimiser's numbers, and twice what the workers can have on
-the way to it; the evaluator a model without gradients.
+Cost: a machine is billed by the second for the whole run. Energy: it draws W = idle + (full - idle)
+u, u being the mean share of its busy cores. Memory: a worker holds the process itself, parameters,
+gradients and optimiser state, a communication buffer, and its batch; a server its shard with
+optimiser state, and twice the pushes that workers can have in flight; the evaluator a model without
+gradients.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from phalanx.spec.registry import load
 from phalanx.spec.strategy import StrategySpec
 
 Predictor = Callable[[WorkerModels, Any, ClusterModel], Throughput | str]
-"""What `StrategyKind.predictor` names; the strategy is of the kind's own class."""
+"""Target of `StrategyKind.predictor`; the strategy is an instance of the kind's class."""
 
-# When a switch comes that chooses its moment by itself: at the first decay of common schedules.
+# Assumed share of a switch that chooses its moment itself: the first decay of common schedules.
 _AUTO_SHARE = 0.5
-# Standard deviation of start-up and evaluation, as a share: other programs, disks, file caches.
+# Relative standard deviation of start-up and evaluation: other programs, disks, file caches.
 _BESIDES_ERROR = 0.2
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """A candidate that cannot be, and why."""
+    """Reason why a candidate cannot run."""
 
     reason: str
 
@@ -54,7 +54,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | Infeasible:
-    """What a candidate would come to."""
+    """Predict a candidate."""
     group = worker_models(candidate, cluster)
     if isinstance(group, str):
         return Infeasible(group)
@@ -80,8 +80,8 @@ def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | Infeasi
 def throughput_of(
     strategy: StrategySpec, group: WorkerModels, cluster: ClusterModel
 ) -> Throughput | str:
-    """How fast a strategy goes, before earlier runs correct it; or why there is no telling."""
-    # One worker has nobody to exchange with, unless parameters live elsewhere.
+    """Return the throughput of a strategy before corrections, or why it is unknown."""
+    # A single worker has no communication, unless parameters are on a server.
     alone = (
         len(group.workers) == 1 and not strategy.updates_on_servers and not strategy.splits_model
     )
@@ -93,12 +93,12 @@ def throughput_of(
 
 @cache
 def _predictor(path: str) -> Predictor:
-    # A search predicts thousands of candidates.
+    # Cached: a search predicts thousands of candidates.
     return cast(Predictor, load(path))
 
 
 def corrected(throughput: Throughput, cluster: ClusterModel) -> Throughput:
-    """The throughput as earlier runs of the family teach."""
+    """Return the throughput with the family's correction from earlier runs."""
     known = cluster.costs.correction(throughput.family)
     parts = throughput.parts.scaled(known.factor, exchange=known.exchange)
     factor = parts.total_s / throughput.parts.total_s
@@ -111,7 +111,7 @@ def corrected(throughput: Throughput, cluster: ClusterModel) -> Throughput:
 
 
 def phases_of(candidate: Candidate, cluster: ClusterModel) -> list[Phase]:
-    """The strategies of a run, and how much each does."""
+    """Return the strategies of a run with their shares of the samples."""
     strategy = candidate.strategy
     assert not strategy.in_process, "plans are made for the native backend"
     resolved = strategy.resolved
@@ -153,7 +153,7 @@ def _total(
     batches = samples / group.batch
     step_s = around(train_s / batches, error)
     warm_s = around(costs.warm_up_s, _BESIDES_ERROR)
-    # Evaluation is forward only, and shared out over the workers.
+    # Evaluation is forward only, and divided among the workers.
     forwards = sum(
         (1 - worker.fit.backward_share) * worker.fit.per_sample_s for worker in group.workers
     )
@@ -199,7 +199,7 @@ _SECONDS_PER_HOUR = 3600
 
 
 def cost_of(candidate: Candidate, total_s: Interval, cluster: ClusterModel) -> Interval | None:
-    """Money for all machines; None if the price of one is not known."""
+    """Return the cost of all machines; None if a price is unknown."""
     prices = [cluster.machines[seat.machine].price_per_hour for seat in candidate.seats]
     known = [price for price in prices if price is not None]
     if len(known) < len(prices):
@@ -213,13 +213,13 @@ def energy_of(
     total_s: Interval,
     cluster: ClusterModel,
 ) -> Interval | None:
-    """Joules of all machines; None if one does not say what it draws.
+    """Return the joules of all machines; None if the power of one is unknown.
 
     Args:
-        candidate: Whose machines.
-        throughputs: How busy workers and servers are in each phase; phases count alike.
-        total_s: How long.
-        cluster: What the machines draw.
+        candidate: The candidate whose machines count.
+        throughputs: Utilisation of workers and servers in each phase; phases count alike.
+        total_s: Duration of the run.
+        cluster: Power of the machines.
     """
     watts = 0.0
     shares = [_busy_cores(throughput, group) for throughput, group in throughputs]
@@ -234,7 +234,7 @@ def energy_of(
 
 
 def _busy_cores(throughput: Throughput, group: WorkerModels) -> Mapping[str, float]:
-    """Cores that are busy on average, by machine."""
+    """Return the mean number of busy cores by machine."""
     busy: defaultdict[str, float] = defaultdict(float)
     for share, worker in zip(throughput.busy, group.workers, strict=True):
         busy[worker.machine] += share * worker.fit.threads
@@ -243,14 +243,14 @@ def _busy_cores(throughput: Throughput, group: WorkerModels) -> Mapping[str, flo
     return busy
 
 
-# What the system and other programs keep for themselves.
+# Share reserved for the system and other programs.
 _RESERVE = 0.05
 
 
 def memory_needs(candidate: Candidate, cluster: ClusterModel) -> dict[str, int]:
-    """Bytes that each machine needs."""
+    """Return the bytes that each machine needs."""
     num_servers = sum(seat.servers for seat in candidate.seats)
-    # A worker may have a push on its way and the next one begun.
+    # A worker may have one push in flight and the next one begun.
     coming = 2 * candidate.num_workers * cluster.model.size_bytes / max(1, num_servers)
     own = cluster.model.size_bytes * (1 + cluster.model.num_moments) / max(1, num_servers)
     return {
@@ -260,7 +260,7 @@ def memory_needs(candidate: Candidate, cluster: ClusterModel) -> dict[str, int]:
 
 
 def memory_fault(needs: dict[str, int], cluster: ClusterModel) -> str | None:
-    """Why a candidate does not fit, or None."""
+    """Return why a candidate does not fit into memory, or None."""
     for name, need in needs.items():
         room = cluster.machines[name].memory_bytes * (1 - _RESERVE)
         if need > room:
@@ -273,17 +273,17 @@ def _seat_bytes(
 ) -> int:
     model = cluster.model
     strategies = candidate.strategy.strategies()
-    # Parameters, gradients, what travels; moments where the worker updates by itself.
+    # Parameters, gradients, communication buffer; optimiser state where the worker updates.
     updates = any(not one.updates_on_servers for one in strategies)
     tensors = 3 + (model.num_moments if updates else 0)
-    # A split is checked part by part where it is placed; on the whole each has its share.
+    # A split is checked per part when placed; here each worker counts its share of the whole.
     share = candidate.num_workers if candidate.strategy.splits_model else 1
     need = sum(
         int(model.process_bytes + tensors * model.size_bytes / share) + batch * model.sample_bytes
         for batch in seat.batches
     )
     if seat.servers:
-        # Servers inside workers are threads of theirs.
+        # Colocated servers are threads of their workers.
         processes = max(0, seat.servers - seat.workers) * model.process_bytes
         need += int(processes + seat.servers * server_bytes)
     if seat.evaluator:

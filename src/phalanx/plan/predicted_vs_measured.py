@@ -1,4 +1,4 @@
-"""Predicted and measured side by side, after a planned run. Pure."""
+"""Compare predicted and measured values after a planned run. Pure."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class PredictedVsMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Measured over predicted, less one."""
+        """Return measured over predicted, less one."""
         return self.measured / self.predicted.value - 1
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured value lies in the 90 % interval."""
+        """Return whether the measured value lies in the 90 % interval."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
 def compare_with_run(
     plan: Plan, summary: Summary, measures: RunMeasures | None = None
 ) -> list[PredictedVsMeasured]:
-    """What was predicted, against what the run came to; measures that nobody took are left out.
+    """Compare predictions with a run; measures without a measured value are left out.
 
     Args:
-        plan: What was predicted.
-        summary: What the run came to.
-        measures: Its steady state; None: it was too short to have one.
+        plan: The predictions.
+        summary: The results of the run.
+        measures: Its steady state; None: the run was too short.
     """
     step_s = summary.global_batch / measures.samples_per_s if measures is not None else None
     prediction = plan.prediction

@@ -1,6 +1,6 @@
-"""What a prediction says: values with intervals, where a step's time goes, and what is refused.
+"""Define the records of a prediction: values with intervals, and the parts of a step's time.
 
-Plain records; they are written into plan.json as they stand.
+Plain records; they are written into plan.json unchanged.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 
 import msgspec
 
-# Half of a normal distribution's 90 % interval, in standard deviations.
+# Half width of a normal distribution's 90 % interval, in standard deviations.
 _Z90 = 1.6449
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A value, and the bounds between which it lies in nine of ten cases."""
+    """A value and its 90 % interval."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def __add__(self, other: Interval) -> Interval:
-        """The sum of two values whose errors have nothing to do with one another."""
+        """Return the sum of two values with independent errors."""
         value = self.value + other.value
         below = math.hypot(self.value - self.low, other.value - other.low)
         above = math.hypot(self.high - self.value, other.high - other.value)
@@ -32,13 +32,13 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def around(value: float, error: float) -> Interval:
-    """The interval of a value whose logarithm has this standard deviation."""
+    """Return the interval of a value whose logarithm has this standard deviation."""
     spread = math.exp(_Z90 * error)
     return Interval(value, value / spread, value * spread)
 
 
 class StepParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a mean worker's step goes."""
+    """Breakdown of a mean worker's step time."""
 
     compute_s: float
     communication_s: float
@@ -47,11 +47,11 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Return the sum of all parts."""
         return self.compute_s + self.communication_s + self.wait_s + self.apply_s
 
     def scaled(self, factor: float, *, exchange: float) -> StepParts:
-        """The parts so many times as long, and communication by a factor of its own."""
+        """Return the parts scaled by a factor, and communication by a separate one."""
         return StepParts(
             compute_s=self.compute_s * factor,
             communication_s=self.communication_s * exchange,
@@ -61,7 +61,7 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a strategy goes: what the models of the families return."""
+    """Predicted throughput of a strategy, returned by the models of the families."""
 
     family: str
     samples_per_s: float
@@ -70,9 +70,9 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     busy: tuple[float, ...]
     """Share of the time in which each worker computes."""
     server_busy: float = 0.0
-    """Share of the time in which each server works."""
+    """Utilisation of each server."""
     staleness: float = 0.0
-    """Updates by others between a mean worker's read and its own update."""
+    """Mean number of updates by others between a worker's read and its own update."""
     sent_bytes: float = 0.0
     """By each worker for one global batch."""
     tail_s: float = 0.0
@@ -80,7 +80,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a candidate would come to."""
+    """Predicted time, cost, energy and memory of a candidate."""
 
     step_s: Interval
     """One global batch."""
@@ -88,10 +88,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     train_s: Interval
     """All steps of all epochs."""
     total_s: Interval
-    """With start-up, evaluation and checkpoints."""
+    """Including start-up, evaluation and checkpoints."""
     parts: StepParts
     memory_bytes: dict[str, int]
-    """The most that each machine needs."""
+    """Peak memory of each machine."""
     sent_bytes_per_step: float
     cost: Interval | None = None
     energy_j: Interval | None = None

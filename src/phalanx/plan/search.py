@@ -1,10 +1,10 @@
-"""Finds the best candidate for a goal within limits, and says why the others are not.
+"""Search the best candidate for a goal within limits, and explain refusals.
 
-Objective: time, cost or energy, or for `balanced` the product of all that are known, each of which
-is then worth the same in per cent. A deadline or budget must hold at the upper end of the 90 %
-interval. Where all sets of machines can be listed the result is the best of all variants; otherwise
-the best of promising sets, improved one machine at a time until nothing helps. Among candidates
-within two per cent of the best, which no prediction can tell apart, the fewest machines win.
+Objective: time, cost or energy, or for `balanced` the product of all that are known, which weights
+each equally in per cent. A deadline or budget must hold at the upper end of the 90 % interval.
+Where all machine sets can be enumerated the result is the optimum over all variants; otherwise the
+best of promising sets, improved by local search one machine at a time. Among candidates within two
+per cent of the best, which predictions cannot distinguish, the fewest machines win.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ GOALS: tuple[Goal, ...] = ("time", "cost", "energy", "balanced")
 INDISTINCT = 0.02
 _IMPROVED_SETS = 3
 _MOST_ROUNDS = 10
-# Beyond so many machines only variants that may be chosen are looked at.
+# With more machines than this, only variants that may be chosen are predicted.
 _SHOW_ALL_UP_TO = 12
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted."""
+    """Goal and limits of a search."""
 
     goal: Goal = "time"
     deadline_s: float | None = None
     budget: float | None = None
     accept: Effect = "rounded"
-    """The most that may be done to the result."""
+    """Largest accepted effect on the result."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that was looked at."""
+    """A predicted candidate."""
 
     candidate: Candidate
     effect: Effect
@@ -57,21 +57,21 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def machines(self) -> Names:
-        """Its machines."""
+        """Return its machines."""
         return tuple(seat.machine for seat in self.candidate.seats)
 
 
 class PlanSearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search came to."""
+    """Result of a search."""
 
     objective: Objective
     options: tuple[Option, ...]
-    """All that were looked at, best first, refused ones last."""
+    """All predicted candidates, best first, refused ones last."""
     chosen: Option
     front: tuple[Option, ...]
-    """Those that no other beats in time, cost and energy at once; fastest first."""
+    """Pareto front in time, cost and energy; fastest first."""
     complete: bool
-    """Whether every set of machines was looked at."""
+    """Whether every machine set was enumerated."""
 
 
 def search(
@@ -80,13 +80,13 @@ def search(
     """Find the best candidate.
 
     Args:
-        job: What is to be done.
-        cluster: With what.
-        objective: What counts.
-        limit: Sets of machines up to which all are looked at.
+        job: The job to plan.
+        cluster: Facts about machines and links.
+        objective: Goal and limits.
+        limit: Maximum number of machine sets to enumerate.
 
     Raises:
-        PlanError: There is none that meets the limits, or the goal needs facts that nobody gave.
+        PlanError: No candidate meets the limits, or the goal needs facts that are unknown.
     """
     _check_goal(cluster, objective)
     looked = _Looked(job, cluster, objective)
@@ -109,7 +109,7 @@ def search(
 
 
 class _Looked:
-    """The candidates looked at so far."""
+    """Candidates predicted so far."""
 
     def __init__(self, job: JobSpec, cluster: ClusterModel, objective: Objective) -> None:
         self._job, self._world, self._wish = job, cluster, objective
@@ -126,14 +126,14 @@ class _Looked:
         self._effects: Sequence[Effect] = EFFECTS if small else accepted
 
     def look(self, names: Names) -> list[Option]:
-        """Predict all variants on a set of machines."""
+        """Predict all variants on a machine set."""
         if names not in self._options:
             found = variants(names, self._job, self._world, effects=self._effects)
             self._options[names] = [self._judge(variant) for variant in found]
         return self._options[names]
 
     def improve(self) -> None:
-        """Go from the best sets to better neighbours until there are none."""
+        """Move from the best machine sets to better neighbours until none is left."""
         for _ in range(_MOST_ROUNDS):
             before = self._best_of(self._options)
             best = sorted(self._options, key=lambda names: self._best_of([names]))[:_IMPROVED_SETS]
@@ -144,7 +144,7 @@ class _Looked:
                 return
 
     def ranked(self) -> list[Option]:
-        """All of them, best first, refused ones last."""
+        """Return all options, best first, refused ones last."""
         options = [option for own in self._options.values() for option in own]
         measure = self._measure
         return sorted(options, key=lambda one: (one.refusal is not None, measure(one)))
@@ -181,9 +181,9 @@ class _Looked:
         )
 
     def _job_fault(self, candidate: Candidate) -> str | None:
-        """Whether the job can be run like that at all; asked once for each kind of candidate."""
+        """Return why the job cannot run as the candidate, or None; cached per kind of candidate."""
         if any(size == 0 for seat in candidate.seats for size in seat.batches):
-            # Infeasible by the prediction, with a better reason.
+            # Infeasible by the prediction, which gives a better reason.
             return None
         key = (candidate.strategy, candidate.num_workers, candidate.precision)
         if key not in self._faults:
@@ -196,7 +196,7 @@ class _Looked:
 
 
 def choose(options: Sequence[Option], goal: Goal) -> Option:
-    """The best for a goal; of those that cannot be told apart, the one with fewest machines."""
+    """Return the best option for a goal; of indistinguishable ones, that with fewest machines."""
     predictions = [one.prediction for one in options if one.prediction is not None]
     measure = measure_of(
         goal,
@@ -204,7 +204,7 @@ def choose(options: Sequence[Option], goal: Goal) -> Option:
         metered=all(one.energy_j is not None for one in predictions),
     )
     least = min(measure(option) for option in options)
-    # A product of several measures grows by the sum of their differences.
+    # Measures are logarithms, so the tolerance applies to the product of all of them.
     close = [option for option in options if measure(option) <= least + math.log1p(INDISTINCT)]
     return min(
         close,
@@ -213,7 +213,7 @@ def choose(options: Sequence[Option], goal: Goal) -> Option:
 
 
 def front(options: Sequence[Option]) -> list[Option]:
-    """Options that no other one beats in every known measure."""
+    """Return the options that no other one dominates in all known measures."""
     points = [(_point(option), option) for option in options]
     points.sort(key=lambda pair: pair[0])
     kept: list[tuple[tuple[float, ...], Option]] = []
@@ -239,12 +239,12 @@ def _point(option: Option) -> tuple[float, ...]:
 
 
 def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option], float]:
-    """The logarithm of what is to be small.
+    """Return the function to minimise: the logarithm of the goal's measure.
 
     Args:
-        goal: What counts.
-        priced: Whether the cost of every option is known, so that it can count when balancing.
-        metered: Whether the energy is.
+        goal: The goal.
+        priced: Whether the cost of every option is known, so that `balanced` includes it.
+        metered: Whether the energy of every option is known.
     """
 
     def measure(option: Option) -> float:
@@ -255,7 +255,7 @@ def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option],
             case "time":
                 return math.log(time_s)
             case "cost":
-                # Machines that cost nothing are compared by time.
+                # Free machines are compared by time.
                 return math.log(cost) if cost > 0 else math.log(time_s) - 1e3
             case "energy":
                 return math.log(energy_j) if energy_j > 0 else math.inf
@@ -276,7 +276,7 @@ def _check_goal(cluster: ClusterModel, objective: Objective) -> None:
         )
     if objective.goal == "energy" and not metered:
         raise PlanError(
-            "no machine says what it draws: the goal energy needs 'watts_idle' and 'watts_full' "
+            "no machine declares its power: the goal energy needs 'watts_idle' and 'watts_full' "
             "in the pool file"
         )
 
@@ -296,7 +296,7 @@ def _limit_refusal(predicted: Prediction, objective: Objective) -> str | None:
     if objective.goal == "cost" and cost is None:
         return "a machine without a price"
     if objective.goal == "energy" and predicted.energy_j is None:
-        return "a machine that does not say what it draws"
+        return "a machine without declared power"
     if objective.deadline_s is not None and total_s.high > objective.deadline_s:
         return (
             f"may take {format_duration(total_s.high)}, beyond the deadline of "
@@ -311,7 +311,7 @@ def _limit_refusal(predicted: Prediction, objective: Objective) -> str | None:
 
 
 def _nothing(options: Sequence[Option], objective: Objective) -> str:
-    """Why there is no plan, and what would make one possible."""
+    """Explain why there is no plan, and what would make one possible."""
     known = [one for one in options if one.prediction is not None]
     if not known:
         reason = options[0].refusal if options else "there is no machine"

@@ -1,4 +1,4 @@
-"""A candidate as a job: the same work with the candidate's workers, batch, strategy. Pure."""
+"""Turn a candidate into a job: the same work with its workers, batch and strategy. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from phalanx.spec.render import to_mapping
 
 
 def job_of(job: JobSpec, candidate: Candidate) -> JobSpec:
-    """The job as the candidate would run it.
+    """Return the job with the settings of a candidate.
 
     Raises:
-        SpecError: The job and the candidate's strategy do not go together.
+        SpecError: The job and the candidate's strategy are incompatible.
     """
     mapping: dict[str, object] = dict(to_mapping(job))
     mapping |= {

@@ -1,8 +1,8 @@
-"""How fast a split network goes on given machines: what an earlier split run measured of its parts.
+"""Predict the throughput of a split network from the part costs measured by an earlier split run.
 
 Notation: t_p the time of part p for n rows where it was measured, T = Σ t_p; C_k(B) what machine k
-needs for a batch of B by its own fit. Part p then takes t_p · C_k(B) / T on machine k. Placement
-and time of the step come from the functions that the run itself uses (`protocol.splitting`).
+needs for a batch of B by its fit. Part p then takes t_p · C_k(B) / T on machine k. Placement and
+step time come from the functions that the run itself uses (`protocol.splitting`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from phalanx.split.op_order import SplitCosts
 from phalanx.split.placement import PlacementChoice, choose
 from phalanx.split.placement_search import PlacementProblem
 
-# The newest ones are looked at.
+# Number of newest runs to read.
 _MOST_RUNS = 40
 UNKNOWN = (
     "nothing is known of the network's parts yet; train it once with 'strategy: split' for an epoch"
@@ -35,7 +35,7 @@ UNKNOWN = (
 
 
 def read_parts(roots: Iterable[Path], job: JobSpec) -> PartsFacts | None:
-    """What the newest split run of the same network on the same data found of its parts."""
+    """Return the part costs of the newest split run of the same network on the same data."""
     for root in roots:
         for run in reversed(list_runs(root)[-_MOST_RUNS:]):
             found = _parts_of(run, job)
@@ -62,7 +62,7 @@ def _parts_of(run: RunDir, job: JobSpec) -> PartsFacts | None:
 
 
 def facts_of(placed: Placed, run: str) -> PartsFacts:
-    """What a run's placement says of the parts."""
+    """Return the part costs recorded in a run's placement."""
     names = [part.name for part in placed.parts]
     graph = NetworkGraph(
         tuple(
@@ -88,7 +88,7 @@ def facts_of(placed: Placed, run: str) -> PartsFacts:
 
 
 def predict_split(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -> Throughput | str:
-    """How fast a split goes, or why there is no telling."""
+    """Predict the throughput of a split, or explain why it is unknown."""
     choice = placement_for(group, spec, cluster)
     if isinstance(choice, str):
         return choice
@@ -113,7 +113,7 @@ def predict_split(group: WorkerModels, spec: SplitSpec, cluster: ClusterModel) -
 def placement_for(
     group: WorkerModels, spec: SplitSpec, cluster: ClusterModel
 ) -> PlacementChoice | str:
-    """Where the parts would go on these machines, or why they cannot."""
+    """Return the placement of the parts on these machines, or why there is none."""
     parts = cluster.parts
     if parts is None:
         return UNKNOWN

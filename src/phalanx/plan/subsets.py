@@ -1,9 +1,9 @@
-"""Which sets of machines are looked at: all of them where that is possible, else promising ones.
+"""Enumerate the machine sets to search: all of them if possible, else promising ones.
 
-Equal machines are interchangeable, so sets are counted by kind. Up to a limit every set is listed.
-Beyond it, machines are sorted by several measures (speed, speed per money, per watt, bandwidth) and
-the first n of each order are taken, for n growing by about a tenth; `neighbours` then improves the
-best of them one machine at a time. Pure.
+Equal machines are interchangeable, so sets are counted by kind. Up to a limit every set is
+enumerated. Beyond it, machines are sorted by several measures (speed, speed per price, per watt,
+bandwidth) and the first n of each order are taken, for n growing by about a tenth; `neighbours`
+then improves the best of them one machine at a time. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALL_SETS_UP_TO = 600
 
 
 def machine_sets(cluster: ClusterModel, *, limit: int = ALL_SETS_UP_TO) -> tuple[list[Names], bool]:
-    """Sets of machines, fastest machine first in each, and whether these are all there are."""
+    """Return machine sets, fastest machine first in each, and whether these are all."""
     ordered = by_speed(cluster)
     kinds = _kinds(ordered, cluster.network)
     if prod(len(kind) + 1 for kind in kinds) - 1 <= limit:
@@ -34,7 +34,7 @@ def machine_sets(cluster: ClusterModel, *, limit: int = ALL_SETS_UP_TO) -> tuple
 
 
 def neighbours(chosen: Names, cluster: ClusterModel, *, most: int = 16) -> Iterator[Names]:
-    """Sets that differ by one machine: one less, one more, or one in another's place."""
+    """Yield sets that differ by one machine: one less, one more, or one replaced."""
     ordered = by_speed(cluster)
     kinds = {kind[0].name: kind for kind in _kinds(ordered, cluster.network)}
     inside = set(chosen)
@@ -56,17 +56,17 @@ def neighbours(chosen: Names, cluster: ClusterModel, *, most: int = 16) -> Itera
 
 
 def by_speed(cluster: ClusterModel) -> list[MachineFacts]:
-    """All machines, fastest first."""
+    """Return all machines, fastest first."""
     return sorted(cluster.machines.values(), key=lambda one: (-speed(one), one.name))
 
 
 def speed(machine: MachineFacts) -> float:
-    """Samples per second of the whole machine, without fixed parts."""
+    """Return the samples per second of the whole machine, without fixed parts."""
     return max(1 / fit.scaled(1.0).per_sample_s * fit.workers for fit in machine.fits)
 
 
 def _kinds(ordered: Sequence[MachineFacts], network: NetworkFacts) -> list[list[MachineFacts]]:
-    """Machines that differ in nothing but their name; a probed link makes one different."""
+    """Group machines that differ only in name; a probed link makes one distinct."""
     kinds: dict[object, list[MachineFacts]] = {}
     for machine in ordered:
         linked = machine.name in network.pairs or any(
@@ -106,7 +106,7 @@ def _orders(
 
 
 def _bandwidth(name: str, network: NetworkFacts) -> float:
-    """The median link of a machine: one slow partner must not spoil its place."""
+    """Return the median link bandwidth of a machine: one slow neighbour must not dominate."""
     own = sorted(link.bandwidth_bytes_per_s for link in network.pairs.get(name, {}).values())
     return own[len(own) // 2] if own else network.between.bandwidth_bytes_per_s
 

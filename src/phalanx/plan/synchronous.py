@@ -1,8 +1,8 @@
-"""How fast workers go that step together: alone, by all-reduce, averaging every H steps.
+"""Predict the throughput of synchronous training: single, all-reduce, local SGD.
 
-Notation: C_i the computation of worker i, N workers. All-reduce: T = E[max C_i] + exposed exchange
-+ update. Local SGD: the slowest of N sums of H steps, whose variation is that of one step over √H,
-then an average that nothing hides: T = (E[max Σ C_i] + exchange) / H + update.
+Notation: C_i the computation of worker i, N workers. All-reduce: T = E[max C_i] + exposed
+communication + update. Local SGD: the slowest of N sums of H steps, whose variation is that of one
+step over √H, then an average without overlap: T = (E[max Σ C_i] + exchange) / H + update.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phalanx.spec.strategy import StrategySpec
 
 
 def predict_single(group: WorkerModels, spec: StrategySpec, cluster: ClusterModel) -> Throughput:
-    """One worker."""
+    """Predict one worker."""
     (worker,) = group.workers
     parts = StepParts(
         compute_s=worker.compute_s, communication_s=0.0, wait_s=0.0, apply_s=worker.fit.apply_s
@@ -34,7 +34,7 @@ def predict_single(group: WorkerModels, spec: StrategySpec, cluster: ClusterMode
 def predict_allreduce(
     group: WorkerModels, spec: AllreduceSpec, cluster: ClusterModel
 ) -> Throughput:
-    """Gradients are summed in every step, in buckets while backward goes on."""
+    """Predict the sum of gradients in every step, in buckets that overlap with backward."""
     num_workers, costs = len(group.workers), cluster.costs
     shorter = 2 if spec.compression == "bf16" else 1
     link = ring_link(group.machines, cluster.network)
@@ -42,11 +42,11 @@ def predict_allreduce(
     if spec.bucket_bytes != "auto":
         model = _with_buckets(cluster, spec.bucket_bytes)
     exchanges_s = [ring_s(size / shorter, num_workers, link, costs) for size in model.buckets()]
-    # The last to arrive decides when a bucket can go, so its backward is the one that hides.
+    # The last worker to arrive starts each bucket, so its backward is the one that overlaps.
     slowest = max(group.workers, key=lambda worker: worker.compute_s)
     left_s = exposed_s(exchanges_s, slowest.backward_s)
     if shorter > 1:
-        # All cores compute, so that casting is not hidden.
+        # All cores compute, so casting does not overlap.
         left_s += 2 * cluster.model.size_bytes * costs.cast_s_per_byte
     apply_s = max(worker.fit.apply_s for worker in group.workers)
     sent = 2 * (num_workers - 1) / num_workers * model.size_bytes / shorter
@@ -54,7 +54,7 @@ def predict_allreduce(
 
 
 def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterModel) -> Throughput:
-    """Workers step alone and average parameters, and perhaps moments, every H steps."""
+    """Predict local steps with an average of parameters, and perhaps moments, every H steps."""
     num_workers = len(group.workers)
     tensors = 1 + (cluster.model.num_moments if spec.average_moments else 0)
     link = ring_link(group.machines, cluster.network)

@@ -1,8 +1,8 @@
-"""The short runs that calibrate a job on this machine, as jobs; who runs them is `api`. Pure.
+"""Define the short runs that calibrate a job on this machine; `calibration` runs them. Pure.
 
-One worker with two batch sizes tells fixed from proportional time; as many workers as the planner
-may use, with two sizes, tell what sharing cores and exchanging cost; one run with a parameter
-server tells what that costs. Each takes seconds: steps are counted after a first look.
+One worker with two batch sizes separates fixed from proportional time; several workers with two
+sizes show the cost of sharing cores and of communication; one run covers a parameter server. Each
+takes seconds: a first run determines the number of steps.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
 
-# Too few to be taken for a measurement later, enough to tell how long a step takes.
+# Too few to count as a measurement later, enough to estimate the step time.
 LOOK_STEPS = 7
 _TRIAL_S = 8.0
 _LEAST_STEPS, _MOST_STEPS = 10, 60
 
 
 def trial_steps(step_s: float) -> int:
-    """Steps that take some seconds each, if one takes so long."""
+    """Return the number of steps of a trial, given the time of one."""
     return max(_LEAST_STEPS, min(_MOST_STEPS, round(_TRIAL_S / step_s)))
 
 
 def look_job(job: JobSpec, num_samples: int) -> JobSpec:
-    """The first run: one worker, few steps."""
+    """Return the first trial: one worker, few steps."""
     return _short(job, num_samples, batch=job.global_batch, steps=LOOK_STEPS, workers=1)
 
 
 def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> list[JobSpec]:
-    """The runs that follow.
+    """Return the trials after the first.
 
     Args:
-        job: What is to be planned.
-        num_samples: In its training part.
-        workers: Most that this machine is to hold; with one there is nothing to exchange.
-        steps: Of each run.
+        job: The job to plan.
+        num_samples: Number of training samples.
+        workers: Maximum number of workers; with one there is no communication.
+        steps: Steps of each run.
     """
     batch = job.global_batch
     small = max(1, batch // 4)
@@ -47,7 +47,7 @@ def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> l
     if workers < 2:
         return jobs
     if job.strategy.splits_model:
-        # Its start tells how heavy each part of the network is.
+        # Its start measures the cost of each part of the network.
         split = {"name": "split"}
         jobs.append(
             _short(job, num_samples, batch=batch, steps=LOOK_STEPS, workers=2, strategy=split)
@@ -77,7 +77,7 @@ def _short(
     workers: int,
     strategy: Mapping[str, object] | None = None,
 ) -> JobSpec:
-    """The same job with few steps, and nothing but steps."""
+    """Return the same job with few steps, and nothing but steps."""
     mapping: dict[str, object] = dict(to_mapping(job))
     data = dict(_part(mapping, "data"))
     wanted = batch * steps

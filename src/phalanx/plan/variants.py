@@ -1,8 +1,8 @@
-"""What can be done with given machines: strategies, servers, cuts of the batch, precisions. Pure.
+"""Enumerate the variants on given machines: strategies, servers, batch splits, precisions. Pure.
 
-Every variant says what it does to the result: `exact` gives the numbers of one machine but for
-summation order, `rounded` sends or computes in bf16, `stale` works with gradients of older
-parameters or replicas that drift apart. The job's own strategy counts as exact: it was asked for.
+Every variant declares its effect on the result: `exact` equals one machine up to summation order,
+`rounded` sends or computes in bf16, `stale` uses gradients of older parameters or replicas that
+diverge. The job's own strategy counts as exact: it was requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "stale")
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate, and what it does to the result."""
+    """A candidate and its effect on the result."""
 
     candidate: Candidate
     effect: Effect
@@ -38,13 +38,13 @@ def variants(
     *,
     effects: Sequence[Effect] = EFFECTS,
 ) -> Iterator[Variant]:
-    """All variants on a set of machines, in a fixed order.
+    """Return all variants on a machine set, in a fixed order.
 
     Args:
-        names: The machines; the first one holds a lone server and the evaluator.
-        job: Whose strategy and precision are wished for.
-        cluster: What is known of the machines.
-        effects: Only variants that do no more to the result than these.
+        names: The machines; the first one holds a single server and the evaluator.
+        job: The job with the requested strategy and precision.
+        cluster: Facts about the machines.
+        effects: The accepted effects.
     """
     machines = [cluster.machines[name] for name in names]
     for counts in _worker_counts(machines):
@@ -61,7 +61,7 @@ def variants(
 
 
 def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
-    """Workers on each machine: one, two, four and so on, as far as slots allow."""
+    """Return workers per machine: one, two, four and so on, up to the slots."""
     most = max(machine.slots for machine in machines)
     sizes = sorted({min(most, 1 << power) for power in range(most.bit_length())} | {most})
     return list(
@@ -147,9 +147,9 @@ def _batches(
         for machine, count in zip(machines, counts, strict=True)
     ]
     known = [fit for fit in fits if fit is not None]
-    # Where batches are handed out one by one, whoever is fast takes more of them.
+    # With dynamic dispatch, fast workers take more batches by themselves.
     handed_out = strategy.hands_out_batches
-    # Every worker of a split sees the whole batch, so its cut does not matter.
+    # Every worker of a split receives the whole batch, so the split of the batch does not matter.
     if handed_out or strategy.splits_model or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
@@ -159,7 +159,7 @@ def _batches(
 def _dedicated(
     machines: Sequence[MachineFacts], job: JobSpec, cluster: ClusterModel, effects: Sequence[Effect]
 ) -> Iterator[Variant]:
-    """The last machine only serves; it is the slowest, as machines are given fastest first."""
+    """Dedicate the last machine to servers; it is the slowest, as machines are sorted by speed."""
     if len(machines) < 3:
         return
     *working, serving = machines

@@ -1,6 +1,6 @@
-"""The workers of a candidate as the models see them: one row each, in the order of ranks.
+"""Represent the workers of a candidate for the models: one row each, in rank order.
 
-`predict` makes it from seats and machines; the models of the families read it.
+Built by `predict` from assignments and machines; the models of the families read it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class WorkerModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute_s(self) -> float:
-        """Mean time that it computes in a step."""
+        """Return the mean compute time of a step."""
         return self.fit.seconds(self.batch)
 
     @property
     def backward_s(self) -> float:
-        """The part of it in which buckets become ready."""
+        """Return the part of it in which buckets become ready."""
         return self.compute_s * self.fit.backward_share
 
 
@@ -38,27 +38,27 @@ class WorkerModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def machines(self) -> list[str]:
-        """Machine of each worker, by rank."""
+        """Return the machine of each worker, by rank."""
         return [worker.machine for worker in self.workers]
 
     @property
     def means_s(self) -> list[float]:
-        """Mean time that each computes in a step."""
+        """Return the mean compute time of each worker."""
         return [worker.compute_s for worker in self.workers]
 
     @property
     def jitters(self) -> list[float]:
-        """Variation of each from step to step."""
+        """Return the jitter of each worker from step to step."""
         return [worker.fit.jitter for worker in self.workers]
 
     @property
     def batch(self) -> int:
-        """Samples of one step."""
+        """Return the samples of one step."""
         return sum(worker.batch for worker in self.workers)
 
 
 def worker_models(candidate: Candidate, cluster: ClusterModel) -> WorkerModels | str:
-    """The workers of a candidate, or why there is no telling how fast they are."""
+    """Return the workers of a candidate, or why their speed is unknown."""
     workers: list[WorkerModel] = []
     servers: list[str] = []
     for seat in candidate.seats:

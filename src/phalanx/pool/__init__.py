@@ -1,5 +1,5 @@
-"""The machines: what was declared and what was measured, which are selected, an emulated cluster.
+"""Describe pools of machines: declarations, probes, selection, and an emulated cluster.
 
-Runs on the user's machine and reaches the others through their agents. Which strategy suits the
-machines is not decided here, and training is not started here.
+Runs on the user's machine and reaches the others through their agents. Choosing a strategy and
+starting training happen elsewhere.
 """

@@ -1,6 +1,6 @@
-"""Keep probes between commands: one file per machine, with the date of each measurement.
+"""Cache probes between commands: one file per machine, with the date of each measurement.
 
-A machine is found again by its identity, so renaming it or editing its price keeps its probe.
+Machines are keyed by identity, so renaming one or editing its price keeps its probe.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from phalanx.store.atomic import write_atomically
 
 
 class ProbeCache:
-    """Probes in a directory.
+    """Cache of probes in a directory.
 
     Args:
-        root: The directory; made when something is kept.
+        root: The directory; created on the first write.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def read(self, machine: str) -> Probe | None:
-        """Return what is known of a machine; None: not probed, or kept by an older Phalanx."""
+        """Return the probe of a machine; None: not probed, or written by an older Phalanx."""
         try:
             return msgspec.json.decode(self._file(machine).read_bytes(), type=Probe)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def keep(self, machine: str, probe: Probe) -> None:
-        """Keep a probe; links that were not measured this time stay as they were.
+        """Store a probe; links that were not measured this time keep their former values.
 
         Raises:
             StoreError: The directory cannot be written.

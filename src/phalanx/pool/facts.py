@@ -1,4 +1,4 @@
-"""Hold what a probe found out about a machine, as plain facts with units; what the cache keeps.
+"""Define the facts that a probe measures on a machine, with units; the format of the cache.
 
 Nothing here measures: the agent does, on the machine itself, and `probe` collects.
 """
@@ -9,31 +9,31 @@ import msgspec
 
 
 class HostSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast torch computes there, in 10^9 floating-point operations per second."""
+    """Compute speed of torch, in 10^9 floating-point operations per second."""
 
     threads: int
-    """What `all` means: usable cores, or the quota rounded up."""
+    """Threads of the `all` figures: usable cores, or the quota rounded up."""
     gemm_1_gflops: float
     conv_1_gflops: float
     gemm_all_gflops: float
     conv_all_gflops: float
     bf16_gemm_all_gflops: float
     cores_delivered: float
-    """Processor time per time while all threads computed."""
+    """Processor time over elapsed time while all threads computed."""
 
 
 class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's clock is ahead of the asker's by the offset, give or take the error."""
+    """Offset of the machine's clock from this one's; positive: ahead. Exact to within the error."""
 
     offset_s: float
     error_s: float
 
 
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
-    """The way from one machine to another, measured with plain TCP."""
+    """Link from one machine to another, measured with plain TCP."""
 
     address: str
-    """Where the other one was reached."""
+    """Address at which the other machine was reached."""
     bytes_per_s: float
     round_trip_s: float
     """Median of some dozens of round trips."""
@@ -42,7 +42,7 @@ class HostLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine says about itself when asked, without load."""
+    """Facts that a machine reports without running a load."""
 
     host: str
     system: str
@@ -61,36 +61,36 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     torch: str | None
     phalanx: str | None
     gpus: list[str] | None
-    """Graphics cards that can be computed on; None: not looked for."""
+    """Graphics cards usable for computation; None: not probed."""
     load_1min: float
     addresses: list[str]
 
     @property
     def cores(self) -> float:
-        """Cores that a program gets: those it may run on, or the quota if that is less."""
+        """Return the cores available to a program: usable cores, or the quota if lower."""
         return min(self.usable_cores, self.quota_cores or self.usable_cores)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that a program may use."""
+        """Return the memory available to a program."""
         return min(self.memory_total_bytes, self.memory_limit_bytes or self.memory_total_bytes)
 
     @property
     def has_bf16(self) -> bool:
-        """Whether the processor computes in bf16."""
+        """Return whether the processor computes in bf16."""
         return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(self.flags))
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was measured on one machine, with the date."""
+    """All measurements of one machine, with the date."""
 
     measured_at: str
     """UTC, ISO 8601."""
     looks: HostFacts
     clock: ClockOffset
     speed: HostSpeed | None = None
-    """None: torch is not installed there, or it was not measured."""
+    """None: torch is not installed there, or speed was not measured."""
     links: dict[str, HostLink] = {}
-    """Identity of the other machine to the way there."""
+    """Links by identity of the other machine."""
     link_faults: dict[str, str] = {}
-    """Identity of the other machine to the reason why there is no way."""
+    """Reasons of failed links by identity of the other machine."""

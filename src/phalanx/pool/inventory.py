@@ -1,7 +1,7 @@
-"""Join what was declared of the machines of a pool with what was measured; pure.
+"""Merge the declared and the measured facts of a pool's machines; pure.
 
-A declaration limits, a measurement corrects: of 8 cores of which 4 are declared, 4 are used, and a
-graphics card that torch does not see does not count. Where the two disagree, a sentence says so.
+A declaration limits, a measurement corrects: with 4 of 8 cores declared, 4 are used, and a graphics
+card that torch does not see does not count. Each disagreement is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from phalanx.pool.facts import HostLink, Probe
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
-# Firmware and graphics keep some memory back, so a machine of 8 GB shows a little less.
+# Firmware and graphics reserve some memory, so a machine of 8 GB reports a little less.
 _MEMORY_SLACK = 0.9
 _CLOCK_LIMIT_S = 1.0
 
 
 def identity(machine: MachineSpec, ssh_config: str | None) -> str:
-    """Return which machine is meant, the key of caches and links: where ssh goes, which Python.
+    """Return the key of a machine for caches and links: its ssh destination and interpreter.
 
     Names and prices do not matter, so a machine that is renamed keeps its probe.
     """
@@ -31,7 +31,7 @@ def identity(machine: MachineSpec, ssh_config: str | None) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """One machine: its declaration, and its probe if there is one."""
+    """One machine of a pool: its declaration, and its probe if there is one."""
 
     spec: MachineSpec
     identity: str
@@ -39,31 +39,31 @@ class Member:
 
     @property
     def title(self) -> str:
-        """What tables and messages call it."""
+        """Return the name for tables and messages."""
         return self.spec.title
 
     @property
     def cores(self) -> float | None:
-        """Cores that may be used; None: neither declared nor measured."""
+        """Return the usable cores; None: neither declared nor measured."""
         measured = self.probe.looks.cores if self.probe else None
         return _least(self.spec.cores, measured)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory that may be used; None: neither declared nor measured."""
+        """Return the usable memory; None: neither declared nor measured."""
         measured = self.probe.looks.memory_bytes if self.probe else None
         least = _least(self.spec.memory, measured)
         return None if least is None else int(least)
 
     @property
     def num_gpus(self) -> int:
-        """Graphics cards: what the probe has seen, or else what was declared."""
+        """Return the number of graphics cards: as probed, else as declared."""
         seen = self.probe.looks.gpus if self.probe else None
         return self.spec.gpu.count if seen is None else len(seen)
 
     @property
     def gflops(self) -> float | None:
-        """Measured speed of GEMM on the cores that may be used; None: not measured."""
+        """Return the measured GEMM speed on the usable cores; None: not measured."""
         if self.probe is None or self.probe.speed is None:
             return None
         cores = self.cores or self.probe.looks.cores
@@ -71,28 +71,28 @@ class Member:
 
     @property
     def disk_free_bytes(self) -> int | None:
-        """Free disk at the working directory; None: not measured."""
+        """Return the free disk space at the working directory; None: not measured."""
         return self.probe.looks.disk_free_bytes if self.probe else None
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """All machines of a pool, in the order of the file."""
+    """All machines of a pool, in file order."""
 
     name: str
     members: tuple[Member, ...]
 
     def link(self, start: Member, end: Member) -> HostLink | None:
-        """The measured way from one machine to another, or None."""
+        """Return the measured link from one machine to another, or None."""
         return start.probe.links.get(end.identity) if start.probe else None
 
 
 def merge(pool: PoolSpec, probes: Mapping[str, Probe]) -> Inventory:
-    """Lay declarations and probes together.
+    """Merge declarations and probes.
 
     Args:
-        pool: What was declared.
-        probes: What was measured, by the machine's identity; may lack some or all.
+        pool: The declarations.
+        probes: Probes by machine identity; some or all may be missing.
     """
     keys = [identity(one, pool.ssh_config) for one in pool.machines]
     members = zip(pool.machines, keys, strict=True)
@@ -100,7 +100,7 @@ def merge(pool: PoolSpec, probes: Mapping[str, Probe]) -> Inventory:
 
 
 def differences(inventory: Inventory) -> list[str]:
-    """Where declarations and measurements, or two machines, disagree; one sentence each."""
+    """Return the disagreements between declaration and probe, or between machines, as sentences."""
     found = [text for member in inventory.members for text in _own_differences(member)]
     probed = [(one.title, one.probe.looks) for one in inventory.members if one.probe is not None]
     for name in ("python", "torch", "phalanx"):

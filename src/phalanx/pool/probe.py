@@ -1,9 +1,9 @@
-"""Probe the machines of a pool: describe and measure each of them, and every link between two.
+"""Probe the machines of a pool: describe and measure each machine and every link between two.
 
-Machines are asked at the same time, each over one session; a machine that fails is named and the
-others go on. Links are measured in rounds, so that no machine serves two measurements at once.
-Called by `phalanx pool check` and `probe`, and by the launcher, which goes on with the same
-session; what was found is kept by the caller.
+Machines are probed in parallel, each over one session; a failed machine is reported and the others
+continue. Links are measured in rounds, so that no machine takes part in two measurements at once.
+Called by `phalanx pool check` and `probe`, and by the launcher, which continues with the same
+session; the caller caches the result.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _LINK_S = 40.0
 _NUM_CLOCK_QUESTIONS = 8
 _MAX_THREADS = 32
 MAX_LINK_ROUNDS = 15
-"""Every pair of 16 machines; of more, each machine measures 15 links."""
+"""Measures every pair of up to 16 machines; of more, each machine measures 15 links."""
 
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How much is measured.
+    """Extent of a probe.
 
     Attributes:
-        quick: Only look: no speed, no disk, no links.
-        links: Whether to measure between machines.
-        speed_s: Seconds for each kernel.
-        link_s: Seconds for each direction of each link.
+        quick: Describe only: no speed, no disk, no links.
+        links: Whether to measure links between machines.
+        speed_s: Seconds per kernel.
+        link_s: Seconds per direction of each link.
     """
 
     quick: bool = False
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 @dataclass
 class PoolProbe:
-    """What was found: a probe or a fault for every machine, by the machine's identity."""
+    """Result of a probe: a probe or a fault for every machine, by identity."""
 
     probes: dict[str, Probe] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def probe_host(
 
     Raises:
         MachineFault: The machine is gone, or did not answer in time.
-        LaunchError: It could not do what was asked, or its answer makes no sense.
+        LaunchError: It could not carry out the order, or its answer is malformed.
     """
     clock = _measure_clock(session)
     order = {"do": "describe", "workdir": session.route.machine.workdir, "quick": options.quick}
@@ -94,7 +94,7 @@ def probe_host(
 def measure_this_machine() -> HostSpeed | None:
     """Measure the speed of this machine as a probe does; None: torch is not installed.
 
-    In another process, because the control plane imports no torch.
+    Runs in another process, because the control plane imports no torch.
     """
     session = Session(LocalRoute(MachineSpec(host="here", python=sys.executable)))
     with contextlib.closing(session):
@@ -108,12 +108,12 @@ def probe_pool(
     options: ProbeOptions = EVERYTHING,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PoolProbe:
-    """Probe all machines of a pool; a machine that fails becomes a fault, never an exception.
+    """Probe all machines of a pool; a failed machine becomes a fault, never an exception.
 
     Args:
         pool: The machines.
-        options: How much is measured.
-        on_progress: Told in a few words what goes on; called from several threads.
+        options: Extent of the probe.
+        on_progress: Called with a short text at each stage, from several threads.
     """
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(min(_MAX_THREADS, len(pool.machines))))
@@ -134,7 +134,7 @@ def probe_pool(
 
 
 class _ProbedHost:
-    """One machine during a probe; only one thread at a time talks to it."""
+    """One machine during a probe; used by one thread at a time."""
 
     def __init__(self, route: SshRoute, options: ProbeOptions) -> None:
         self.session = Session(route)
@@ -146,7 +146,7 @@ class _ProbedHost:
         self._found: Probe | None = None
 
     def probe(self, on_progress: Callable[[str], None]) -> None:
-        """Log in and measure this machine alone."""
+        """Log in and measure this machine without its links."""
         name = self.session.machine
         try:
             self.session.open()
@@ -160,11 +160,11 @@ class _ProbedHost:
             on_progress(f"{name}: {self.fault.reason}")
 
     def listen(self, token: str) -> int:
-        """Let others measure the link to this machine; return the port."""
+        """Listen for link measurements by other machines; return the port."""
         return int(self.session.ask({"do": "listen", "token": token}, _LINK_S))
 
     def contact(self, other: _ProbedHost, port: int, token: str) -> None:
-        """Measure the link to another machine that listens."""
+        """Measure the link to another machine, which listens."""
         order = {"do": "contact", "hosts": other.addresses, "port": port, "token": token}
         try:
             link = self.session.ask({**order, "seconds": self._options.link_s}, _LINK_S)
@@ -175,7 +175,7 @@ class _ProbedHost:
 
     @property
     def addresses(self) -> list[str]:
-        """Where others may reach this machine, the most likely first."""
+        """Return the addresses at which others may reach this machine, the most likely first."""
         machine = self.session.route.machine
         if machine.address is not None:
             return [machine.address]
@@ -183,7 +183,7 @@ class _ProbedHost:
         return list(dict.fromkeys([*self._found.looks.addresses, machine.host]))
 
     def result(self) -> Probe:
-        """Return what was found; only if there is no fault."""
+        """Return the probe; valid only without a fault."""
         assert self._found is not None
         return msgspec.structs.replace(self._found, links=self.links, link_faults=self.link_faults)
 
@@ -226,28 +226,28 @@ def _one_way(start: _ProbedHost, end: _ProbedHost, ports: dict[str, int | str], 
 
 
 def pair_rounds(num_machines: int, max_rounds: int | None = None) -> list[list[tuple[int, int]]]:
-    """Choose which pairs of machines measure their link at the same time; pure.
+    """Schedule the pairs of machines that measure their link at the same time; pure.
 
-    The circle method of tournaments: in every round each machine is in at most one pair, and after
-    all rounds every pair has met exactly once. So no measurement shares a machine with another.
+    The circle method of tournaments: each machine is in at most one pair per round, and every pair
+    meets exactly once. So no measurement shares a machine with another.
 
     Args:
-        num_machines: How many there are.
-        max_rounds: Leave out further rounds; n machines have n or n - 1.
+        num_machines: Number of machines.
+        max_rounds: Limit on the rounds; n machines have n or n - 1.
     """
     places = list(range(num_machines + num_machines % 2))
     half = len(places) // 2
     rounds = []
     for _ in range(len(places) - 1):
         met = zip(places[:half], reversed(places[half:]), strict=True)
-        # With an odd number one place is empty, and the machine that meets it has a rest.
+        # With an odd number one place is empty, and the machine paired with it pauses.
         rounds.append([(a, b) for a, b in met if max(a, b) < num_machines])
         places = [places[0], places[-1], *places[1:-1]]
     return rounds[:max_rounds]
 
 
 def _measure_clock(session: Session) -> ClockOffset:
-    """Compare clocks as NTP does; the quickest of some exchanges counts."""
+    """Estimate the clock offset as NTP does; the exchange with the shortest round trip counts."""
     readings = []
     for _ in range(_NUM_CLOCK_QUESTIONS):
         asked = time.time()

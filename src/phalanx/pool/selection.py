@@ -1,14 +1,14 @@
-"""Choose machines of an inventory by a policy and filters; pure.
+"""Select machines of an inventory by a policy and filters; pure.
 
-Policies, over the machines M that pass all filters, in the order of the file:
+Policies, over the machines M that pass all filters, in file order:
     all       M
-    gpu       those with a graphics card;  cpu  those without: together M, and never both
+    gpu       those with a graphics card;  cpu  those without: a partition of M
     energy    those marked energy_efficient; without a mark, those that do at least as much work
               per joule (measured GFLOP/s by watts_full) as the median of all that are known
     fastest   the n with the greatest measured speed, or declared cores where nothing is measured
     cheapest  the n with the lowest price per hour
-The first four and their names are those of the published resource optimiser, whose selections the
-tests hold. The chosen stand in the order of the file, so ranks do not depend on measurements.
+The first four and their names are those of the published resource optimiser; tests check the same
+selections. The result keeps file order, so ranks do not depend on measurements.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ALL = Policy("all")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which machines were chosen, and why the others were not."""
+    """Selected machines, and the reason for each excluded one."""
 
     chosen: tuple[Member, ...]
     refused: dict[str, str]
-    """Name of the machine to the reason."""
+    """Reason by name of the machine."""
 
 
 def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter] = ()) -> Selection:
-    """Choose machines.
+    """Select machines.
 
     Raises:
-        SpecError: No machine is left, or the policy needs what is not known of any machine.
+        SpecError: No machine is left, or the policy needs a fact that is unknown for all machines.
     """
     refused: dict[str, str] = {}
     left = []
@@ -117,7 +117,7 @@ def _work_per_joule(one: Member) -> float | None:
 
 
 def _fastest(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
-    # Cores and GFLOP/s do not compare, so all are judged by what is known of all.
+    # Cores and GFLOP/s do not compare, so all are ranked by a measure known for all.
     if all(one.gflops is not None for one in members):
         return _ranked(members, policy, lambda one: -(one.gflops or 0), "is slower", refused)
     if all(one.cores is not None for one in members):
@@ -167,7 +167,7 @@ def _ranked(
     reason: str,
     refused: dict[str, str],
 ) -> list[Member]:
-    # Sorting is stable: of equals, those that stand first in the file.
+    # Stable sort: ties keep file order.
     first = {one.title for one in sorted(members, key=by)[: policy.count]}
     return _keep(members, lambda one: one.title in first, reason, refused)
 

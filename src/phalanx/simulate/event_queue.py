@@ -1,7 +1,7 @@
 """Advance virtual time: an event queue, and resources that serve first come, first served.
 
-Knows nothing of training. Events that are due at the same moment happen in the order in which they
-were scheduled, so equal seeds give equal runs.
+Knows nothing of training. Simultaneous events run in the order in which they were scheduled, so
+equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Action = Callable[[], None]
 
 
 class EventQueue:
-    """Events that are still to happen, and the present moment of virtual time."""
+    """Pending events and the current virtual time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -22,7 +22,7 @@ class EventQueue:
         self._count = 0
 
     def at(self, time_s: float, action: Action) -> None:
-        """Schedule an event for a moment that is not past."""
+        """Schedule an event at a time that is not past."""
         self._count += 1
         # The count breaks ties: actions themselves cannot be compared.
         heapq.heappush(self._heap, (time_s, self._count, action))
@@ -32,7 +32,7 @@ class EventQueue:
         self.at(self.now_s + delay_s, action)
 
     def run(self) -> None:
-        """Let events happen until none is left."""
+        """Run events until none is left."""
         heap = self._heap
         while heap:
             self.now_s, _, action = heapq.heappop(heap)
@@ -41,15 +41,15 @@ class EventQueue:
 
 
 class FifoResource:
-    """A resource that serves one after the other: a direction of a port, a processor."""
+    """Resource with a FIFO queue: a direction of a port, a processor."""
 
     def __init__(self) -> None:
         self.free_s = 0.0
         self.busy_s = 0.0
-        """Served in all, including what has been promised but lies ahead."""
+        """Total service time, including accepted requests that lie ahead."""
 
     def serve(self, now_s: float, duration_s: float) -> float:
-        """Queue up now; returns when it will be done."""
+        """Enqueue a request now; return the time of its completion."""
         self.free_s = max(now_s, self.free_s) + duration_s
         self.busy_s += duration_s
         return self.free_s

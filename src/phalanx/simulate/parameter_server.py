@@ -1,12 +1,12 @@
-"""Simulate workers and parameter servers under the very policy that real servers run.
+"""Simulate workers and parameter servers under the same policy that real servers run.
 
-Every server has its own `Policy`, two directions of a wire and a processor; pushes travel as the
-segments that `plan_shards` cuts. A segment is encrypted, queues at its worker's port, behind its
-first packet at the server's port, and at the server's processor; its answer takes the way back once
-the policy has released the worker and the segment has had the updates that the release asks for.
-Servers and encryption on full machines slow the workers there down by what they take. What is
-simulated: queues, jitter, heterogeneity, slow machines, crashes with retries of the lost work. What
-is not: packets, retransmissions, the coordinator.
+Every server has a `Policy`, two directions of a network port and a processor; pushes are sent as
+the segments of `plan_shards`. A segment is encrypted, queues at its worker's port, after its first
+packet at the server's port, and at the server's processor; its answer returns once the policy has
+released the worker and the segment has had the updates that the release requires. Servers and
+encryption slow down the workers on fully loaded machines. Simulated: queues, jitter, heterogeneity,
+slow machines, crashes with retries of the lost work. Not simulated: packets, retransmissions, the
+coordinator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.simulate.run import ComputeTimes, SimulatedRun
 from phalanx.simulate.server import Due, SimulatedServer
 from phalanx.spec.parameter_server import ParameterServerSpec
 
-# Less than this is rounding.
+# Differences below this are rounding errors.
 _NOTHING_S = 1e-6
 
 
@@ -41,18 +41,18 @@ class _Push:
 @dataclass
 class _Worker:
     life: int = 0
-    """Counts incarnations: what was under way for an earlier one is void."""
+    """Incarnation number: events of an earlier one are void."""
     awaited: int = 0
     begun_s: float = 0.0
     stolen_s: float = 0.0
     computed_s: float = 0.0
     gone: bool = False
     holds_ticket: bool = False
-    """Its gradient is not at the servers yet."""
+    """Its gradient has not reached the servers yet."""
 
 
 class _TicketPool:
-    """Batches that are still to be computed, by the worker that they belong to."""
+    """Tickets that are still to be computed, by the worker that owns them."""
 
     def __init__(self, num_workers: int, *, rounds: int, shared: bool) -> None:
         self._left = [rounds] * num_workers
@@ -61,7 +61,7 @@ class _TicketPool:
     def take(self, rank: int) -> bool:
         """Take a ticket; False: there is none for this worker."""
         if self._left[rank] == 0 and self._shared:
-            # The worker with most tickets left is furthest behind.
+            # Take from the worker with most tickets left: it is furthest behind.
             rank = max(range(len(self._left)), key=self._left.__getitem__)
         if self._left[rank] == 0:
             return False
@@ -73,16 +73,16 @@ class _TicketPool:
         self._left[rank] += 1
 
     def hand_on(self, rank: int, present: Sequence[int]) -> None:
-        """Share the tickets of a worker that is not replaced among those that are left."""
+        """Redistribute the tickets of a worker that is not replaced among the others."""
         left, self._left[rank] = self._left[rank], 0
         for number in range(left if present else 0):
             self._left[present[number % len(present)]] += 1
 
 
 class _Ports:
-    """The network ports of all machines, each direction first come, first served.
+    """Network ports of all machines, each direction with a FIFO queue.
 
-    Traffic within a machine does not pass its port: every worker has its own queues there.
+    Traffic within a machine bypasses its port: every worker has separate queues there.
     """
 
     def __init__(self, world: ClusterModel, num_workers: int) -> None:
@@ -94,14 +94,14 @@ class _Ports:
         self._network = world.network
 
     def push(self, rank: int, machine: str, server: SimulatedServer) -> _Route:
-        """Return the way from a worker to a server."""
+        """Return the route from a worker to a server."""
         if machine == server.machine:
             return self._route(machine, machine, self._local_out[rank], server.local_in)
         ends = self._out[machine], self._in[server.machine]
         return self._route(machine, server.machine, *ends)
 
     def pull(self, rank: int, machine: str, server: SimulatedServer) -> _Route:
-        """Return the way from a server to a worker."""
+        """Return the route from a server to a worker."""
         if machine == server.machine:
             return self._route(machine, machine, server.local_out, self._local_in[rank])
         ends = self._out[server.machine], self._in[machine]
@@ -122,7 +122,7 @@ class _Ports:
 
 @dataclass(frozen=True)
 class _Route:
-    """One way through the network; speeds in bytes per second."""
+    """Route through the network; speeds in bytes per second."""
 
     sender: FifoResource
     receiver: FifoResource
@@ -133,15 +133,15 @@ class _Route:
 
 
 class ParameterServerSimulation:
-    """One run; make it, call `run` once.
+    """One simulated run; construct it and call `run` once.
 
     Args:
         crew: The workers and the machines of the servers.
         spec: The strategy.
-        world: Wires and costs.
-        num_rounds: How much work: so many global batches.
-        perturbations: What goes wrong.
-        seed: Decides everything random.
+        world: Links and costs.
+        num_rounds: Amount of work, in global batches.
+        perturbations: Slowdowns and crashes.
+        seed: Seed of all random draws.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ParameterServerSimulation:
         self._servers_on: dict[str, list[SimulatedServer]] = {}
         for server in self._servers:
             self._servers_on.setdefault(server.machine, []).append(server)
-        # Backward fills the buffer from its end, and segments leave in that order.
+        # Backward fills the buffer from its end, and segments are sent in that order.
         self._order = [
             (number, index)
             for number in reversed(range(len(self._servers)))
@@ -230,7 +230,7 @@ class ParameterServerSimulation:
         worker.begun_s = now_s
         worker.holds_ticket = True
         worker.stolen_s = self._stolen(rank)
-        # One more than there are segments: its own computation has to end, too.
+        # One more than the segments: the worker's own computation must end as well.
         worker.awaited = 1 + len(self._order)
         pushes = [_Push(server.readver(rank)) for server in self._servers]
         for count, (server, index) in enumerate(self._order, start=1):
@@ -242,7 +242,7 @@ class ParameterServerSimulation:
                 self._later(rank, ready_s, partial(self._computed, rank, push))
 
     def _computed(self, rank: int, push: Action) -> None:
-        """Backward is over, unless servers took some of its time; the last segment goes out."""
+        """Finish backward, delayed by the cores that servers used, and send the last segment."""
         worker = self._workers[rank]
         stolen_s = self._stolen(rank)
         more_s = stolen_s - worker.stolen_s
@@ -255,7 +255,7 @@ class ParameterServerSimulation:
         self._received(rank)
 
     def _stolen(self, rank: int) -> float:
-        """Seconds so far by which servers and encryption on its full machine held a worker up."""
+        """Return the seconds by which servers and encryption on its machine delayed a worker."""
         hand = self._crew.workers[rank]
         cores = self._world.machines[hand.machine].cores
         threads = hand.fit.workers * hand.fit.threads
@@ -269,7 +269,7 @@ class ParameterServerSimulation:
         return served_s / max(threads, cores)
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
-        """Send a segment to its server: the worker's port, the server's, its processor."""
+        """Send a segment through the worker's port, the server's port and its processor."""
         hand, queue, server = self._crew.workers[rank], self._queue, self._servers[number]
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
@@ -319,10 +319,10 @@ class ParameterServerSimulation:
         self._travel(rank, self._ports.pull(rank, hand.machine, server), size, open_it)
 
     def _travel(self, rank: int, route: _Route, size: float, then: Action) -> None:
-        """Bytes pass the sender's port and, behind their first packet, the receiver's.
+        """Transfer bytes through the sender's port and, after the first packet, the receiver's.
 
-        Each port is held as long as it takes by itself; a slow one at the far end does not keep the
-        sender from others.
+        Each port is occupied for its own transfer time; a slow receiver does not block the sender's
+        traffic to others.
         """
         queue = self._queue
 
@@ -348,7 +348,7 @@ class ParameterServerSimulation:
             self._compute(rank)
 
     def _later(self, rank: int, delay_s: float, action: Action) -> None:
-        """Do something for a worker unless it has crashed by then."""
+        """Schedule an action for a worker unless it has crashed by then."""
         worker = self._workers[rank]
         life = worker.life
 

@@ -1,7 +1,7 @@
 """Perturb a simulated run: machines that slow down, workers that crash and are replaced.
 
-At given moments (`SlowMachine`, `Crash`) or at random (`Straggling`, a two-state Markov modulator
-per machine). Plain data, and `SlowdownModel`, which tells how slow a machine is at a moment.
+At given times (`SlowMachine`, `Crash`) or at random (`Straggling`, a two-state Markov modulator per
+machine). Plain data, and `SlowdownModel`, which computes the slowdown of a machine at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class SlowMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine computes more slowly for a while."""
+    """A machine computes more slowly for a period."""
 
     machine: str
     factor: float
@@ -22,14 +22,14 @@ class SlowMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Straggling(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine turns slow and recovers, again and again."""
+    """A machine turns slow and recovers repeatedly."""
 
     machine: str
     factor: float
     normal_s: float
-    """Mean time between two slow spells."""
+    """Mean time between two slow periods."""
     slow_s: float
-    """Mean length of one."""
+    """Mean duration of one."""
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     at_s: float
     noticed_s: float = 1.0
-    """From the crash until the others know."""
+    """From the crash until it is detected."""
     back_s: float | None = None
     """From the crash until a successor takes part; None: never."""
 
@@ -47,15 +47,15 @@ Perturbation = SlowMachine | Straggling | Crash
 
 
 class SlowdownModel:
-    """Tell how slow each machine is at a moment.
+    """Compute the slowdown of each machine at a time.
 
     Args:
-        perturbations: What happens; crashes are left to the simulation.
-        seed: Decides the spells of `Straggling`.
+        perturbations: Slowdowns; crashes are left to the simulation.
+        seed: Seed of the `Straggling` periods.
     """
 
     def __init__(self, perturbations: Sequence[Perturbation], seed: int) -> None:
-        # By machine, since every step of hundreds of workers asks.
+        # Indexed by machine, since every step of hundreds of workers asks.
         self._slowdowns: dict[str, list[SlowMachine]] = {}
         self._spells: dict[str, list[_Spells]] = {}
         for number, one in enumerate(perturbations):
@@ -66,7 +66,7 @@ class SlowdownModel:
                 self._spells.setdefault(one.machine, []).append(spells)
 
     def factor(self, machine: str, time_s: float) -> float:
-        """Return how many times as long a computation takes that begins now."""
+        """Return the slowdown factor of a computation that begins now."""
         factor = 1.0
         for slowdown in self._slowdowns.get(machine, ()):
             if slowdown.begin_s <= time_s < slowdown.end_s:
@@ -78,7 +78,7 @@ class SlowdownModel:
 
 
 class _Spells:
-    """The slow spells of one machine; asked with rising times."""
+    """Slow periods of one machine; queried with increasing times."""
 
     def __init__(self, of: Straggling, rng: np.random.Generator) -> None:
         self.of = of

@@ -11,7 +11,7 @@ from phalanx.plan.workers import WorkerModels
 from phalanx.simulate.perturbation import Perturbation, SlowdownModel
 
 _LEAST_JITTER = 1e-4
-# Gamma variates are drawn in blocks: one call per number would be most of the simulation.
+# Gamma variates are drawn in blocks: single draws would dominate the simulation's time.
 _BLOCK = 256
 
 
@@ -20,7 +20,7 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     elapsed_s: float
     samples: int
-    """That went into updates."""
+    """Samples that went into updates."""
     updates: int
     pushes: int = 0
     dropped: int = 0
@@ -35,29 +35,29 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples in updates per second."""
+        """Return the samples in updates per second."""
         return self.samples / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def staleness_mean(self) -> float:
-        """Mean over applied gradients."""
+        """Return the mean over applied gradients."""
         count = sum(self.staleness.values())
         total = sum(value * times for value, times in self.staleness.items())
         return total / count if count else 0.0
 
     @property
     def waiting_share(self) -> float:
-        """Share of the workers' time in exchanges and waiting for others."""
+        """Return the share of the workers' time in exchanges and waiting."""
         return 1 - sum(self.busy) / len(self.busy) if self.busy else 0.0
 
 
 class ComputeTimes:
-    """Draw how long each worker's next computation takes.
+    """Draw the duration of each worker's next computation.
 
     Args:
         crew: The workers.
-        perturbations: What slows them down.
-        seed: Decides everything random.
+        perturbations: Slowdowns.
+        seed: Seed of all random draws.
     """
 
     def __init__(

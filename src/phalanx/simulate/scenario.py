@@ -1,9 +1,9 @@
-"""Make simulations from a few figures: how many workers, how fast, what goes wrong.
+"""Build simulations from a few figures: number of workers, speed, perturbations.
 
-One worker per virtual machine, each machine a copy of a known one. Known are either explicit
-figures of equal machines (`Figures`), or what calibration and probes tell of real ones (a
-`ClusterModel` of the planner). Dedicated servers have their own machines. The batch of a worker
-stays the same however many there are, so more workers make larger global batches.
+One worker per virtual machine, each a copy of a known one: either explicit figures of equal
+machines (`Figures`), or calibrated and probed ones (a `ClusterModel` of the planner). Dedicated
+servers have separate machines. The batch per worker is constant, so more workers make larger global
+batches.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ DEFAULT_STRATEGIES: tuple[StrategySpec, ...] = (
     ParameterServerSpec(consistency="ssp"),
     ParameterServerSpec(consistency="async", dispatch="dynamic"),
 )
-"""Compared unless others are asked for."""
-# Machines of explicit figures: large enough that only what is given limits them.
+"""Strategies compared by default."""
+# Machines of explicit figures: large enough that only the given figures limit them.
 _CORES = 4
 _MEMORY_BYTES = 64 << 30
 
@@ -52,11 +52,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Forward and backward of one worker's batch."""
     num_parameters: int
     bandwidth_bytes_per_s: float = 1.17e8
-    """Of each port; the default is what 1 Gbit/s leaves for data."""
+    """Per port; the default is the payload rate of 1 Gbit/s."""
     latency_s: float = 2e-4
-    """One way."""
+    """One-way latency."""
     jitter: float = 0.1
-    """Standard deviation of a step's time over its mean."""
+    """Coefficient of variation of a step's time."""
 
 
 class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,28 +64,28 @@ class Stragglers(msgspec.Struct, frozen=True, kw_only=True):
 
     share: float
     factor: float
-    """How many times as long they compute."""
+    """Slowdown factor."""
     normal_s: float | None = None
-    """Mean time between two slow spells; None: slow all the time."""
+    """Mean time between two slow periods; None: always slow."""
     slow_s: float | None = None
-    """Mean length of a spell."""
+    """Mean duration of a slow period."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated, apart from strategy and machines."""
+    """Parameters of a simulation other than strategy and machines."""
 
     workers: int
     batch: int
-    """Samples of one worker in a step."""
+    """Batch size per worker."""
     rounds: int = 20
-    """Steps of each worker, on average."""
+    """Mean number of steps per worker."""
     stragglers: Stragglers | None = None
     crashes: tuple[Crash, ...] = ()
     seed: int = 1
 
 
 class SimulatedStrategy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one strategy came to in a scenario; totals over its phases."""
+    """Results of one strategy in a scenario; totals over its phases."""
 
     strategy: str
     workers: int
@@ -97,12 +97,12 @@ class SimulatedStrategy(msgspec.Struct, frozen=True, kw_only=True):
     staleness_mean: float
     staleness_max: int
     waiting_share: float
-    """Share of the workers' time in exchanges and waiting for others."""
+    """Share of the workers' time in exchanges and waiting."""
     server_busy_share: float | None
-    """Of the busiest server; None without servers."""
+    """Utilisation of the busiest server; None without servers."""
     dropped: int
     lost: int
-    """Gradients computed in vain because of crashes."""
+    """Gradients lost to crashes."""
     sent_bytes: float
     staleness: dict[int, int] = {}
     """Count of applied gradients by staleness."""
@@ -114,8 +114,8 @@ def run_scenario(
     """Simulate each strategy in a scenario.
 
     Raises:
-        SpecError: A crash names a worker that there is not.
-        PlanError: A strategy cannot be simulated, or nothing is known of the machines' speed.
+        SpecError: A crash names a worker that does not exist.
+        PlanError: A strategy cannot be simulated, or the machines' speed is unknown.
     """
     for crash in scenario.crashes:
         if not 0 <= crash.rank < scenario.workers:
@@ -140,7 +140,7 @@ def run_scenario(
 
 
 def world_of(figures: Figures, scenario: Scenario) -> ClusterModel:
-    """Describe one machine by explicit figures; one epoch is the whole simulation."""
+    """Model one machine by explicit figures; one epoch is the whole simulation."""
     fit = ComputeFit(
         fixed_s=0.0,
         per_sample_s=figures.compute_s / scenario.batch,
@@ -167,7 +167,7 @@ def world_of(figures: Figures, scenario: Scenario) -> ClusterModel:
 
 
 def replicate(world: ClusterModel, count: int) -> ClusterModel:
-    """Copy the machines of a world in turn until there are so many, with their links."""
+    """Copy the machines of a cluster in turn up to a count, with their links."""
     originals = list(world.machines.values())
     origin: dict[str, str] = {}
     machines: dict[str, MachineFacts] = {}
@@ -185,7 +185,7 @@ def replicate(world: ClusterModel, count: int) -> ClusterModel:
 
 
 def _links(name: str, origin: Mapping[str, str], network: NetworkFacts) -> dict[str, LinkFacts]:
-    """Links of a copy to all others; two copies of one machine have its fastest link."""
+    """Return the links of a copy to all others; copies of one machine share its fastest link."""
     own = origin[name]
     fastest = LinkFacts(
         latency_s=network.between.latency_s, bandwidth_bytes_per_s=network.port(own)
@@ -200,7 +200,7 @@ def _links(name: str, origin: Mapping[str, str], network: NetworkFacts) -> dict[
 def place(
     strategy: StrategySpec, machines: Sequence[str], scenario: Scenario, world: ClusterModel
 ) -> Candidate:
-    """Put one worker on each machine, and dedicated servers on those that are left."""
+    """Place one worker on each machine, and dedicated servers on the remaining ones."""
     dedicated = strategy.processes(scenario.workers).servers
     colocated = strategy.uses_servers and dedicated == 0
     seats = [

@@ -1,8 +1,8 @@
-"""Simulate a parameter server: the real policy, and counts instead of numbers.
+"""Simulate a parameter server: the real policy, with counters instead of tensors.
 
-Follows `paramserver.shard` step by step, without gradients: pushes are judged at their first
-segment, a segment is applied when all members of its update have sent it, and answered when its
-worker is released and the segment is new enough. Only `parameter_server` uses it.
+Follows `paramserver.shard` step by step, without gradients: the policy decides on a push at its
+first segment, a segment is applied when all members of its update have sent it, and answered when
+its worker is released and the segment is new enough. Only `parameter_server` uses it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from phalanx.consistency.shards import Segment
 from phalanx.simulate.event_queue import FifoResource
 
 Due = list[tuple[int, int]]
-"""Answers that may go out now: worker and segment."""
+"""Answers to send now: worker and segment."""
 
 
 @dataclass
 class _Member:
-    """What a server knows of one worker."""
+    """State of one worker at a server."""
 
     clock: int = 0
     missing: int = 0
@@ -35,17 +35,17 @@ class _Member:
 
 @dataclass
 class _Gathering:
-    """An update whose gradients are coming in."""
+    """An update that is collecting gradients."""
 
     pushes: set[tuple[int, int]] = field(default_factory=set)
-    """Worker and clock: without waiting, one worker may be in an update twice."""
+    """Worker and clock: without waiting, one worker may contribute to an update twice."""
     arrived: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     closed: bool = False
 
 
 class SimulatedServer:
-    """One server: the policy, and what has arrived and been answered."""
+    """One server: the policy, and the segments received and answered."""
 
     def __init__(
         self, machine: str, segments: Sequence[Segment], rule: ConsistencyRule, num_workers: int
@@ -63,7 +63,7 @@ class SimulatedServer:
         self._touched: set[int] = set()
 
     def enter(self, worker: int, clock: int) -> Due:
-        """Admit a worker, which is sent every segment."""
+        """Admit a worker and send it every segment."""
         self._members[worker] = _Member(unanswered=set(range(len(self.segments))))
         self._follow(self.policy.join(worker, clock))
         return self._answers()
@@ -73,7 +73,7 @@ class SimulatedServer:
         return self._members[worker].readver
 
     def leave(self, worker: int) -> Due:
-        """Remove a worker; a push that is not complete is taken back."""
+        """Remove a worker; an incomplete push is withdrawn."""
         member = self._members.pop(worker, None)
         if member is not None and member.missing and member.update in self._gatherings:
             gathering = self._gatherings[member.update]
@@ -85,7 +85,7 @@ class SimulatedServer:
         return self._answers()
 
     def begin(self, worker: int, *, readver: int, num_samples: int, now_s: float) -> None:
-        """Take the first segment of a push."""
+        """Process the first segment of a push."""
         member = self._members[worker]
         member.clock += 1
         member.missing = len(self.segments)
@@ -100,19 +100,19 @@ class SimulatedServer:
         self._follow(outcome)
 
     def has_member(self, worker: int) -> bool:
-        """Tell whether a worker takes part."""
+        """Return whether a worker is a member."""
         return worker in self._members
 
     def is_complete(self, worker: int) -> bool:
-        """Tell whether a worker's present push is complete."""
+        """Return whether a worker's current push is complete."""
         return self._members[worker].missing == 0
 
     def flush(self) -> None:
-        """Make an update of what has been gathered, however little."""
+        """Apply an update of the gradients collected so far, however few."""
         self._follow(self.policy.flush())
 
     def take(self, worker: int, index: int) -> Due:
-        """Process a segment; returns the answers that are due now."""
+        """Process a segment; return the answers to send now."""
         member = self._members[worker]
         member.missing -= 1
         member.unanswered.add(index)

@@ -1,7 +1,7 @@
-"""Simulate a candidate of the planner; `scenario` makes candidates for the command.
+"""Simulate a candidate of the planner; `scenario` builds candidates for the command.
 
-For what the formulas of `plan.predict` cannot see: queues under changing load, crashes, machines
-that slow down, and more workers than there are machines at hand. Equal seeds give equal runs.
+Covers what the formulas of `plan.predict` do not: queues under changing load, crashes, machines
+that slow down, and more workers than there are machines. Equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def simulate(
     perturbations: Sequence[Perturbation] = (),
     seed: int = 1,
 ) -> list[SimulatedRun]:
-    """Simulate a candidate; a switch gives one run for each phase.
+    """Simulate a candidate; a switch returns one run per phase.
 
     Args:
-        candidate: Who does what.
+        candidate: Assignment of machines and strategy.
         world: Machines, links and costs.
-        num_rounds: Global batches in all.
-        perturbations: What goes wrong; times count from the start of each phase.
-        seed: Decides everything random.
+        num_rounds: Total number of global batches.
+        perturbations: Slowdowns and crashes; times count from the start of each phase.
+        seed: Seed of all random draws.
 
     Raises:
-        PlanError: Nothing is known of how fast a worker is.
+        PlanError: The speed of a worker is unknown.
     """
     crew = worker_models(candidate, world)
     if isinstance(crew, str):

@@ -1,8 +1,8 @@
-"""Simulate synchronous workers: the slowest draw decides each step.
+"""Simulate synchronous workers: the slowest draw determines each step.
 
-The exchange itself is taken from the formula of `plan.network_model`, one value per bucket; what is
-simulated is jitter, slow machines and crashes. A crash ends the attempt: steps since the last
-checkpoint are repeated after a restart, as the controller does it.
+Communication is taken from the formula of `plan.network_model`, one value per bucket; jitter, slow
+machines and crashes are simulated. A crash ends the attempt: steps since the last checkpoint are
+repeated after a restart, as the controller does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def simulate_synchronous(
 
     Args:
         crew: The workers.
-        strategy: Alone, all-reduce or local SGD.
-        world: What exchanging costs.
-        num_steps: Steps of the run; those repeated after a crash come on top.
-        perturbations: What goes wrong.
-        seed: Decides everything random.
+        strategy: Single, all-reduce or local SGD.
+        world: Communication costs.
+        num_steps: Steps of the run, without those repeated after a crash.
+        perturbations: Slowdowns and crashes.
+        seed: Seed of all random draws.
         checkpoint_steps: Steps between two checkpoints; None: only at the start.
     """
     computation = ComputeTimes(crew, perturbations, seed)

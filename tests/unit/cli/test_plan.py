@@ -18,7 +18,7 @@ from phalanx.errors import PhalanxError
         (["--accept", "all"], "--accept takes exact, rounded, stale, not 'all'"),
         (["--deadline", "soon"], "--deadline takes a time such as 90min or 2h, not 'soon'"),
         (["--calibrate", "yes"], "--calibrate takes auto, never or fresh, not 'yes'"),
-        (["--calibrate", "never"], "tells how fast this job is; train it once"),
+        (["--calibrate", "never"], "shows how fast this job is; train it once"),
     ],
 )
 def test_wrong_options(arguments: list[str], sentence: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_charts(job: str, name: str, tmp_path: Path) -> None:
         ([*FIGURES, "--chart", "a.png"], "the name must end in .html or .svg"),
         ([*FIGURES, "--strategy", "spss"], "spss"),
         ([*FIGURES, "--strategy", "split"], "a split network is not simulated"),
-        (["--calibrate", "never"], "tells how fast this job is"),
+        (["--calibrate", "never"], "shows how fast this job is"),
         ([*FIGURES, "--calibrate", "often"], "--calibrate takes auto, never or fresh"),
     ],
 )

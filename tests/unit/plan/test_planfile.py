@@ -71,7 +71,7 @@ def test_the_others_do_the_work_of_a_machine_that_is_left_out() -> None:
     assert spec.batch.shares is not None
     assert list(spec.batch.shares) == [float(n) for seat in left.seats for n in seat.batches]
     assert plan_without(plan, ["zoe"]) == plan
-    with pytest.raises(SpecError, match="nobody of the plan is left"):
+    with pytest.raises(SpecError, match="no worker of the plan is left"):
         plan_without(plan, ["ada", "bob", "eve"])
 
 

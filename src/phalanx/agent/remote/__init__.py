@@ -1,9 +1,9 @@
-"""The program that runs on a machine while it is probed or takes part in a run.
+"""Agent program of a machine that is probed or takes part in a run.
 
-`agent.session` sends the modules below over ssh, so nothing has to be installed there and both
-sides always have the same version. Hence they import the standard library and one another alone,
-torch only where speed is measured, and parse on Python 3.8.
+`agent.session` sends the modules below over ssh, so nothing has to be installed and both sides
+always have the same version. Hence they import only the standard library and one another, torch
+only where speed is measured, and parse on Python 3.8.
 """
 
 MODULES = ("host", "measure", "install", "processes", "main")
-"""In the order of their imports: they are loaded one after the other on the other side."""
+"""In import order: the loader executes them in sequence."""

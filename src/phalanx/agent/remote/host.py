@@ -1,6 +1,6 @@
-"""Describe this machine: cores, memory, disk, versions, addresses; find ports and reach others.
+"""Describe this machine: cores, memory, disk, versions, addresses; find ports and test connections.
 
-Part of the program that is sent to machines; hence the few lines that repeat what `observe` knows.
+Part of the agent, which cannot import `observe`; hence some lines repeat it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def introduce() -> dict[str, Any]:
-    """Return what the other side has to know before it gives the first order."""
+    """Return the facts that the session needs before its first order."""
     connection = os.environ.get("SSH_CONNECTION", "").split()  # noqa: TID251 (set by sshd)
     return {
         "pid": os.getpid(),
@@ -74,7 +74,7 @@ def describe(workdir: str, quick: bool) -> dict[str, object]:
 
 
 def numeric_address(address: str) -> str:
-    """Resolve an address of this machine; raises OSError if it belongs to another one."""
+    """Resolve an address of this machine; raise OSError if it belongs to another one."""
     found = socket.gethostbyname(address)
     with socket.socket() as probe:
         probe.bind((found, 0))
@@ -91,7 +91,7 @@ def free_ports(address: str, count: int) -> list[int]:
 
 
 def reach(targets: list[list[Any]]) -> dict[str, str]:
-    """Connect to every (name, address, port) at once; return the reasons of those that failed."""
+    """Connect to every (name, address, port) in parallel; return the failure reasons by name."""
     reasons: dict[str, str] = {}
 
     def attempt(name: str, address: str, port: int) -> None:
@@ -109,7 +109,7 @@ def reach(targets: list[list[Any]]) -> dict[str, str]:
 
 
 def cpu_quota() -> float | None:
-    """Return the cores that control groups allow; None: no limit."""
+    """Return the CPU quota of the control groups, in cores; None: no limit."""
     found = []
     for folder in _groups(""):
         words = _text(folder / "cpu.max").split()
@@ -157,7 +157,7 @@ def _memory_used() -> int | None:
 
 
 def _groups(controller: str) -> list[Path]:
-    """This process's control group and all around it; an empty name stands for version 2."""
+    """Return this process's control group and all parents; an empty name means version 2."""
     top = Path("/sys/fs/cgroup") / controller
     found = []
     for line in _text("/proc/self/cgroup").splitlines():
@@ -171,7 +171,7 @@ def _groups(controller: str) -> list[Path]:
 
 
 def _disk_speed(place: Path) -> float | None:
-    """Bytes per second of writing 16 MiB through to the disk; None where nothing may be written."""
+    """Return the bytes per second of writing 16 MiB to disk; None: not writable."""
     size_bytes = 1 << 24
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".phalanx-probe-") as file:
@@ -185,7 +185,7 @@ def _disk_speed(place: Path) -> float | None:
 
 
 def _gpus(has_torch: bool) -> list[str]:
-    """The graphics cards that torch can compute on, or, without torch, that the driver lists."""
+    """Return the graphics cards usable by torch or, without torch, listed by the driver."""
     if has_torch:
         import torch
 
@@ -200,7 +200,7 @@ def _gpus(has_torch: bool) -> list[str]:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses by which others may reach this machine; the one that ssh came to is first."""
+    """Return the IPv4 addresses of this machine for others, that of the ssh connection first."""
     found = []
     came_to = os.environ.get("SSH_CONNECTION", "").split()  # noqa: TID251 (set by sshd)
     if len(came_to) == 4:

@@ -1,7 +1,7 @@
 """Install code, data and environments on this machine, and run commands with them.
 
-Part of the program that is sent to machines. Several machines may share a home directory, so
-everything that is written appears in one stroke or under a lock.
+Part of the agent. Several machines may share a home directory, so everything is written atomically
+or under a lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 _VERSIONS_S = 120.0
 _MAX_OUTPUT = 4000
 _COMPLETE = ".complete"
-# Asked of another interpreter than this one where an environment was built.
+# Run by another interpreter where an environment was built.
 _VERSIONS = """
 import json, sys
 from importlib import metadata
@@ -37,7 +37,7 @@ print(json.dumps(found))
 
 
 def run_command(order: dict[str, Any]) -> dict[str, Any]:
-    """Run a command to its end; return its exit code and the end of what it printed."""
+    """Run a command to completion; return its exit code and the end of its output."""
     variables = {**os.environ, **order["environment"]}  # noqa: TID251 (what it inherits)
     done = subprocess.run(
         [os.path.expanduser(word) for word in order["command"]],
@@ -55,7 +55,7 @@ def run_command(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions(python: str, names: list[str]) -> dict[str, str | None]:
-    """Return the versions of packages that an interpreter finds; None for a missing one."""
+    """Return the package versions that an interpreter finds; None for a missing one."""
     done = subprocess.run(
         [python, "-c", _VERSIONS, *names], capture_output=True, timeout=_VERSIONS_S, check=True
     )
@@ -64,20 +64,20 @@ def versions(python: str, names: list[str]) -> dict[str, str | None]:
 
 
 def build(root: Path, wanted: dict[str, str]) -> str:
-    """Build an environment with these versions, unless it exists; return its interpreter."""
+    """Build an environment with these versions unless it exists; return its interpreter."""
     lines = sorted(f"{name}=={version.partition('+')[0]}" for name, version in wanted.items())
     key = hashlib.sha256("\n".join([sys.version, *lines]).encode()).hexdigest()[:24]
     folder = root / key
     python = str(folder / "bin" / "python")
     root.mkdir(parents=True, exist_ok=True)
-    # Homes may be shared between machines: one builds, the others wait.
+    # Machines may share a home directory: one builds, the others wait.
     with (root / f"{key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / _COMPLETE).exists():
             shutil.rmtree(folder, ignore_errors=True)
             _run_or_raise([sys.executable, "-m", "venv", str(folder)])
             _run_or_raise([python, "-m", "pip", "install", "--quiet", *lines])
-            # Written last: a build that was killed half-way is started over.
+            # Written last: an interrupted build is started over.
             (folder / _COMPLETE).touch()
     return python
 
@@ -91,11 +91,11 @@ def _run_or_raise(command: list[str]) -> None:
 
 
 def unpack(content: bytes, folder: Path) -> bool:
-    """Unpack an archive into a folder in one stroke; False: it is there already."""
+    """Unpack an archive into a folder atomically; False: it exists already."""
     if folder.exists():
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Homes may be shared between machines, and several may unpack at once.
+    # Machines may share a home directory, and several may unpack at once.
     temporary = folder.parent / f".{folder.name}-{socket.gethostname()}-{os.getpid()}"
     archive = temporary.with_suffix(".zip")
     try:

@@ -1,9 +1,9 @@
-"""Obey orders from the other end of an ssh connection until it closes; the program's main module.
+"""Execute orders from an ssh connection until it closes; the main module of the agent.
 
-Orders come as one JSON object per line, some followed by bytes; news go out likewise behind a
-marker, because login scripts may print. When the input ends, or nothing was heard for too long, or
-this process is asked to end, it kills every process of the run on this machine and removes their
-directory: no way out leaves anything behind.
+Orders are one JSON object per line, some followed by bytes; news (answers and events) are sent
+likewise after a marker, because login scripts may print. At end of input, after too long a silence
+or on a signal, the agent kills every process of the run on this machine and removes its directory,
+so no exit path leaves anything behind.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MARKER = "@phalanx@"
 _TICK_S = 0.2
 _ALIVE_S = 1.0
 _END_S = 12.0
-# Orders before a run begins may take a while; afterwards `begin` says what is too long.
+# Orders before a run may take a while; `begin` sets the limit of a run.
 _PATIENCE_S = 120.0
 
 
 class Agent:
-    """This machine's side of one connection."""
+    """Agent's end of one connection."""
 
     def __init__(self) -> None:
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ class Agent:
         self._slow_verbs = _slow_verbs(measure.Listener())
 
     def _quick_verbs(self) -> dict[str, Verb]:
-        """Return what is done at once, in the order in which it was asked."""
+        """Return the orders that are executed immediately and in sequence."""
         run = self._run
         return {
             "clock": lambda order: time.time(),
@@ -68,10 +68,11 @@ class Agent:
         }
 
     def serve(self) -> None:
-        """Obey until the input ends."""
+        """Execute orders until the input ends."""
+        # Handlers before the hello: from then on processes may be started.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        # Ctrl-C at a terminal reaches whatever shares it; only the other side decides.
+        # Ctrl-C at a terminal reaches all processes that share it; only the controller decides.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._send({"news": "hello", **host.introduce()})
         threading.Thread(target=self._read, args=(sys.stdin.buffer,), daemon=True).start()
@@ -104,12 +105,12 @@ class Agent:
                 order["content"] = bytes(content)
                 self._orders.put(order)
         self._orders.put(None)
-        # The main thread may be stuck sending to a peer that is gone.
+        # The main thread may be blocked sending to a controller that is gone.
         time.sleep(_TICK_S * 2)
         self._end_all()
 
     def _guard(self) -> None:
-        """End everything after too long a silence; a network may die without an end of input."""
+        """End everything after too long a silence; a network may fail without an end of input."""
         while True:
             time.sleep(_TICK_S)
             if time.monotonic() - self._heard > self._limit_s:
@@ -119,16 +120,16 @@ class Agent:
         self._end_all()
 
     def _end_all(self) -> None:
-        """Kill everything, remove everything, and leave."""
+        """Kill all processes, remove all files, and exit."""
         if not self._ending.acquire(blocking=False):
-            # Another thread is at it and ends this process; this one must not return meanwhile.
+            # Another thread is cleaning up and will exit; this one must not return meanwhile.
             time.sleep(_END_S)
         self._run.clean()
         os._exit(0)
 
     def _obey(self, order: Order) -> None:
         if order["do"] in self._slow_verbs:
-            # In a thread, so that processes are still watched and life is still shown meanwhile.
+            # In a thread, so that processes are still polled and heartbeats still sent meanwhile.
             action = self._slow_verbs[order["do"]]
             threading.Thread(target=self._answer, args=(order, action), daemon=True).start()
             return
@@ -139,26 +140,26 @@ class Agent:
     def _answer(self, order: Order, action: Verb) -> None:
         try:
             answer = {"ok": action(order)}
-        except Exception as error:  # the process boundary: the asker is told, and may go on
+        except Exception as error:  # the process boundary: the caller gets the error, and may go on
             answer = {"error": f"{type(error).__name__}: {error}"}
         self._send({"news": "answer", "id": order["id"], **answer})
 
     def _begin(self, order: Order) -> str:
         folder = self._run.begin(order)
-        # Only now: processes will run that must not outlive the connection.
+        # Only now: from here on processes run that must not outlive the connection.
         self._limit_s = order["limit_s"]
         return folder
 
     def _send(self, news: dict[str, Any]) -> None:
         data = (MARKER + json.dumps(news) + "\n").encode()
-        # The reader may be gone; the end of the input will say so.
+        # The reader may be gone; the end of the input will report that.
         with self._sending, contextlib.suppress(OSError):
             while data:
                 data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 def _slow_verbs(listener: measure.Listener) -> dict[str, Verb]:
-    """Return what takes seconds; each order of these runs in a thread."""
+    """Return the orders that take seconds; each runs in a thread."""
     return {
         "describe": lambda order: host.describe(order["workdir"], order["quick"]),
         "speed": lambda order: measure.measure_speed(order["seconds"]),
@@ -179,5 +180,5 @@ def _path(text: str) -> Path:
 
 
 def main() -> None:
-    """Serve this connection; called once all modules are loaded."""
+    """Serve this connection; called after all modules are loaded."""
     Agent().serve()

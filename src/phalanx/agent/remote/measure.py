@@ -1,6 +1,6 @@
-"""Measure how fast this machine computes, and how fast its links to others are.
+"""Measure the compute speed of this machine and its links to others.
 
-Part of the program that is sent to machines; torch is imported where it is present.
+Part of the agent; torch is imported where it is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOKEN_LENGTH = 32
 _CONNECT_S = 2.0
 _GREETING_S = 5.0
 _NUM_ECHOES = 40
-# The first part of a transfer is TCP finding its speed, and what buffers swallow at once.
+# Discard the start of a transfer: TCP slow start, and bytes that only fill buffers.
 _WARM_UP_SHARE = 0.3
 _NUM_SPANS = 10
 _BLOCK = b"\0" * (1 << 18)
@@ -36,7 +36,7 @@ _GEMM_SIZE = 768
 
 
 def measure_speed(seconds: float) -> dict[str, object] | None:
-    """GEMM and convolution in GFLOP/s on one thread and on all; None without torch."""
+    """Measure GEMM and convolution in GFLOP/s on one thread and on all; None without torch."""
     try:
         import torch
     except ImportError:
@@ -74,7 +74,7 @@ def _conv(seconds: float) -> tuple[float, float]:
 
 
 def _rate(work: Callable[[], object], flops: int, seconds: float) -> tuple[float, float]:
-    """GFLOP/s, and processor time per time, over at least two calls after one to warm up."""
+    """Return GFLOP/s and processor time over elapsed time, over two or more calls after warm-up."""
     work()
     begin, used, count = time.perf_counter(), time.process_time(), 0
     while count < 2 or time.perf_counter() - begin < seconds:
@@ -85,7 +85,7 @@ def _rate(work: Callable[[], object], flops: int, seconds: float) -> tuple[float
 
 
 class Listener:
-    """Let other machines measure the link to this one; without the token they are turned away.
+    """Server for link measurements by other machines; connections without the token are refused.
 
     The thread and its socket end with the process.
     """
@@ -142,7 +142,7 @@ def _echo(connection: socket.socket) -> None:
 
 
 def _swallow(connection: socket.socket, seconds: float) -> None:
-    """Receive for some seconds and tell the typical speed after warming up."""
+    """Receive for some seconds and return the median speed after warm-up to the sender."""
     buffer = bytearray(1 << 20)
     connection.recv_into(buffer)
     begin = time.perf_counter()
@@ -167,7 +167,7 @@ def _swallow(connection: socket.socket, seconds: float) -> None:
 
 
 def contact(hosts: list[str], port: int, token: str, seconds: float) -> dict[str, object]:
-    """Measure round trip and speed of the way to another machine of the pool."""
+    """Measure round trip and bandwidth of the link to another machine of the pool."""
     host, trips = _round_trips(hosts, port, token.encode())
     with _greet(host, port, token.encode(), b"s", seconds) as connection:
         bytes_per_s = _pour(connection, seconds)
@@ -198,7 +198,7 @@ def _round_trips(hosts: list[str], port: int, token: bytes) -> tuple[str, list[f
 
 
 def _pour(connection: socket.socket, seconds: float) -> float:
-    """Send until the other side has seen enough and answers."""
+    """Send until the receiver has measured enough and answers."""
     connection.setblocking(False)
     giving_up = time.monotonic() + seconds + 10.0
     while time.monotonic() < giving_up:

@@ -1,8 +1,7 @@
-"""Start, watch and end the processes of one run on this machine, and send home what they write.
+"""Start, poll and end the processes of one run on this machine, and send their files.
 
-Part of the program that is sent to machines. Every process carries the run's token in its
-environment, so that it is found and killed even if whatever started it is gone. However a run ends,
-nothing of it is left behind.
+Part of the agent. Every process carries the run's token in its environment, so that it is found and
+killed even if its parent is gone. However a run ends, nothing of it remains.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RUN_VARIABLE = "PHALANX_RUN"
-"""In the environment of every process of a run; by it they are found, and their children."""
+"""Environment variable that identifies the processes of a run and their children."""
 LOCK = ".supervisor"
 AGENT_NAME = "phalanx-agent"
-"""In the command line of this program, wherever it runs."""
+"""Marker in the command line of the agent."""
 _KILL_S = 3.0
 _MAX_CHUNK_BYTES = 1 << 17
-# Appended to while a process runs, and written at once by a process that ends.
+# Files that grow while a process runs, and files written once when it ends.
 _GROWING = ("events", "logs")
 _WHOLE = ("profile",)
 
@@ -43,16 +42,16 @@ class Child:
         self.process = process
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and to what it has started in its session."""
+        """Send a signal to the process and to the process group that it leads."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
 
 class RunProcesses:
-    """The processes of one run on this machine.
+    """Processes of one run on this machine.
 
     Args:
-        send: Sends one item of news home.
+        send: Sends one item of news to the controller.
     """
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
@@ -66,7 +65,7 @@ class RunProcesses:
         self._kill_at: float | None = None
 
     def begin(self, order: dict[str, Any]) -> str:
-        """Make the directory of the run here; the one of a run that was abandoned is removed."""
+        """Create the run directory on this machine; directories of abandoned runs are removed."""
         folder = Path(order["folder"]).expanduser()
         self._made_parent = not folder.parent.exists()
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +73,7 @@ class RunProcesses:
             _sweep_abandoned(other)
         for part in ("events", "logs", "checkpoints"):
             (folder / part).mkdir(parents=True)
-        # Held as long as this program lives: a directory whose lock is free was abandoned.
+        # Held until this program ends: a directory whose lock is free was abandoned.
         self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         note = {"pid": os.getpid(), "token": order["token"], "made_parent": self._made_parent}
@@ -101,34 +100,36 @@ class RunProcesses:
         self._children[name] = Child(name, order["serial"], process)
         spec = {**order["spec"], "parent_pid": os.getpid()}
         assert process.stdin is not None
-        # A process that died at once breaks the pipe; its exit code is the news.
+        # A process that exited already breaks the pipe; `tick` reports its exit code.
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(spec).encode() + b"\n")
             process.stdin.flush()
         return process.pid
 
     def kill(self, name: str) -> None:
-        """Kill a process, and wait until it is gone."""
+        """Kill a process, and wait for its end."""
         child = self._children.get(name)
         if child is not None:
             child.signal(signal.SIGKILL)
             child.process.wait(_KILL_S)
 
     def stop(self, grace_s: float) -> None:
-        """Ask every process to end; `tick` kills those that have not after that long."""
+        """Send SIGTERM to every process; `tick` kills those left after the grace period."""
         for child in self._children.values():
             child.signal(signal.SIGTERM)
-            # A frozen process sees no signal but SIGKILL until it goes on.
+            # A stopped process handles SIGTERM only after SIGCONT.
             child.signal(signal.SIGCONT)
         self._kill_at = time.monotonic() + grace_s
 
     def finish(self) -> None:
-        """Kill everything, send the last news, and leave nothing here."""
+        """Kill all processes, send the remaining news, and remove all files."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
+        # Also finds descendants that left the process group.
         kill_marked(self._token)
         for child in self._children.values():
             child.process.wait(_KILL_S)
+        # Send the last output before its files are removed.
         self.tick()
         self.clean()
 
@@ -139,13 +140,13 @@ class RunProcesses:
             remove(self._folder, with_parent=self._made_parent)
 
     def tick(self) -> None:
-        """Send what was written since the last call, and who has ended."""
+        """Send the bytes written since the last call, and the exits."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             for child in self._children.values():
                 child.signal(signal.SIGKILL)
-        # First who has ended, then what was written: the last lines are home before the exit code.
+        # Poll before reading files: all output of a process is sent before its exit code.
         ended = [child for child in self._children.values() if child.process.poll() is not None]
         self._send_files()
         for child in ended:
@@ -158,7 +159,7 @@ class RunProcesses:
             self._send({"news": "exit", "name": child.name, "serial": child.serial, "code": code})
 
     def _send_files(self) -> None:
-        """Send what has been appended to the growing files."""
+        """Send the bytes appended to the growing files."""
         if self._folder is None:
             return
         for part in _GROWING:
@@ -167,7 +168,7 @@ class RunProcesses:
                     pass
 
     def _send_more(self, path: Path) -> bool:
-        """Send the next chunk of a file; whether there may be more."""
+        """Send the next chunk of a file; return whether there may be more."""
         assert self._folder is not None
         start = self._sent.get(path, 0)
         with path.open("rb") as file:
@@ -181,7 +182,7 @@ class RunProcesses:
         return len(chunk) == _MAX_CHUNK_BYTES
 
     def _send_whole(self, name: str) -> None:
-        """Send the files of an ended process that are written in one stroke."""
+        """Send the files that a process writes once when it ends."""
         assert self._folder is not None
         for part in _WHOLE:
             for path in (self._folder / part).glob(f"{name}.*"):
@@ -191,10 +192,11 @@ class RunProcesses:
 
 
 def sweep(folder: Path, token: str) -> None:
-    """Clean up for an agent that is dead or frozen: kill it and its processes, remove its files."""
+    """Clean up for a dead or frozen agent: kill it and its processes, remove its files."""
     note: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         note = json.loads((folder / LOCK).read_text())
+        # The agent first, so that it starts nothing more; its pid may have been reused.
         if AGENT_NAME.encode() in Path(f"/proc/{note['pid']}/cmdline").read_bytes():
             os.kill(note["pid"], signal.SIGKILL)
     kill_marked(token)
@@ -202,12 +204,13 @@ def sweep(folder: Path, token: str) -> None:
 
 
 def _sweep_abandoned(folder: Path) -> None:
-    """Remove the directory of an earlier run if its agent was killed."""
+    """Remove the directory of an earlier run whose agent was killed."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR)
     except OSError:
         return
     try:
+        # Fails while the agent of that run is alive.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         note = json.loads(os.read(descriptor, 4096))
     except (OSError, ValueError):
@@ -219,10 +222,11 @@ def _sweep_abandoned(folder: Path) -> None:
 
 
 def kill_marked(token: str) -> None:
-    """Kill every process that has this run in its environment, until none is left."""
+    """Kill every process with this token in its environment, until none is left."""
     if not token:
         return  # no run has begun
     giving_up = time.monotonic() + _KILL_S
+    # Repeated, because a process may fork between listing and killing.
     while (found := _marked(token)) and time.monotonic() < giving_up:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -236,19 +240,19 @@ def _marked(token: str) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError):
-                # A zombie has no environment any more.
+                # A zombie has no environment.
                 if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                     found.append(int(name))
     return found
 
 
 def remove(folder: Path, *, with_parent: bool = False) -> None:
-    """Remove a directory, and the one around it if that was made for it and is empty."""
+    """Remove a directory, and its parent if that was created for it and is empty."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break
-        # A process that is dying has written something meanwhile.
+        # A dying process has written a file meanwhile.
         time.sleep(0.05)
     if with_parent:
         with contextlib.suppress(OSError):  # others are using it

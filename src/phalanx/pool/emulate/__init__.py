@@ -1,4 +1,4 @@
 """Emulate a cluster on one machine: hosts are network namespaces with limits and ssh servers.
 
-Needs root. Tests and studies use it as an honest uneven cluster; nothing else depends on it.
+Needs root. Tests and studies use it as a heterogeneous cluster; nothing else depends on it.
 """

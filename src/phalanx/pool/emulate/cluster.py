@@ -1,7 +1,7 @@
-"""Bring an emulated cluster up or down, and tell its status.
+"""Bring an emulated cluster up or down, and report its status.
 
-State is written before anything is made, and everything made carries the cluster's prefix, so
-`down` finds all of it however the command before ended, and may be repeated. Called by
+State is written before anything is created, and everything created carries the cluster's prefix, so
+`down` finds all of it however the previous command ended, and may be repeated. Called by
 `phalanx pool emulate` and by tests.
 """
 
@@ -32,21 +32,21 @@ _LOCK_S = 60.0
 
 
 class ClusterState(msgspec.Struct, kw_only=True):
-    """What is kept of a cluster while it is there."""
+    """Persistent state of a cluster."""
 
     phase: str
-    """making: not complete, or its maker was killed; up: complete."""
+    """making: not complete, or its creator was killed; up: complete."""
     subnet: str
     spec: dict[str, object]
 
 
 class HostStatus(msgspec.Struct, kw_only=True):
-    """How one host stands."""
+    """Status of one host."""
 
     name: str
     address: str
     answers: bool
-    """Whether its ssh server does."""
+    """Whether its ssh server responds."""
     link_up: bool
     num_processes: int
     cores: float
@@ -56,23 +56,23 @@ class HostStatus(msgspec.Struct, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, kw_only=True):
-    """How a cluster stands."""
+    """Status of a cluster."""
 
     cluster: str
     state: str
     """up, partly up (something is missing) or down."""
     pool: str | None
     leftovers: list[str]
-    """What is there although the cluster is down or was never complete."""
+    """Resources that exist although the cluster is down or incomplete."""
     hosts: list[HostStatus]
 
 
 class EmulatedCluster:
-    """A cluster on this machine.
+    """An emulated cluster on this machine.
 
     Args:
         spec: Its hosts.
-        root: Where state is kept, one directory per cluster.
+        root: Directory of state, with one subdirectory per cluster.
     """
 
     def __init__(self, spec: ClusterSpec, root: Path = STATE_ROOT) -> None:
@@ -82,26 +82,27 @@ class EmulatedCluster:
 
     @property
     def prefix(self) -> str:
-        """What the names of everything on this machine that belongs to the cluster begin with."""
+        """Return the name prefix of everything on this machine that belongs to the cluster."""
         return self._prefix
 
     @property
     def pool_file(self) -> Path:
-        """The pool file that leads to the hosts while the cluster is up."""
+        """Return the path of the pool file, which exists while the cluster is up."""
         return self._path / "pool.yaml"
 
     def up(self) -> list[str]:
-        """Make the cluster; returns what there is to say, such as that leftovers were removed.
+        """Create the cluster; return remarks, such as that leftovers were removed.
 
         Raises:
             SpecError: Not root, a tool is missing, or the cluster is up already.
-            LaunchError: The system refused; everything made so far has been removed.
+            LaunchError: A system call failed; everything created so far has been removed.
         """
         require_tools()
         notes = self._make_room()
         try:
             with _choosing_network():
                 layout = plan_layout(self._spec, self._path, network.networks_in_use())
+                # Before anything is created: `down` finds the rest by this state.
                 self._write_state("making", layout)
                 network.create_links(layout)
             sshd.make_keys(layout, self._path)
@@ -119,10 +120,10 @@ class EmulatedCluster:
         return notes
 
     def down(self) -> list[str]:
-        """End every process of the hosts and remove all that was made; may be repeated.
+        """Kill every process of the hosts and remove all resources; may be repeated.
 
         Returns:
-            What was found and removed.
+            The resources that were found and removed.
 
         Raises:
             SpecError: Not root, or a tool is missing.
@@ -132,6 +133,7 @@ class EmulatedCluster:
         found = self.leftovers()
         namespaces, _ = network.leftover_links(self._prefix)
         inside = [pid for name in namespaces for pid in network.processes_in(name)]
+        # Processes first: a namespace exists as long as a process uses it.
         groups.end_all(groups.find_groups(self._prefix), inside)
         network.remove_links(self._prefix)
         if (self._path / _STATE).exists():
@@ -139,7 +141,7 @@ class EmulatedCluster:
         return found
 
     def leftovers(self) -> list[str]:
-        """List everything of this cluster that is there now, by name."""
+        """List all existing resources of this cluster by name."""
         namespaces, interfaces = network.leftover_links(self._prefix)
         folders = groups.find_groups(self._prefix)
         found = [f"namespace {name}" for name in namespaces]
@@ -152,7 +154,7 @@ class EmulatedCluster:
         return found
 
     def status(self) -> ClusterStatus:
-        """Return how the cluster stands."""
+        """Return the status of the cluster."""
         require_tools()
         state = self._read_state()
         found = self.leftovers()
@@ -179,7 +181,7 @@ class EmulatedCluster:
         network.switch_link(self._host(name), on=on)
 
     def kill_sshd(self, name: str) -> None:
-        """Kill the ssh server of a host with all of its sessions; only `down` and `up` mend that.
+        """Kill the ssh server of a host with all sessions; only `down` and `up` restore it.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
@@ -219,7 +221,7 @@ class EmulatedCluster:
                 "compute they slow one another down"
             )
         state, found = self._read_state(), self.leftovers()
-        # After a reboot the state says up, but nothing else is there.
+        # After a reboot the state file reads up, but nothing else exists.
         if state is not None and state.phase == "up" and len(found) > 1:
             raise SpecError(
                 f"cluster '{self._spec.cluster}' is up already; its pool is {self.pool_file}, and "
@@ -252,7 +254,7 @@ class EmulatedCluster:
             raise LaunchError(f"{self._path / _STATE} cannot be read: {error}") from error
 
     def _layout(self, state: ClusterState) -> ClusterLayout:
-        """As it was made: the file may have changed since."""
+        """Return the layout as created: the file may have changed since."""
         spec = cluster_from_mapping({**state.spec, "subnet": state.subnet})
         return plan_layout(spec, self._path, ())
 
@@ -276,10 +278,10 @@ def _host_status(host: EmulatedHost) -> HostStatus:
 
 @contextlib.contextmanager
 def _choosing_network() -> Iterator[None]:
-    """Only one cluster of this machine at a time looks for a free network and takes it."""
+    """Serialize the choice of a free network among the clusters of this machine."""
     deadline = Deadline.after(_LOCK_S, "another cluster to take its network")
     pause = threading.Event()
-    # A lock on a directory that is always there leaves no file behind.
+    # Locking a directory that always exists leaves no file behind.
     descriptor = os.open("/run", os.O_RDONLY)
     try:
         while True:
@@ -295,7 +297,7 @@ def _choosing_network() -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a cluster's directory, the state last: until then it can be known for what it is."""
+    """Remove a cluster's directory, the state file last: until then the cluster is identifiable."""
     for entry in path.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)

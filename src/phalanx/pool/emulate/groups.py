@@ -1,9 +1,9 @@
 """Limit processor and memory of a host by control groups, version 1 or 2.
 
-Groups are made inside the group of the caller where the system allows it, so that limits on the
-caller hold for the hosts as well; version 2 forbids that for a group with processes in it, and the
-nearest group around it is used. A process is in its group before it starts anything, and its
-children inherit it.
+Groups are made inside the caller's group where the system allows it, so that limits on the caller
+also bind the hosts; version 2 forbids that for a group with processes in it, and the nearest
+enclosing group is used. A process joins its group before it starts anything, and its children
+inherit it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from phalanx.errors import LaunchError
 from phalanx.wire.deadline import Deadline
 
 CONTROLLERS = ("cpu", "memory")
-# Short, so that a slow host is evenly slow instead of stopping for a tenth of a second at a time.
+# Short, so that a slow host is evenly slow instead of pausing for a tenth of a second at a time.
 _PERIOD_US = 20_000
-# Far more than the usual weight of 1024 (version 2: 100), so that other work on this machine does
-# not take what a host was promised; by cores, so that hosts suffer alike if too much was promised.
+# Much more than the default weight of 1024 (version 2: 100), so that other work on this machine
+# does not take a host's share; per core, so that hosts degrade alike if cores are overcommitted.
 _SHARES_PER_CORE, _MAX_SHARES = 64 * 1024, 1 << 18
 _WEIGHT_PER_CORE, _MAX_WEIGHT = 6400, 10_000
 _EMPTY_S = 20.0
@@ -31,19 +31,19 @@ _EMPTY_S = 20.0
 
 @dataclass(frozen=True)
 class Mount:
-    """Where control groups are mounted."""
+    """Mount point of control groups."""
 
     point: Path
     version: int
     controllers: frozenset[str]
-    """Of version 1; version 2 has them all in one place."""
+    """Controllers of version 1; version 2 has them all in one hierarchy."""
 
 
 def read_mounts(root: Path = Path("/")) -> list[Mount]:
-    """The control groups that are mounted and may be written.
+    """Return the mounted control groups that are writable.
 
     Args:
-        root: Where `proc` is found, and what mount points are seen from.
+        root: Root of `proc` and of the mount points.
     """
     found = []
     for line in (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
@@ -60,10 +60,10 @@ def read_mounts(root: Path = Path("/")) -> list[Mount]:
 def make_group(
     name: str, *, cores: float, memory_bytes: int | None, root: Path = Path("/")
 ) -> list[Path]:
-    """Make a group with its limits; returns its folders, one per mount that is used.
+    """Create a group with its limits; return its folders, one per mount in use.
 
     Raises:
-        LaunchError: Nothing that can limit processor or memory may be written here.
+        LaunchError: No writable controller can limit processor or memory here.
     """
     mounts = read_mounts(root)
     folders: dict[Path, None] = {}
@@ -83,7 +83,7 @@ def make_group(
 
 
 def find_groups(prefix: str, root: Path = Path("/")) -> list[Path]:
-    """Every group whose name begins with the prefix, wherever it was made."""
+    """Return every group whose name begins with the prefix, in all mounts."""
     return [
         Path(folder) / name
         for mount in read_mounts(root)
@@ -94,7 +94,7 @@ def find_groups(prefix: str, root: Path = Path("/")) -> list[Path]:
 
 
 def members(folder: Path) -> list[int]:
-    """The processes in a group; none if it is gone."""
+    """Return the processes in a group; none if it is gone."""
     try:
         return [int(word) for word in (folder / "cgroup.procs").read_text().split()]
     except (FileNotFoundError, OSError):
@@ -102,7 +102,7 @@ def members(folder: Path) -> list[int]:
 
 
 def memory_used(folder: Path) -> int | None:
-    """Bytes that a group uses, or None if this folder does not count them."""
+    """Return the memory use of a group, or None if this folder does not account for it."""
     for name in ("memory.current", "memory.usage_in_bytes"):
         with contextlib.suppress(OSError):
             return int((folder / name).read_text())
@@ -110,10 +110,10 @@ def memory_used(folder: Path) -> int | None:
 
 
 def end_all(folders: Sequence[Path], others: Sequence[int] = ()) -> None:
-    """Kill every process in the groups, wait until they are gone, and remove the groups.
+    """Kill every process in the groups, wait for their end, and remove the groups.
 
     Args:
-        folders: The groups; those that are gone already are no fault.
+        folders: The groups; missing ones are ignored.
         others: Further processes to kill.
 
     Raises:
@@ -123,7 +123,7 @@ def end_all(folders: Sequence[Path], others: Sequence[int] = ()) -> None:
     pause = threading.Event()
     for pid in others:
         _kill(pid)
-    # A process may fork while its group is read, so the group is read until it stays empty.
+    # A process may fork while its group is read, so repeat until the group stays empty.
     while left := [pid for folder in folders for pid in members(folder)]:
         for pid in left:
             _kill(pid)
@@ -176,7 +176,7 @@ def _upwards(top: Path, folder: Path) -> Iterator[Path]:
 
 
 def _enable(folder: Path) -> bool:
-    """Whether groups inside this one can be limited; switches that on if need be."""
+    """Enable limits for groups inside this one if need be; return whether they can be limited."""
     control = folder / "cgroup.subtree_control"
     with contextlib.suppress(OSError):
         if not set(CONTROLLERS) <= set(control.read_text().split()):

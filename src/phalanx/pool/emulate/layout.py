@@ -1,7 +1,7 @@
-"""Give every part of an emulated cluster its name and address; pure.
+"""Assign names and addresses to every part of an emulated cluster; pure.
 
-Every name begins with a prefix that follows from the path of the cluster's state, so what a killed
-command left behind can be found again without that state. Interfaces may have 15 letters.
+Every name begins with a prefix derived from the path of the cluster's state, so leftovers of a
+killed command can be found without that state. Interface names have at most 15 letters.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class EmulatedHost:
     address: str
     namespace: str
     interface: str
-    """The end of its link in the namespace of this machine."""
+    """Its end of the link in the namespace of this machine."""
     group: str
     """Name of its control group."""
     folder: Path
-    """What belongs to it on disk."""
+    """Directory of its files."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class ClusterLayout:
 
     @property
     def gateway(self) -> str:
-        """The address of this machine on the cluster's network."""
+        """Return the address of this machine on the cluster's network."""
         return f"{self.network[1]}/{self.network.prefixlen}"
 
 
 def prefix_of(state: Path) -> str:
-    """Return what all names of the cluster with this state begin with."""
+    """Return the name prefix of the cluster with this state directory."""
     return "phx" + hashlib.sha256(str(state.absolute()).encode()).hexdigest()[:6]
 
 
 def plan_layout(
     spec: ClusterSpec, state: Path, taken: Iterable[ipaddress.IPv4Network]
 ) -> ClusterLayout:
-    """Give every part of a cluster its name and address.
+    """Assign names and addresses to every part of a cluster.
 
     Args:
         spec: The hosts.
-        state: Where the cluster's files are.
-        taken: Networks that this machine already uses.
+        state: Directory of the cluster's files.
+        taken: Networks already in use by this machine.
 
     Raises:
-        SpecError: The wanted network is in use, or none is free.
+        SpecError: The requested network is in use, or none is free.
     """
     prefix = prefix_of(state)
     network = _network(spec, tuple(taken))

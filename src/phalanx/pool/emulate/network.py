@@ -1,7 +1,7 @@
 """Create the links of an emulated cluster: a namespace per host, all on a bridge, both ends shaped.
 
-The bridge is a switch in this machine's own namespace with an address for the controller. Hosts
-have no route beyond it, and nothing is forwarded, so their traffic never leaves this machine.
+The bridge is in this machine's namespace and has an address for the controller. Hosts have no route
+beyond it and nothing is forwarded, so their traffic never leaves this machine.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import json
 from phalanx.pool.emulate.layout import ClusterLayout, EmulatedHost
 from phalanx.pool.emulate.system import run, run_each
 
-# The bucket holds what passes at once: small, so that short transfers are slow as well, but with
-# room for the largest packet that the kernel hands over at speed.
+# Burst size of the token bucket: small, so that short transfers are slow as well, but with room for
+# the largest packet that the kernel passes on at full speed.
 _BURST_S = 0.002
 _MIN_BURST_BYTES = 16 * 1024
-# A switch drops what its port cannot hold, a few hundred kilobytes. A host does not: its kernel
-# makes programs wait before the queue of its own wire is full.
+# A switch drops what its port cannot buffer, a few hundred kilobytes. A host does not: its kernel
+# blocks programs before the transmit queue is full.
 _SWITCH_QUEUE_MS = 25
 _HOST_QUEUE_MS = 1000
 
 
 def networks_in_use() -> list[ipaddress.IPv4Network]:
-    """List the networks that this machine has addresses in or routes to."""
+    """Return the networks in which this machine has addresses or to which it has routes."""
     found = []
     for interface in json.loads(run("ip", "-j", "-4", "addr") or "[]"):
         for entry in interface.get("addr_info", ()):
@@ -35,10 +35,10 @@ def networks_in_use() -> list[ipaddress.IPv4Network]:
 
 
 def create_links(layout: ClusterLayout) -> None:
-    """Make the bridge, the namespaces and the veth pairs between them.
+    """Create the bridge, the namespaces and the veth pairs between them.
 
     Raises:
-        LaunchError: The system refused; what was made so far stays for `remove_links`.
+        LaunchError: A command failed; what was created so far stays for `remove_links`.
     """
     run_each(
         [
@@ -71,13 +71,13 @@ def create_links(layout: ClusterLayout) -> None:
 
 
 def shaping(bits_per_s: int, *, queue_ms: int) -> str:
-    """Return the settings of a token bucket for this speed, before which so much may queue."""
+    """Return the token bucket settings for a rate and a maximum queueing delay."""
     burst = max(_MIN_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
     return f"rate {bits_per_s}bit burst {burst}b latency {queue_ms}ms"
 
 
 def switch_link(host: EmulatedHost, *, on: bool) -> None:
-    """Take the link of a host down, or up again.
+    """Take the link of a host down or up.
 
     Raises:
         LaunchError: There is no such link.
@@ -86,13 +86,13 @@ def switch_link(host: EmulatedHost, *, on: bool) -> None:
 
 
 def link_is_up(host: EmulatedHost) -> bool:
-    """Whether the link of a host is there and up."""
+    """Return whether the link of a host exists and is up."""
     shown = run("ip", "-j", "link", "show", "dev", host.interface, may_fail=True)
     return bool(shown) and "UP" in json.loads(shown)[0].get("flags", ())
 
 
 def leftover_links(prefix: str) -> tuple[list[str], list[str]]:
-    """List the namespaces and interfaces whose names begin with the prefix."""
+    """Return the namespaces and interfaces whose names begin with the prefix."""
     namespaces = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
     interfaces = [one["ifname"] for one in json.loads(run("ip", "-j", "link") or "[]")]
     mine = f"{prefix}-"
@@ -103,14 +103,14 @@ def leftover_links(prefix: str) -> tuple[list[str], list[str]]:
 
 
 def processes_in(namespace: str) -> list[int]:
-    """List the processes that use a namespace."""
+    """Return the processes that use a namespace."""
     return [int(word) for word in run("ip", "netns", "pids", namespace, may_fail=True).split()]
 
 
 def remove_links(prefix: str) -> None:
-    """Remove every namespace and interface with the prefix; what is gone already is no fault."""
+    """Remove every namespace and interface with the prefix; missing ones are ignored."""
     namespaces, interfaces = leftover_links(prefix)
-    # Deleting one end of a veth pair deletes the other, so a later one may be gone already.
+    # Deleting one end of a veth pair deletes the other, so a later one may already be gone.
     for name in interfaces:
         run("ip", "link", "del", name, may_fail=True)
     for name in namespaces:

@@ -1,7 +1,7 @@
-"""Run the ssh servers of an emulated cluster, and write the keys and files that lead to them.
+"""Run the ssh servers of an emulated cluster, and write its keys, ssh config and pool file.
 
-Every host has its own host key and its own server, which lives in the host's namespaces and
-control group, so everything that is started through it does so too. Only the cluster's key opens.
+Every host has its own host key and a server in the host's namespaces and control group, which
+everything started through it inherits. Only the cluster's key is accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.wire.deadline import Deadline
 
 _PORT = 22
 _START_S = 30.0
-# OpenSSH separates privileges in this directory; distributions make it when their server starts.
+# Privilege separation directory of OpenSSH; distributions create it when their server starts.
 _EMPTY_DIRECTORY = Path("/run/sshd")
 _SETTINGS = """\
 Port {port}
@@ -42,7 +42,7 @@ MaxStartups 200
 MaxSessions 200
 Subsystem sftp internal-sftp
 """
-# Joins the control groups, then the namespace of the host, then names it, then starts the server.
+# Control groups first, so that all later processes count; then namespace, host name and server.
 _START = """\
 net=$1; name=$2; sshd=$3; settings=$4; log=$5; shift 5
 for group in "$@"; do echo $$ > "$group/cgroup.procs" || exit 1; done
@@ -53,10 +53,10 @@ exec NSENTER --net="$net" UNSHARE --uts \
 
 
 def make_keys(layout: ClusterLayout, state: Path) -> None:
-    """Make the cluster's key, the hosts' keys, and the files that know them.
+    """Create the cluster's key, the host keys, and the files that list them.
 
     Raises:
-        LaunchError: A key could not be made.
+        LaunchError: A key could not be created.
     """
     _key(state / "key", "phalanx-emulated")
     (state / "authorized_keys").write_text((state / "key.pub").read_text())
@@ -74,10 +74,10 @@ def make_keys(layout: ClusterLayout, state: Path) -> None:
 
 
 def start_sshd(host: EmulatedHost, groups: Sequence[Path]) -> None:
-    """Start the ssh server of a host; it goes on by itself.
+    """Start the ssh server of a host, which then runs in the background.
 
     Raises:
-        LaunchError: It did not start; the sentence has its reason.
+        LaunchError: It did not start; the message holds its reason.
     """
     _EMPTY_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
     script = _START
@@ -89,7 +89,7 @@ def start_sshd(host: EmulatedHost, groups: Sequence[Path]) -> None:
 
 
 def kill_sshd(processes: Iterable[int]) -> None:
-    """Kill an ssh server and its sessions, given the processes of its host."""
+    """Kill an ssh server and its sessions among the processes of its host."""
     for pid in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
@@ -97,7 +97,7 @@ def kill_sshd(processes: Iterable[int]) -> None:
 
 
 def await_sshd(layout: ClusterLayout) -> None:
-    """Wait until every ssh server answers.
+    """Wait until every ssh server responds.
 
     Raises:
         TimeoutExpired: One does not; the deadline names it.
@@ -111,7 +111,7 @@ def await_sshd(layout: ClusterLayout) -> None:
 
 
 def answers(host: EmulatedHost) -> bool:
-    """Whether something speaks ssh at the host's address."""
+    """Return whether an ssh server responds at the host's address."""
     try:
         with socket.create_connection((host.address, _PORT), timeout=2.0) as connection:
             return connection.recv(4) == b"SSH-"
@@ -120,7 +120,7 @@ def answers(host: EmulatedHost) -> bool:
 
 
 def write_ssh_config(spec: ClusterSpec, layout: ClusterLayout, state: Path) -> Path:
-    """Write the ssh config and the pool file of the cluster; returns the pool file."""
+    """Write the ssh config and the pool file of the cluster; return the pool file."""
     entries = [
         "Host *",
         f"  IdentityFile {state / 'key'}",
@@ -134,7 +134,7 @@ def write_ssh_config(spec: ClusterSpec, layout: ClusterLayout, state: Path) -> P
     ]
     for host in layout.hosts:
         entries += [f"Host {host.spec.name}", f"  HostName {host.address}"]
-    # ssh takes the first value that it finds, so what holds for all stands last.
+    # ssh uses the first value that it finds, so defaults come last.
     general, particular = entries[:9], entries[9:]
     (state / "ssh_config").write_text("\n".join([*particular, *general]) + "\n")
     lines = [f"pool: {spec.cluster}", "ssh_config: ssh_config", "machines:"]

@@ -1,4 +1,4 @@
-"""Run the system's own tools, each with a deadline, and say what is missing for them."""
+"""Run system tools, each with a deadline, and report missing ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from phalanx.errors import LaunchError, SpecError
 
-# Root's tools are often not on the path of a plain shell.
+# Tools for root are often not on the path of a plain shell.
 _SEARCH = os.pathsep.join((os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin"))
 _PACKAGES = {
     "ip": "iproute2",
@@ -24,7 +24,7 @@ _LIMIT_S = 30.0
 
 
 def obstacle() -> str | None:
-    """Why no cluster can be emulated here, in one sentence; None if nothing is in the way."""
+    """Return why no cluster can be emulated here, in one sentence; None: it can."""
     if os.geteuid() != 0:
         return "an emulated cluster needs root, for network namespaces and limits; use sudo"
     missing = [name for name in _PACKAGES if tool(name) is None]
@@ -38,7 +38,7 @@ def obstacle() -> str | None:
 
 
 def require_tools() -> None:
-    """Make sure that a cluster can be emulated here.
+    """Check that a cluster can be emulated here.
 
     Raises:
         SpecError: Not root, or a tool is missing; one sentence.
@@ -49,15 +49,15 @@ def require_tools() -> None:
 
 
 def tool(name: str) -> str | None:
-    """Where a tool is, or None."""
+    """Return the path of a tool, or None."""
     return shutil.which(name) or shutil.which(name, path=_SEARCH)
 
 
 def run(*command: str, may_fail: bool = False) -> str:
-    """Run a tool and return what it printed.
+    """Run a tool and return its output.
 
     Raises:
-        LaunchError: It failed or took too long, unless it may fail.
+        LaunchError: It failed or timed out, unless `may_fail`.
     """
     name, *arguments = command
     try:
@@ -78,10 +78,10 @@ def run(*command: str, may_fail: bool = False) -> str:
 
 
 def run_each(commands: Sequence[str]) -> None:
-    """Run tools one after the other, each written as a line of words without spaces in them.
+    """Run commands in sequence, each given as words separated by spaces.
 
     Raises:
-        LaunchError: One failed; the rest is not run.
+        LaunchError: A command failed; the rest is not run.
     """
     for command in commands:
         run(*command.split())
