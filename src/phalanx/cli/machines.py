@@ -39,7 +39,7 @@ def read_pool(path: Path) -> PoolSpec:
     file = load_pool(path)
     console = open_console(stderr=True)
     for note in file.notes:
-        console.print(Text(f"mended: {note}", WARNING_STYLE), soft_wrap=True)
+        console.print(Text(f"corrected: {note}", WARNING_STYLE), soft_wrap=True)
     return file.spec
 
 

@@ -42,7 +42,7 @@ class PlannedCell(msgspec.Struct, kw_only=True):
 
 
 class PlannedRepeats(msgspec.Struct, kw_only=True):
-    """How often each cell is run."""
+    """Number of repeats of each cell."""
 
     min: int
     max: int
@@ -137,7 +137,7 @@ class Trial(msgspec.Struct, kw_only=True):
 
     @property
     def span(self) -> tuple[float, float]:
-        """From start to end, in wall time."""
+        """Start and end, in wall time."""
         return self.wall_s, self.wall_s + self.elapsed_s
 
 

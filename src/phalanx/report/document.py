@@ -116,11 +116,11 @@ class Report(msgspec.Struct, kw_only=True):
     sections: list[Section]
 
     def tables(self) -> list[Table]:
-        """All tables, in order."""
+        """Return all tables, in order."""
         return [b for section in self.sections for b in section.blocks if isinstance(b, Table)]
 
     def figures(self) -> list[Figure]:
-        """All figures, in order."""
+        """Return all figures, in order."""
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
 

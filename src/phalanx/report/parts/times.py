@@ -80,8 +80,8 @@ def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | No
     if not blocks and not more:
         return None
     intro = (
-        "Seconds of the mean worker in training steps. Communication that goes on behind backward "
-        "costs no time of its own; what is exposed does. Waiting is for slower workers, or for the "
+        "Seconds of the mean worker in training steps. Communication that overlaps with backward "
+        "costs no additional time; what is exposed does. Waiting is for slower workers, or for the "
         "rule of a parameter server; evaluation and start-up are apart."
     )
     return Section(
