@@ -236,7 +236,6 @@ def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Sum
 
 
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
-    """Print predicted beside measured figures after a planned run."""
     if not (run.path / "plan.json").exists():
         return
     from phalanx.cli.output import print_blocks

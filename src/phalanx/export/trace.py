@@ -134,7 +134,6 @@ class _Trace:
             yield _Part((*last, place, count + 1), process, step_of, spans)
 
     def _step(self, process: str, attempt: int, step: Step, wait_s: float) -> None:
-        """Write a step as one span, with its phases inside."""
         begin_s, spans = lay_out(step, wait_s, apply_first=self._apply_first)
         whole = Span(f"step {step.step}", begin_s, step.mono_s)
         outer = self._timeline.span(process, attempt, WORK, whole, _about(step))
@@ -162,7 +161,6 @@ def _exchange_s(event: Step | Stall | Started) -> float:
 
 
 def _applies_first(strategy: str) -> bool:
-    """Tell whether the update of a step precedes its exchange."""
     try:
         return STRATEGIES.find(strategy).spec.applies_before_exchange
     except SpecError:

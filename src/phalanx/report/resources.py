@@ -118,7 +118,6 @@ def _stretches(points: Sequence[UsePoint], max_points: int) -> Iterator[list[_Ti
 
 
 def _mean(part: Sequence[_Timed], value: Callable[[UsePoint], float]) -> float:
-    """Average over time: an interval counts by its length."""
     total_s = sum(duration_s for duration_s, _ in part)
     if total_s == 0:
         return fmean(value(point) for _, point in part)

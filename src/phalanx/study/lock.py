@@ -78,7 +78,6 @@ class StudyLock:
                 return
 
     def _holder(self) -> int | None:
-        """Return the pid that runs the study, if it still exists."""
         text = os.pread(self._descriptor, 32, 0).decode(errors="replace")
         if not text.isdecimal():
             return None

@@ -201,7 +201,6 @@ def _refuse_reserved(path: str, mark: Mark) -> None:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Tell whether setting one replaces the other or a part of it."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 

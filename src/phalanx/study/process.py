@@ -133,6 +133,7 @@ class TrialProcess:
     def interrupt(self) -> None:
         """Signal the process to end its run."""
         if self._child is not None and self._child.poll() is None:
+            # A stopped process handles SIGTERM only once it is continued.
             self._child.send_signal(signal.SIGTERM)
             self._child.send_signal(signal.SIGCONT)
 

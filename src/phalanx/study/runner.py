@@ -127,6 +127,7 @@ class StudyRunner:
             selectors.DefaultSelector() as selector,
             warm_workers(useful=self._can_fork) as self._fork_server,
         ):
+            # Only under the lock: a trial of another session may still be writing its run.
             self._take_stock()
             try:
                 self._loop(lock, caught, selector)
@@ -185,6 +186,7 @@ class StudyRunner:
         cell = self._manifest.cell(planned.cell)
         cores = self._free.pop(0)
         process = TrialProcess(self._assignment(planned, cell, cores, lock))
+        # Registered first, so that an error during the start still ends the process.
         self._running.append(process)
         process.start()
         for observer in self._observers:
@@ -212,6 +214,7 @@ class StudyRunner:
 
     def _finish(self, process: TrialProcess) -> None:
         trial = process.finish(_END_LIMIT_S)
+        # Journal first: after a crash, only trials without a line are run again.
         self._study.append(trial)
         self._running.remove(process)
         self._free.append(process.cores)
@@ -230,6 +233,7 @@ class StudyRunner:
         )
 
     def _end_running(self) -> None:
+        # All are signalled before any is awaited, so that they shut down at the same time.
         for process in self._running:
             process.interrupt()
         for process in self._running:

@@ -105,7 +105,6 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
 
 
 def _epochs_differ(cells: Sequence[Cell]) -> bool:
-    """Tell whether cells differ in samples or updates per epoch."""
     counts = {
         (run.epochs[0].samples, run.epochs[0].updates)
         for cell in cells

@@ -143,7 +143,6 @@ def _strategy(cell: Cell) -> str:
 
 
 def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[Table]:
-    """Tabulate settings that differ beyond strategy, workers and batch."""
     said = ("strategy.name", "workers", "batch.global", "model.name", "data.name")
     keys = [key for key in differing if key not in said]
     if not keys:

@@ -106,7 +106,6 @@ def _table(id: str, table: TableSpec, source: PublishedSpec, scope: Scope) -> Ta
 
 
 def _sentence(words: str) -> str:
-    """Format a note as a sentence: capital and full stop."""
     return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 

@@ -97,7 +97,6 @@ class SwitchSearch:
         return findings
 
     def _stage(self, wanted: Sequence[WantedTrial]) -> None:
-        """Run the trials that the next decision needs."""
         curve = synchronous_curve(self._study) if any(one.barred for one in wanted) else {}
         self._study.write_manifest(
             with_cells(self._study.manifest(), self._tune, wanted, curve=curve)
