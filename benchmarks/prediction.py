@@ -42,7 +42,8 @@ from phalanx.plan.facts import ClusterModel
 from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.measured import measure_run
 from phalanx.plan.planfile import record_plan
-from phalanx.plan.predict import Prediction, predict
+from phalanx.plan.predict import predict
+from phalanx.plan.result import Prediction
 from phalanx.plan.search import Objective, Option, PlanSearchResult, search
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec

@@ -46,8 +46,8 @@ hosts:
   - {name: small-3, cores: 0.32, link: 1Gbit/s}
   - {name: small-4, cores: 0.32, link: 1Gbit/s}
 """
-WORKERS, BATCH, RECIPE = Path(__file__).parents[1] / "recipes" / "model-split"
-NUM_CLASSES = 5, 32, 12
+RECIPE = Path(__file__).parents[1] / "recipes" / "model-split"
+WORKERS, BATCH, NUM_CLASSES = 5, 32, 12
 PLACEMENTS = ("round_robin", "by_layers", "by_parameters", "planned")
 SERVER = {"name": "parameter_server", "consistency": "async", "servers": 1, "lr_scaling": "none"}
 LONGER = 3

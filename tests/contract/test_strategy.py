@@ -135,6 +135,8 @@ class Case:
     size: int = WORKERS
     lags: int = 0
     """Steps by which the facts come late."""
+    falls_to: float = 0.7
+    """Share of the first loss that 40 steps on one batch must come below."""
 
 
 CASES = {
@@ -144,7 +146,8 @@ CASES = {
     "local_sgd": Case(from_spec({"name": "local_sgd", "every": 2})),
     "local_sgd-outer": Case(from_spec({"name": "local_sgd", "every": 2, "outer": {}})),
     "gossip": Case(from_spec("gossip")),
-    "split": Case(split),
+    # Another, deeper network, which learns more slowly.
+    "split": Case(split, falls_to=0.9),
     "ddp": Case(ddp, size=1),
     "push_pull": Case(push_pull(overlap=False), size=1),
     "push_pull-overlap": Case(push_pull(overlap=True), size=1, lags=1),
@@ -225,7 +228,7 @@ def test_training_makes_the_loss_fall(case: Case) -> None:
     found = train(case, batches(1, ROWS) * 40)
     steps = zip(*(result.facts for result in found), strict=True)
     losses = [sum(one.loss_sum for one in step) for step in steps]
-    assert losses[-1] < 0.9 * losses[case.lags]
+    assert losses[-1] < case.falls_to * losses[case.lags]
 
 
 def test_after_synchronize_all_workers_hold_the_same(case: Case) -> None:

@@ -66,7 +66,7 @@ REPORT_PARTS = Registry(
         ("time_to_accuracy", "tradeoff:time_to_accuracy"),
         ("scaling", "scaling:scaling"),
         ("times", "times:where_time_went", ("blamed",)),
-        ("splitting", "split:how_it_was_split"),
+        ("split", "split:how_it_was_split"),
         ("inference", "inference:how_fast_it_answers"),
         ("machines", "machines:machines"),
         ("published", "published:published"),
