@@ -1,4 +1,4 @@
-"""Compare runs side by side, and say in words what the difference means."""
+"""Describe runs side by side: a table, a chart of time shares, and an interpretation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def comparison_table(rows: Sequence[RunComparison]) -> Table:
 
 
 def render_times(rows: Sequence[RunComparison]) -> RenderableType:
-    """Draw where the time of training went as bars; a picture for terminals, not a table."""
+    """Draw shares of training time as bars, for terminals only."""
     table = BarTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("time of training", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -63,7 +63,7 @@ def render_times(rows: Sequence[RunComparison]) -> RenderableType:
 
 
 def interpret(rows: Sequence[RunComparison], *, cores: int) -> list[str]:
-    """Say what the comparison shows on this machine.
+    """Interpret the comparison for this machine, in sentences.
 
     Args:
         rows: The reference first.

@@ -225,7 +225,7 @@ def _numbers(values: list[float], most: int = 6) -> str:
 
 @contextmanager
 def _progress_bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per file; yields the callback that moves them."""
+    """Show one progress bar per file; yields the callback that advances them."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 

@@ -1,4 +1,4 @@
-"""`phalanx demo`: the same job under three strategies, side by side, in about a minute."""
+"""Implement `phalanx demo`: one job under three strategies, side by side, in about a minute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ phalanx demo --json --runs /tmp/runs
 """
 
 STRATEGIES = (("single", 1), ("allreduce", 4), ("local_sgd", 4))
-"""What is compared, and on how many workers."""
+"""Compared strategies, and workers of each."""
 
 
 def demo(
@@ -60,7 +60,7 @@ def demo(
 
 
 def demo_job(strategy: str, workers: int) -> JobSpec:
-    """The job of the demo; only strategy and workers differ."""
+    """Return the job of the demo; only strategy and workers differ between its runs."""
     from phalanx.spec.loader import job_from_mapping
 
     return job_from_mapping(

@@ -1,7 +1,7 @@
-"""`phalanx data distribute`: which worker would own which samples, as a table and a picture.
+"""Implement `phalanx data distribute`: show which worker would own which samples.
 
-Partitions exactly as a run would and trains nothing. What is printed can be kept as the same JSON
-that a run writes to its directory, and the picture as SVG.
+Partitions exactly as a run would and trains nothing. The partition can be written as the JSON of
+a run directory, and the chart as SVG.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _num_classes(one: WorkerShare) -> int | None:
 
 
 def _print_picture(console: Console, dealt: Distribution) -> None:
-    """One row per worker, one column per class or run of classes; darker is more of the class."""
+    """Draw one row per worker, one column per class or range of classes; darker is more."""
     if dealt.workers[0].class_counts is None:
         longest = max(one.num_samples for one in dealt.workers)
         for one in dealt.workers:
@@ -134,7 +134,7 @@ def _print_picture(console: Console, dealt: Distribution) -> None:
 
 
 def _columns(dealt: Distribution) -> tuple[list[list[float]], int]:
-    """By worker: its share of each class, or of so many neighbouring ones."""
+    """Return each worker's share of each class or range of classes, and the range's width."""
     num_classes = len(dealt.workers[0].class_counts or ())
     width = max(1, -(-num_classes // _MOST_COLUMNS))
     starts = range(0, num_classes, width)
@@ -148,7 +148,7 @@ def _held(one: WorkerShare, start: int, width: int) -> int:
 
 
 def svg_of(dealt: Distribution) -> str:
-    """The picture for a file: darker is a larger share of the class; bars are sizes."""
+    """Draw the partition as SVG: darker is a larger share of the class; bars are sizes."""
     from xml.sax.saxutils import escape
 
     shares, _ = _columns(dealt) if dealt.workers[0].class_counts else ([[]] * len(dealt.workers), 1)

@@ -1,4 +1,4 @@
-"""`phalanx pool emulate`: a cluster on this machine, up, down, or how it stands."""
+"""Implement `phalanx pool emulate`: start, stop or describe a cluster on this machine."""
 
 from __future__ import annotations
 

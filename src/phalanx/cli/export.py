@@ -1,4 +1,4 @@
-"""`phalanx export`: runs for other programs, TensorBoard and MLflow."""
+"""Implement `phalanx export`: write runs for TensorBoard and MLflow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Report an error that ends a command: one sentence on standard error, and an exit code.
 
-What the failing process said is shown above the sentence, dimmed, so that the last line on the
-screen is always the one to read first.
+The output of the failing process is shown above the sentence, dimmed, so that the last line on
+the screen is always the one to read first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DETAIL_LINES = 15
 
 def report_error(error: PhalanxError, console: Console) -> ExitCode:
     """Show an error that Phalanx raised on purpose."""
-    # Bad input is the user's to mend; how the program found out does not help.
+    # Bad input is the user's to fix; a traceback of the program does not help with that.
     if error.exit_code is not ExitCode.BAD_INPUT:
         _show_detail(error, console)
         if "run_dir" in error.facts:
@@ -32,7 +32,7 @@ def report_error(error: PhalanxError, console: Console) -> ExitCode:
 
 def report_usage(message: str, command: str, console: Console) -> ExitCode:
     """Show that options or arguments are wrong."""
-    # typer's own sentences begin with a capital and may end with a question.
+    # typer's sentences begin with a capital and may end with a question.
     sentence = message[:1].lower() + message[1:].rstrip(".")
     link = " See" if sentence.endswith("?") else "; see"
     _say(f"{sentence}{link} `{command} --help`", console)
@@ -40,7 +40,7 @@ def report_usage(message: str, command: str, console: Console) -> ExitCode:
 
 
 def report_fault(error: Exception, console: Console) -> ExitCode:
-    """Show a fault of Phalanx itself; its traceback goes to a file, or is shown when debugging."""
+    """Show a defect of Phalanx; its traceback goes to a file, or to the screen when debugging."""
     text = "".join(traceback.format_exception(error))
     what = f"a fault of Phalanx itself: {type(error).__name__}: {error}"
     if debug():

@@ -61,7 +61,7 @@ class CheckpointFile(msgspec.Struct, kw_only=True):
 
 
 class RunResources(msgspec.Struct, kw_only=True):
-    """Hold what the processes and machines of a run used while it trained; no time series."""
+    """Hold resource use of the processes and machines of a run while it trained; no series."""
 
     processes: list[ResourceUse]
     machines: list[ResourceUse]
@@ -101,14 +101,14 @@ def read_facts(run: RunDir) -> RunFacts:
 
 
 def read_details(run: RunDir) -> RunDetails:
-    """Read everything that is known of one run."""
+    """Read everything that its directory records about one run."""
     failures = [
         event for event in read_events(run.events_path("controller")) if isinstance(event, Failure)
     ]
-    # A resumed run repeats an epoch whose checkpoint was not written; the last time counts.
+    # A resumed run repeats an epoch whose checkpoint was not written; the last repeat counts.
     epochs = {
         event.epoch: event
-        # The chief writes those of lockstep strategies, the controller those with servers.
+        # The chief writes those of synchronous strategies, the controller those with servers.
         for process in ("worker-0", "controller")
         for event in read_events(run.events_path(process))
         if isinstance(event, Epoch)
@@ -130,7 +130,7 @@ def read_details(run: RunDir) -> RunDetails:
 
 
 def read_resources(run: RunDir) -> RunResources:
-    """Read everything that was measured of a run; empty if nothing was."""
+    """Read the resource measurements of a run; empty if there are none."""
     logs = read_logs(run.path / "events", *KINDS)
     windows = training_windows(logs)
     return RunResources(
@@ -207,7 +207,7 @@ def _machine_blocks(manifest: Manifest) -> list[Block]:
 
 
 class _EpochRow(msgspec.Struct, frozen=True):
-    """One epoch with its own speed; the log holds running totals."""
+    """One epoch with its throughput; the log holds running totals."""
 
     event: Epoch
     samples_per_s: float | None
@@ -243,7 +243,7 @@ _EPOCHS: list[tuple[Column, CellFormat[_EpochRow]]] = [
 
 
 class _ResourceRow(msgspec.Struct, frozen=True):
-    """What one process or machine used, with the name and CPU figure to show."""
+    """Resource use of one process or machine, with the name and CPU figure to show."""
 
     name: str
     cpu: Value

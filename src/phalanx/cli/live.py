@@ -1,7 +1,7 @@
-"""The run as a live view in a terminal: five lines that redraw, and one that stays per epoch.
+"""Show a run live in a terminal: five lines that redraw, and one permanent line per epoch.
 
-Drawn only when the controller reports, by the controller's own thread: nothing of this view can
-outlive the run. Everything fits 80 columns and never wraps; wider terminals get longer bars.
+Drawn by the controller's thread whenever it reports, so nothing of this view can outlive the run.
+Everything fits 80 columns and never wraps; wider terminals get longer bars.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EPOCH_HEADER = ("epoch", "train loss", "accuracy", "val loss", "accuracy", "sam
 
 
 class LiveView:
-    """Redraws the state of the run in place."""
+    """An observer that redraws the state of the run in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -72,7 +72,7 @@ class LiveView:
         self._close()
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
-        """Say what is run, and take the terminal."""
+        """Print the job and the run directory, and start drawing."""
         self._job = job
         self._drawn_s = 0.0
         self._header_due = True
@@ -89,14 +89,14 @@ class LiveView:
         self._live.start(refresh=True)
 
     def progressed(self, progress: RunProgress) -> None:
-        """Redraw, if the last drawing is old enough."""
+        """Redraw, unless that was done a moment ago."""
         if self._live is None or progress.elapsed_s - self._drawn_s < _REDRAW_S:
             return
         self._drawn_s = progress.elapsed_s
         self._live.update(ProgressPanel(progress, self._job.global_batch), refresh=True)
 
     def epoch_done(self, report: EpochFigures) -> None:
-        """Leave a line above the live part."""
+        """Print a permanent line above the live part."""
         if self._header_due:
             self._header_due = False
             self._print(Text(_columns(_EPOCH_HEADER), "dim"))
@@ -113,16 +113,16 @@ class LiveView:
         self._print(Text(_columns(cells)))
 
     def switched(self, switch: Switched) -> None:
-        """Leave a line above the live part."""
+        """Print a permanent line above the live part."""
         self._print(Text(f"switched: {describe_switch(switch)}"))
 
     def placed(self, placed: Placed) -> None:
-        """Leave the placement and its forecast above the live part."""
+        """Print the placement and its forecast above the live part."""
         for line in placement_lines(placed):
             self._console.print(Text(line), soft_wrap=True)
 
     def run_finished(self, summary: Summary) -> None:
-        """Give the terminal back; the command shows the summary."""
+        """Stop drawing; the command shows the summary."""
         self._close()
 
     def _print(self, line: Text) -> None:
@@ -135,7 +135,7 @@ class LiveView:
 
 
 class ProgressPanel:
-    """The lines that redraw, laid out for whatever width the terminal has at that moment.
+    """The lines that redraw, laid out for the present width of the terminal.
 
     Args:
         progress: The state of the run.

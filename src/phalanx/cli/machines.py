@@ -1,6 +1,6 @@
-"""Pools on the command line: read, selected, and turned into a request for a run.
+"""Read pools, select machines of them, and turn both into a request for a run.
 
-Shared by `pool`, `plan` and `train`; prints nothing but what was mended in a blueprint.
+Shared by `pool`, `plan` and `train`; prints nothing but corrections made to a blueprint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WhereOption = Annotated[
 
 
 def read_pool(path: Path) -> PoolSpec:
-    """A pool file; what was mended in a blueprint is said on standard error."""
+    """Read a pool file; corrections made to a blueprint are reported on standard error."""
     from rich.text import Text
 
     from phalanx.cli.screen import WARNING_STYLE, open_console
@@ -39,12 +39,12 @@ def read_pool(path: Path) -> PoolSpec:
     file = load_pool(path)
     console = open_console(stderr=True)
     for note in file.notes:
-        console.print(Text(f"mended: {note}", WARNING_STYLE), soft_wrap=True)
+        console.print(Text(f"corrected: {note}", WARNING_STYLE), soft_wrap=True)
     return file.spec
 
 
 def open_cache() -> ProbeCache:
-    """Where probes are kept."""
+    """Open the cache of probe results."""
     from phalanx.cli.settings import cache_root
     from phalanx.pool.cache import ProbeCache
 
@@ -52,7 +52,7 @@ def open_cache() -> ProbeCache:
 
 
 def known_inventory(spec: PoolSpec) -> Inventory:
-    """A pool with what earlier probes have found."""
+    """Return a pool together with cached probe results."""
     from phalanx.pool.inventory import identity, merge
 
     cache = open_cache()
@@ -63,7 +63,7 @@ def known_inventory(spec: PoolSpec) -> Inventory:
 def select_machines(
     spec: PoolSpec, policy: str, where: Sequence[str] | None
 ) -> tuple[Inventory, Selection]:
-    """What is known of a pool, and whom a policy and filters choose."""
+    """Return the inventory of a pool, and the machines that policy and filters select."""
     from phalanx.pool.selection import select
     from phalanx.spec.selection import parse_filters, parse_policy
 
@@ -72,13 +72,13 @@ def select_machines(
 
 
 def reduce_pool(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
-    """The pool with only these machines, in its own order."""
+    """Return the pool with only these machines, in the order of the file."""
     machines = tuple(one for one in spec.machines if one.title in names)
     return spec.model_copy(update={"machines": machines})
 
 
 def leave_out(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
-    """The pool without these machines.
+    """Return the pool without these machines.
 
     Raises:
         SpecError: It has no such machine, or no other.
@@ -99,7 +99,7 @@ def leave_out(spec: PoolSpec, names: Sequence[str]) -> PoolSpec:
 
 
 def request_of_plan(plan: Plan, spec: PoolSpec, source: Path, *, build_env: bool) -> PoolRequest:
-    """Ask for the machines of a plan, each with what the plan gives to it."""
+    """Request the machines of a plan, each with the processes that the plan assigns to it."""
     from phalanx.launch.base import PoolRequest
     from phalanx.launch.placement import HostAssignment
 

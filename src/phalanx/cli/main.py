@@ -1,7 +1,6 @@
-"""The `phalanx` command: which commands there are, and how each of them ends.
+"""Assemble the `phalanx` command from its subcommands, and map errors to exit codes.
 
-Only this module turns errors into exit codes. The commands' own modules are light; what they need
-is imported when they run.
+Only this module turns errors into exit codes. Modules of commands import the rest when they run.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def main(
 
 
 def run() -> NoReturn:
-    """Run the command line of this process; the console script starts here."""
+    """Run the command line of this process; entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal without Unicode shows a question mark instead of ending the run.
         if isinstance(stream, TextIOWrapper):
@@ -140,7 +139,7 @@ def _message(error: Exception) -> str:
 
 
 def _leave_closed_pipe() -> NoReturn:
-    """End quietly when the reader of a pipe, such as `head`, has gone."""
+    """Exit quietly when the reader of a pipe, such as `head`, has closed it."""
     # Python flushes standard output once more on exit and would complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(ExitCode.FAILED)

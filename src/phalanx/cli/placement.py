@@ -1,4 +1,4 @@
-"""How a split of a network is shown: where parts go, what is expected, what was measured."""
+"""Describe a split network: placement of its parts, predicted and measured figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.split.placement import DATA_PARALLEL, SplitForecast
 
 
 def placement_lines(placed: Placed) -> list[str]:
-    """What to print before the first step: the placement, its forecast, and the naive ones'."""
+    """Describe the placement with its forecast beside those of naive placements."""
     forecast = placed.forecast
     best = ", the best of all" if placed.proven else ""
     lines = [f"placement {forecast.placement}{best}: {format_places(forecast.places)}"]
@@ -19,7 +19,7 @@ def placement_lines(placed: Placed) -> list[str]:
 
 
 def data_parallel_reasons(placed: Placed) -> list[str]:
-    """Why splitting the network, or rather not: the same numbers under data parallelism."""
+    """Compare the forecast of the split with that of data parallelism."""
     other = next((one for one in placed.others if one.placement == DATA_PARALLEL), None)
     if other is None:
         return []
@@ -45,7 +45,7 @@ def _figures(forecast: SplitForecast) -> str:
 
 
 def split_rows(split: SplitSummary) -> list[tuple[str, str]]:
-    """Predicted beside measured, for the result of a run."""
+    """Return predicted beside measured figures, for the result of a run."""
     kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in split.bytes_by_kind.items())
     return [
         ("split", f"{split.placement}: {format_places(split.places)}"),

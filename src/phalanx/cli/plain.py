@@ -1,4 +1,4 @@
-"""The run as plain lines, for files, pipes and terminals that cannot redraw.
+"""Show a run as plain lines, for files, pipes and terminals that cannot redraw.
 
 One line per epoch and one every ten seconds in between, so that a log of hours stays readable.
 """
@@ -37,7 +37,7 @@ INTERVAL_S = 10.0
 
 
 class PlainView:
-    """Writes lines; never moves the cursor."""
+    """An observer that writes lines and never moves the cursor."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -55,17 +55,17 @@ class PlainView:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing to give back."""
+        """Do nothing: no terminal was taken."""
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
-        """Say what is run and where."""
+        """Write the job and the run directory."""
         self._job = job
         self._elapsed_s, self._next_s = 0.0, INTERVAL_S
         self._pace = EpochRate()
         self._write(f"{describe_run(job)}: {run_dir}")
 
     def progressed(self, progress: RunProgress) -> None:
-        """Write a line if the last one is old enough."""
+        """Write a line, unless one was written within ten seconds."""
         self._elapsed_s = progress.elapsed_s
         if progress.elapsed_s >= self._next_s:
             self._next_s = progress.elapsed_s + INTERVAL_S
@@ -91,16 +91,16 @@ class PlainView:
         self._write("  ".join(parts))
 
     def switched(self, switch: Switched) -> None:
-        """Say that the strategy has changed."""
+        """Write that the strategy has changed."""
         self._write(f"{format_clock(self._elapsed_s)}  switched: {describe_switch(switch)}")
 
     def placed(self, placed: Placed) -> None:
-        """Say where the parts of a split network go, and what is expected of it."""
+        """Write the placement of a split network, and its forecast."""
         for line in placement_lines(placed):
             self._write(line)
 
     def run_finished(self, summary: Summary) -> None:
-        """The command shows the summary."""
+        """Do nothing: the command shows the summary."""
 
     def _progress_line(self, progress: RunProgress) -> str:
         if progress.loss is None:

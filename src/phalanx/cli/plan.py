@@ -1,4 +1,4 @@
-"""`phalanx plan`: which machines, which strategy, how long, at what cost; and why."""
+"""Implement `phalanx plan`: choose machines and strategy, with time, cost and reasons."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _objective(goal: str, deadline: str | None, budget: float | None, accept: st
 
 
 def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | None:
-    """Read a pool file with what earlier probes found; None without a file: this machine."""
+    """Read a pool file with cached probe results; None without a file: this machine."""
     if pool is None:
         return None
     from phalanx.cli.machines import known_inventory, leave_out, read_pool

@@ -33,7 +33,7 @@ _JOULES_PER_KWH = 3.6e6
 
 
 def plan_blocks(plan: Plan, *, top: int, written: Path | None) -> list[Block]:
-    """Describe a plan: what to do, why, and which alternatives were considered."""
+    """Describe a plan: the choice, its reasons, and the alternatives considered."""
     good = [row for row in plan.candidates if row.refused is None][:top]
     refused = [row for row in plan.candidates if row.refused is not None][:_REFUSED_ROWS]
     blocks: list[Block] = [
@@ -53,7 +53,7 @@ def plan_blocks(plan: Plan, *, top: int, written: Path | None) -> list[Block]:
 
 
 def versus_table(rows: Iterable[PredictedVsMeasured]) -> Table:
-    """Make one row per predicted measure, with what was measured."""
+    """Make one row per predicted measure, with the measured value."""
     return tabulate("predicted", rows, _VERSUS)
 
 

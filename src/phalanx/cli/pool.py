@@ -1,4 +1,4 @@
-"""`phalanx pool`: which machines there are, whether they answer, what they can do."""
+"""Implement `phalanx pool`: check, measure and select the machines of a pool."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _show(
 
 
 def _end(spec: PoolSpec, found: PoolProbe) -> None:
-    """End with an error if a machine could not be used; the others are done by then."""
+    """Raise an error if a machine could not be used; called after all others are done."""
     if found.faults:
         raise _error_for(list(found.faults.values()), len(spec.machines))
 
@@ -179,7 +179,7 @@ def _end(spec: PoolSpec, found: PoolProbe) -> None:
 def _error_for(faults: Sequence[Fault], num_machines: int) -> PhalanxError:
     from phalanx.agent.ssh import MISTAKES
 
-    # What is to be mended in a file is bad input; a machine that is down is not.
+    # A mistake in a file is bad input; a machine that is down is not.
     kind = SpecError if all(one.kind in MISTAKES for one in faults) else LaunchError
     each = "; ".join(f"{one.machine}: {one.reason}" for one in faults)
     return kind(f"{len(faults)} of {num_machines} machines cannot be used: {each}")

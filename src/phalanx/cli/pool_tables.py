@@ -60,7 +60,7 @@ def check_blocks(inventory: Inventory, faults: Mapping[str, Fault]) -> list[Bloc
 
 
 def machine_blocks(inventory: Inventory, selection: Selection | None = None) -> list[Block]:
-    """Describe what each machine has, does and costs, and which ones are selected."""
+    """Describe hardware, speed and cost of each machine, and which ones are selected."""
 
     def reason(member: Member) -> str:
         return "" if selection is None else selection.refused.get(member.title, "")
@@ -98,7 +98,7 @@ def link_blocks(inventory: Inventory) -> list[Block]:
 
 
 def probe_facts(inventory: Inventory, faults: Mapping[str, Fault]) -> dict[str, Any]:
-    """Return what `check --json` and `probe --json` print."""
+    """Return the JSON object of `check --json` and `probe --json`."""
     return {
         "pool": inventory.name,
         "machines": [_member_facts(one, inventory) for one in inventory.members],
@@ -108,7 +108,7 @@ def probe_facts(inventory: Inventory, faults: Mapping[str, Fault]) -> dict[str, 
 
 
 def inventory_facts(inventory: Inventory, selection: Selection) -> dict[str, Any]:
-    """Return what `show --json` prints."""
+    """Return the JSON object of `show --json`."""
     return {
         "pool": inventory.name,
         "selected": [one.title for one in selection.chosen],

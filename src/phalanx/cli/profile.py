@@ -1,4 +1,4 @@
-"""`phalanx profile`: operator times of chosen epochs by group, and of two runs side by side."""
+"""Implement `phalanx profile`: operator times of chosen epochs by group; compare two runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def profile(
     form = wanted(form, as_json)
     check_format(to)
     grouping = read_grouping(rules)
-    # Looked at before anything is trained, so that a wrong name costs no time.
+    # Checked before anything is trained, so that a wrong name costs no time.
     a = profile_run(find_run(root, against), grouping) if against is not None else None
     run = _run_of(
         target, root, epochs=epochs, settings=settings or (), data=data, quiet=form != "text"

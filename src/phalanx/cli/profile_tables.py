@@ -1,7 +1,7 @@
 """Describe operator profiles as tables.
 
-Every table of two runs says which is A and which is B, which way its ratios go, and in each line
-which one takes longer, in words.
+Every table of two runs names A and B, the direction of its ratios, and in each row which of the
+two takes longer, in words.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LONGEST_NAME = 60
 
 
 def check_format(path: Path | None) -> None:
-    """Refuse a file whose kind is unknown, before any work is done for it."""
+    """Refuse an unknown file format, before any work is done for it."""
     if path is not None and path.suffix not in _FORMATS:
         raise SpecError(f"{path}: the name must end in {', '.join(_FORMATS)}")
 
 
 def profile_blocks(profile: RunProfile, *, operators: int) -> list[Block]:
-    """Describe where the time of a run's profiled epochs went."""
+    """Describe the operator times of a run's profiled epochs."""
     epochs = ", ".join(str(epoch + 1) for epoch in profile.epochs)
     blocks: list[Block] = [
         line(profile.run, "heading"),
@@ -52,7 +52,7 @@ def comparison_blocks(comparison: ProfileComparison) -> list[Block]:
 
 
 def write_table(found: RunProfile | ProfileComparison, path: Path) -> None:
-    """Write a table to a file, in the format that its name says."""
+    """Write a table to a file, in the format of its suffix."""
     if path.suffix == ".json":
         write_atomically(path, encode_pretty(found))
         return

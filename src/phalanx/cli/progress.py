@@ -1,7 +1,6 @@
-"""Who follows a run for the person at the keyboard: a live view, plain lines, or nobody.
+"""Choose how progress of a run is shown (live, plain lines), and compute what both show.
 
-A view is entered before the run and left after it, whatever happened in between, so that the
-terminal is always given back as it was.
+A view is a context manager around the run, so the terminal is restored however the run ends.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from phalanx.wire.messages import EpochFigures
 
 
 class View(Observer, AbstractContextManager["View"], Protocol):
-    """An observer that holds a terminal while the run goes."""
+    """An observer that holds a terminal during the run."""
 
 
 def choose_view(console: Console, *, plain: bool = False) -> View:
-    """The view that suits a console.
+    """Return the view that suits a console.
 
     Args:
         console: Where to show it.
@@ -41,15 +40,15 @@ def choose_view(console: Console, *, plain: bool = False) -> View:
 
 
 class EpochRate:
-    """Turns the running totals of epoch reports into the time and speed of each epoch."""
+    """Turns the running totals of epoch reports into time and throughput of each epoch."""
 
     def __init__(self) -> None:
         self._before: EpochFigures | None = None
 
     def take(self, report: EpochFigures) -> tuple[float | None, float | None]:
-        """Seconds of training and samples per second in this epoch.
+        """Return seconds of training and samples per second of this epoch.
 
-        Both are None for the first report of a resumed run: what came before it is not known here.
+        Both are None for the first report of a resumed run: the totals before it are unknown here.
         """
         before, self._before = self._before, report
         if before is None and report.epoch > 0:
@@ -60,7 +59,7 @@ class EpochRate:
 
 
 def describe_run(job: JobSpec) -> str:
-    """One line that says what is being run."""
+    """Describe a job in one line."""
     return (
         f"{job.model.name} on {job.data.name}, {job.strategy.name}, "
         f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "
@@ -69,7 +68,7 @@ def describe_run(job: JobSpec) -> str:
 
 
 def describe_switch(switch: Switched | SwitchSummary) -> str:
-    """One line that says what follows what, where, why, and what it cost."""
+    """Describe a switch in one line: both strategies, position, cause and pause."""
     same = switch.before == switch.after
     what = f"{switch.after} goes on" if same else f"{switch.before} → {switch.after}"
     pause = format_duration(switch.pause_s)
@@ -77,7 +76,7 @@ def describe_switch(switch: Switched | SwitchSummary) -> str:
 
 
 def step_of_epoch(progress: RunProgress, global_batch: int) -> tuple[int, int]:
-    """How many steps of the present epoch are done, and how many there are."""
+    """Return the steps done in the present epoch, and the steps of an epoch."""
     return (
         math.ceil(progress.epoch_samples / global_batch),
         math.ceil(progress.epoch_total / global_batch),
@@ -85,5 +84,5 @@ def step_of_epoch(progress: RunProgress, global_batch: int) -> tuple[int, int]:
 
 
 def current_epoch(progress: RunProgress) -> int:
-    """The present epoch, counted from one."""
+    """Return the present epoch, counted from one."""
     return min(progress.epoch + 1, progress.epochs)

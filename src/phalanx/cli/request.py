@@ -1,6 +1,6 @@
-"""From options of the command line to a run that can be started: new, planned or continued.
+"""Turn command-line options into a run that can be started: new, planned or resumed.
 
-Reads files and refuses what does not go together; the run itself is started by `train`.
+Reads files and refuses options that exclude each other; `train` starts the run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """Which machines a command line asks for.
+    """Machines that a command line asks for.
 
     Attributes:
-        pool: The pool file; None: this machine, or what a plan or an earlier start says.
+        pool: The pool file; None: this machine, or those of the plan or the resumed run.
         select: A policy.
         where: Filters.
         without: Machines to leave out.
@@ -46,7 +46,7 @@ class MachineOptions:
     launch: str | None = None
 
     def choose(self, path: Path, names: Sequence[str] | None = None) -> PoolSpec:
-        """The machines of a pool file that are asked for, maybe only those of a plan or a run."""
+        """Return the requested machines of a pool file, optionally only those named."""
         from phalanx.cli.machines import leave_out, read_pool, reduce_pool, select_machines
 
         spec = read_pool(path)
@@ -63,7 +63,7 @@ class MachineOptions:
         return reduce_pool(spec, [one.title for one in selection.chosen])
 
     def refuse_without_pool(self) -> None:
-        """Say that an option has no effect without a pool."""
+        """Refuse options that have no effect without a pool."""
         given = {
             "--select": self.select,
             "--where": self.where,
@@ -77,7 +77,7 @@ class MachineOptions:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run finds its data and leaves its records."""
+    """Directories of data, cache and runs."""
 
     runs: Path
     data: Path
@@ -86,7 +86,7 @@ class Places:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A job, and what starts it."""
+    """A job, and the machines and directories that it is started with."""
 
     job: JobSpec
     start: Callable[[Sequence[Observer]], Summary]
@@ -95,7 +95,7 @@ class TrainRequest:
 
     @property
     def can_fork(self) -> bool:
-        """Whether several processes of this machine can share their imports."""
+        """Whether local processes can be forked from one that has imported the framework."""
         from phalanx.spec.backend import BACKENDS
 
         can_fork = BACKENDS.find(self.job.backend).can_fork
@@ -110,10 +110,10 @@ def request_run(
     machines: PoolRequest | None = None,
     launch: str | None = None,
 ) -> TrainRequest:
-    """A new run of a job, on this machine or on those of a pool."""
+    """Request a new run of a job, on this machine or on those of a pool."""
 
     def start(observers: Sequence[Observer]) -> Summary:
-        # Takes a third of a second, in which a fork server imports too.
+        # Takes a third of a second, during which a fork server imports too.
         from phalanx import api
 
         return api.train(
@@ -134,7 +134,7 @@ def request_run(
 def new_run(
     path: Path | None, places: Places, overrides: Sequence[str], options: MachineOptions
 ) -> TrainRequest:
-    """A new run of a job file.
+    """Request a new run of a job file.
 
     Raises:
         SpecError: There is no job file, or it is wrong.
@@ -168,10 +168,10 @@ def planned_run(
     overrides: Sequence[str],
     options: MachineOptions,
 ) -> TrainRequest:
-    """A run as a plan has chosen it.
+    """Request the run that a plan has chosen.
 
     Raises:
-        SpecError: The plan is none, or does not go with the other options.
+        SpecError: The file is not a plan, or contradicts the other options.
     """
     import socket
 
@@ -206,10 +206,10 @@ def planned_run(
 def resumption(
     name: str, runs: Path, overrides: Sequence[str], options: MachineOptions
 ) -> TrainRequest:
-    """The continuation of a run.
+    """Request the continuation of a run.
 
     Raises:
-        SpecError: There is no such run, or it cannot be continued like that.
+        SpecError: There is no such run, or it cannot be resumed with these options.
     """
     from phalanx import api
     from phalanx.records.manifest import read_manifest
@@ -242,7 +242,7 @@ def resumption(
 def _where_to_go_on(
     run: RunDir, manifest: Manifest, job: JobSpec, overrides: Sequence[str], options: MachineOptions
 ) -> tuple[PoolRequest, Sequence[str]]:
-    """The machines of a run that is continued: those that it had, unless others are named."""
+    """Return the machines of a resumed run: those it had, unless others are named."""
     from phalanx.cli.machines import request_of_plan
     from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import plan_of_run
@@ -262,7 +262,7 @@ def _where_to_go_on(
 
 
 def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -> None:
-    """Say which options make no sense with a run that is continued."""
+    """Refuse options that contradict resuming a run."""
     if job_path is not None:
         raise SpecError(
             f"--resume {name} continues a run with its own job; leave out {job_path}, "
@@ -273,7 +273,7 @@ def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -
 
 
 def _tell(observers: Sequence[Observer]) -> Callable[[str], None]:
-    """Says how machines are made ready, as long as nothing else is on the screen."""
+    """Return a function that reports provisioning, as long as no view is drawn."""
     if not observers:
         return lambda text: None
     from phalanx.cli.screen import open_console

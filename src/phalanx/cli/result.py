@@ -51,7 +51,6 @@ def collect_warnings(run: RunDir) -> list[str]:
 
 
 def _metrics(metrics: dict[str, float]) -> str:
-    """List the metrics of the test part other than accuracy."""
     shown = {name: value for name, value in metrics.items() if name != "accuracy"}
     return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
 

@@ -1,7 +1,7 @@
-"""Where output goes and in which colours; shared by all commands.
+"""Open consoles and define their colours; shared by all commands.
 
 The four colours stay apart for every kind of colour vision (Okabe and Ito's palette), and each
-comes with a glyph of its own, so that nothing is said by colour alone.
+comes with a distinct glyph, so that nothing is expressed by colour alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-# Wide enough for every table; a file or a pipe has no width of its own.
+# Wide enough for every table; a file or a pipe has no width.
 _PIPE_COLUMNS = 160
 
 TIME_GLYPHS = {"input": "▒", "compute": "█", "communication": "▓", "waiting": "░"}
@@ -27,7 +27,7 @@ WARNING_STYLE = "#e69f00"
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console on standard output, or on standard error."""
+    """Open a console on standard output, or on standard error."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console = Console(stderr=stderr, highlight=False, width=_PIPE_COLUMNS)
@@ -35,7 +35,7 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 def time_bar(shares: Mapping[str, float], width: int) -> Text:
-    """Shares of time as one bar, filled exactly."""
+    """Draw shares of time as one bar, filled exactly."""
     bar = Text(no_wrap=True)
     reached, drawn = 0.0, 0
     for name, share in shares.items():
@@ -48,7 +48,7 @@ def time_bar(shares: Mapping[str, float], width: int) -> Text:
 
 
 def time_legend() -> Text:
-    """Which glyph stands for what."""
+    """Draw the legend of time bars."""
     return Text("  ").join(
         Text(f"{glyph} {name}", TIME_STYLES[name]) for name, glyph in TIME_GLYPHS.items()
     )

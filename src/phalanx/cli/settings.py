@@ -1,4 +1,4 @@
-"""The environment variables of the commands; read here and nowhere else above the worker.
+"""Read the environment variables of the commands; no other module above the worker does.
 
 An option always beats its variable, and the variable beats the default.
 """
@@ -10,27 +10,27 @@ from pathlib import Path
 
 
 def runs_root(option: Path | None = None) -> Path:
-    """Where run directories are made and looked for: `--runs`, `PHALANX_RUNS`, else `runs` here."""
+    """Return the directory of runs: `--runs`, `PHALANX_RUNS`, else `runs` here."""
     return option or _path("PHALANX_RUNS") or Path("runs")
 
 
 def data_root(option: Path | None = None) -> Path:
-    """Where data sets lie: `--data`, `PHALANX_DATA`, else the user's cache."""
+    """Return the directory of data sets: `--data`, `PHALANX_DATA`, else the user's cache."""
     return option or _path("PHALANX_DATA") or _user_cache() / "data"
 
 
 def cache_root() -> Path:
-    """Where decoded data is kept: `PHALANX_CACHE`, else the user's cache."""
+    """Return the directory of decoded data: `PHALANX_CACHE`, else the user's cache."""
     return _path("PHALANX_CACHE") or _user_cache() / "cache"
 
 
 def fork_server() -> str | None:
-    """How local workers start: `PHALANX_FORK_SERVER`, own, off, or an address; None: not said."""
+    """Return `PHALANX_FORK_SERVER`: own, off, or an address; None if it is not set."""
     return os.environ.get("PHALANX_FORK_SERVER") or None  # noqa: TID251 (its one home)
 
 
 def debug() -> bool:
-    """Whether faults of Phalanx itself show their traceback: `PHALANX_DEBUG=1`."""
+    """Tell whether defects of Phalanx show their traceback: `PHALANX_DEBUG=1`."""
     return os.environ.get("PHALANX_DEBUG", "") not in ("", "0")  # noqa: TID251 (its one home)
 
 

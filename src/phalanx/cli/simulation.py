@@ -40,12 +40,12 @@ _PARTS = {"computing": "#56B4E9", "exchange and waiting": "#999999"}
 
 
 def simulation_blocks(found: Sequence[SimulatedStrategy], scenario: Scenario) -> list[Block]:
-    """Describe a scenario and what each strategy came to in it."""
+    """Describe a scenario and the result of each strategy in it."""
     return [line(describe_scenario(scenario), "lead"), simulation_table(found)]
 
 
 def describe_scenario(scenario: Scenario) -> str:
-    """Say in one line what was simulated."""
+    """Describe a scenario in one line."""
     parts = [
         count_noun(scenario.workers, "worker"),
         f"batch {scenario.batch} each",
@@ -122,7 +122,7 @@ def write_chart(found: Sequence[SimulatedStrategy], scenario: Scenario, path: Pa
 
 
 def simulation_figure(found: Sequence[SimulatedStrategy]) -> Figure:
-    """Draw throughput, where the workers' time went, and staleness."""
+    """Draw throughput, shares of the workers' time, and staleness."""
     names = [one.strategy for one in found]
     styles = series_styles(names)
     throughput: Rows = [

@@ -1,4 +1,4 @@
-"""`phalanx study`: run a matrix of jobs, go on with it, and show how it stands."""
+"""Implement `phalanx study`: run a matrix of jobs, resume it, and show its progress."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def show(
 
 
 def lanes_of(text: str) -> int | str:
-    """The number of lanes in an option, or `auto`."""
+    """Parse the option `--parallel`: a number of core sets, or `auto`."""
     if text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:

@@ -38,7 +38,7 @@ class StudyFacts(msgspec.Struct, kw_only=True):
 
 
 def study_facts(study: StudyDir) -> StudyFacts:
-    """Read everything that a study directory says, without the runs' own records."""
+    """Read a study directory, without the records of its runs."""
     manifest = study.manifest()
     return StudyFacts(manifest=manifest, trials=study.trials(), gate=_gate_results(study, manifest))
 
@@ -85,7 +85,7 @@ def format_metric(metric: str, value: float) -> str:
 
 
 def format_estimate(metric: str, found: Estimate) -> str:
-    """Format a mean with half its interval, or the mean alone where one run says no more."""
+    """Format a mean with half its interval, or the mean alone of a single run."""
     mean = format_metric(metric, found.mean)
     if found.half_width is None:
         return mean

@@ -1,4 +1,4 @@
-"""Who follows a study for the person at the keyboard: a live view, or plain lines.
+"""Show the progress of a study: live in a terminal, else as plain lines.
 
 Every trial leaves one line when it ends; on a terminal the lines below it show what runs now and
 how long the rest will take.
@@ -30,14 +30,14 @@ _BAR_COLUMNS = 24
 
 
 class StudyView(StudyObserver, AbstractContextManager["StudyView"], Protocol):
-    """An observer that holds a terminal while the study goes."""
+    """An observer that holds a terminal during the study."""
 
     def write(self, line: Text) -> None:
-        """One line of somebody else's among its own."""
+        """Write one line of the caller among those of the view."""
 
 
 def choose_study_view(console: Console) -> StudyView:
-    """The view that suits a console."""
+    """Return the view that suits a console."""
     if not console.is_terminal or console.is_dumb_terminal:
         return PlainStudyView(console)
     return LiveStudyView(console)
@@ -58,31 +58,31 @@ class PlainStudyView:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing to give back."""
+        """Do nothing: no terminal was taken."""
 
     def study_started(
         self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
     ) -> None:
-        """Say what is run and where."""
+        """Write the plan and the study directory."""
         self.write(Text(describe_study(study, manifest, outlook)))
 
     def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
-        """Only the end of a trial is worth a line."""
+        """Do nothing: a line is written when the trial ends."""
 
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
-        """A file has no use for progress within a trial."""
+        """Do nothing: progress within a trial is only drawn live."""
 
     def trial_ended(self, trial: Trial, outlook: StudyEstimate) -> None:
-        """Write how it ended and how long the rest will take."""
+        """Write the result and the estimated time of the rest."""
         self.write(describe_trial(trial, outlook))
 
     def write(self, line: Text) -> None:
-        """One line, however long."""
+        """Write one line, unwrapped."""
         self._console.print(line, soft_wrap=True)
 
 
 class LiveStudyView(PlainStudyView):
-    """Redraws what runs now below the lines of what has ended."""
+    """A plain view that also redraws running trials below the lines of ended ones."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -107,12 +107,12 @@ class LiveStudyView(PlainStudyView):
     def study_started(
         self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
     ) -> None:
-        """Say what is run, and take the terminal."""
+        """Write the plan and the study directory, and start drawing."""
         super().study_started(study, manifest, outlook)
         self._live.start(refresh=True)
 
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
-        """Redraw, if the last drawing is old enough."""
+        """Redraw, unless that was done a moment ago."""
         now_s = time.monotonic()
         if now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
@@ -120,14 +120,14 @@ class LiveStudyView(PlainStudyView):
 
 
 def describe_study(study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate) -> str:
-    """What is about to go on."""
+    """Describe the trials left and the directory of a study in one line."""
     cells, runs = count_noun(len(manifest.cells), "cell"), count_noun(outlook.expected, "run")
     done = f", {outlook.ended} of them done" if outlook.ended else ""
     return f"{manifest.title}: {cells}, {runs}{done}: {study.path}"
 
 
 def describe_trial(trial: Trial, outlook: StudyEstimate) -> Text:
-    """How a trial ended, in one line."""
+    """Describe the result of a trial in one line."""
     number = f"{outlook.ended}/{outlook.expected}"
     name = " ".join(f"{axis}={label}" for axis, label in trial.settings.items())
     left = f"  {format_duration(outlook.left_s)} left" if outlook.left_s else ""

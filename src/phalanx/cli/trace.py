@@ -1,4 +1,4 @@
-"""`phalanx trace`: a run as a timeline for ui.perfetto.dev or chrome://tracing."""
+"""Implement `phalanx trace`: write a timeline for ui.perfetto.dev or chrome://tracing."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _carry_out_or_ask(
     from phalanx.launch.fork_server import warm_workers
 
     with warm_workers(useful=request.can_fork):
-        # Only now, and what this imports: the fork server's own imports go on beside it.
+        # Imported only now, so that it overlaps with the imports of the fork server.
         from phalanx.launch.preflight_host import MachinesUnfit
 
         while True:
@@ -236,7 +236,6 @@ def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Sum
 
 
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
-    """Print predicted beside measured figures after a planned run."""
     if not (run.path / "plan.json").exists():
         return
     from phalanx.cli.output import print_blocks

@@ -1,7 +1,7 @@
-"""`python -m phalanx.cli.trial`: one run of a study, in a process of its own.
+"""Execute one trial of a study in a separate process: `python -m phalanx.cli.trial`.
 
-Not a command for people: `study.process` starts it and gives it one order on standard input, which
-stays open as a lifeline. News go out on standard output, everything else on standard error.
+Started by `study.process`, not by users. One order arrives on standard input, which stays open as
+a lifeline. Messages go to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import msgspec
 from phalanx.errors import ExitCode, PhalanxError
 from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
 
-# From losing the study until the process goes without having ended its workers one by one; they
-# have lifelines of their own.
+# From losing the study until the process exits without having ended its workers one by one; their
+# lifelines end them.
 _LAST_LIMIT_S = 20.0
 _TELL_EVERY_S = 0.5
 
 
 def main() -> int:
-    """Carry out the order on standard input; returns the exit code."""
+    """Execute the order on standard input; returns the exit code."""
     order = msgspec.json.decode(_read_line(sys.stdin.fileno()), type=TrialOrder)
     os.sched_setaffinity(0, order.cores)
     _end_with_study(sys.stdin.fileno())
     news = _NewsDesk(os.dup(sys.stdout.fileno()))
-    # Only news may go to the study; what a library prints goes to the log.
+    # The study parses standard output: what a library prints must go to the log instead.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     code, cause = _carry_out(order, news)
     news.tell(RunEnded(exit_code=code, cause=cause))
@@ -61,7 +61,7 @@ def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
 
 
 class _NewsDesk:
-    """Sends news to the study; silent once it is gone."""
+    """Sends messages to the study; drops them once it is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -72,7 +72,7 @@ class _NewsDesk:
 
 
 class _Teller:
-    """Follows the run for the study."""
+    """An observer that reports the run to the study."""
 
     def __init__(self, news: _NewsDesk) -> None:
         self._news = news
@@ -91,20 +91,20 @@ class _Teller:
             self._news.tell(RunMoved(share=share, activity=progress.activity))
 
     def epoch_done(self, report: object) -> None:
-        """The study counts runs, not epochs."""
+        """Do nothing: a study counts runs, not epochs."""
 
     def switched(self, switch: object) -> None:
-        """It is in the run's own records."""
+        """Do nothing: the run records it."""
 
     def placed(self, placed: object) -> None:
-        """It is in the run's own records."""
+        """Do nothing: the run records it."""
 
     def run_finished(self, summary: object) -> None:
-        """Its process says so when it ends."""
+        """Do nothing: `main` reports the end."""
 
 
 def _read_line(descriptor: int) -> bytes:
-    """The first line, byte for byte: nothing may lie in a buffer when the lifeline is watched."""
+    """Read one line without a buffer: the lifeline thread reads the same descriptor next."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(descriptor, 1 << 16)
@@ -115,7 +115,7 @@ def _read_line(descriptor: int) -> bytes:
 
 
 def _end_with_study(descriptor: int) -> None:
-    """End the run when the study's end of standard input closes, however the study went."""
+    """End the run when the study's end of standard input closes, however the study ended."""
 
     def wait() -> None:
         while os.read(descriptor, 1024):

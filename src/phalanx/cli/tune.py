@@ -1,4 +1,4 @@
-"""`phalanx tune`: search a setting of a recurring job offline, go on with a search, show it."""
+"""Implement `phalanx tune`: search a setting of a recurring job; resume and show a search."""
 
 from __future__ import annotations
 

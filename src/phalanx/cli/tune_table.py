@@ -43,7 +43,7 @@ class SearchFacts(msgspec.Struct, kw_only=True):
     found: float | None
     """The smallest share that meets the target; null if none does."""
     best: float
-    """The share to go on with; 1: the synchronous job."""
+    """The recommended share; 1: the synchronous job."""
     settings: list[SettingFacts]
     runs: int
     cost_s: float
@@ -53,7 +53,7 @@ class SearchFacts(msgspec.Struct, kw_only=True):
 
 
 def search_facts(findings: TuneResult) -> SearchFacts:
-    """Collect everything that is known of a search."""
+    """Collect the JSON object of a search."""
     tune, decision, payback = findings.tune, findings.decision, findings.payback
     return SearchFacts(
         method=tune.method,

@@ -1,7 +1,7 @@
-"""What a machine's facts mean for training: facts in, one finding per topic out; no I/O.
+"""Assess a machine for training: facts in, one finding per topic out; no I/O.
 
-Lives here rather than in `observe`, which knows facts and no wording. A warning says what to do
-about it; nothing is fatal: the worst machine still trains alone.
+`observe` measures the facts; the wording is here. A warning comes with advice; nothing is fatal,
+since every machine can train alone.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _GIB = 1 << 30
 # A worker with torch loaded takes about 0.3 GiB before its model and data.
 _LEAST_MEMORY_BYTES = _GIB
 _LEAST_DISK_BYTES = _GIB
-# Each worker holds a handful of sockets to every other one; 256 is where a few dozen workers end.
+# Each worker holds a few sockets to every other one; 256 suffices for a few dozen workers.
 _LEAST_OPEN_FILES = 256
 # Reading these takes microseconds, which the timing of every step would show.
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """What was found about one topic."""
+    """The assessment of one topic."""
 
     topic: str
     found: str
@@ -31,12 +31,12 @@ class Finding(msgspec.Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether the topic needs no action."""
         return self.advice is None
 
 
 def judge_machine(machine: Machine) -> list[Finding]:
-    """One finding per topic, in the order to show them."""
+    """Assess a machine: one finding per topic, in the order to show them."""
     return [
         Finding(topic="system", found=f"{machine.system}, kernel {machine.kernel}"),
         Finding(topic="processor", found=machine.cpu),

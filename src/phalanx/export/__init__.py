@@ -1,4 +1,4 @@
-"""RECORDS → OTHER PROGRAMS: timelines for Perfetto, event files for TensorBoard, runs for MLflow.
+"""Export records: timelines for Perfetto, event files for TensorBoard, runs for MLflow.
 
-Reads run directories only. What needs an optional package imports it when it is called.
+Reads run directories only. Optional packages are imported when a function needs them.
 """

@@ -1,8 +1,8 @@
-"""Writing the trace format that ui.perfetto.dev and chrome://tracing read; streams.
+"""Write the trace format of ui.perfetto.dev and chrome://tracing; streams.
 
 Knows the format and nothing of runs: `trace` calls it. One JSON object per line inside one list, so
-the file can be read by eye and by line tools. Times come in as seconds and leave as microseconds
-with three digits.
+line-based tools can read the file. Times are taken in seconds and written in microseconds with
+three digits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Values = Mapping[str, object]
 class TraceWriter:
     """Writes one trace file, compressed if its name ends in .gz; use as a context manager.
 
-    The file appears under its name when it is whole; after an error there is none.
+    The file appears under its name when it is complete; after an error there is none.
 
     Args:
         path: The file.
-        about: What the viewer shows about the trace as a whole.
+        about: Metadata of the whole trace.
     """
 
     def __init__(self, path: Path, *, about: Values) -> None:
@@ -76,7 +76,7 @@ class TraceWriter:
             self._part.unlink(missing_ok=True)
 
     def name_process(self, pid: int, name: str, *, order: int) -> None:
-        """Name a group of rows, and say where it stands."""
+        """Name a group of rows, and set its position."""
         self._write({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         self._write(
             {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
@@ -91,7 +91,7 @@ class TraceWriter:
     def span(
         self, pid: int, row: int, name: str, begin_ns: int, end_ns: int, args: Values | None = None
     ) -> None:
-        """Something that took time; spans of a row must lie in one another or apart."""
+        """Write a span; spans of a row must be nested or disjoint."""
         event: dict[str, object] = {
             "ph": "X",
             "name": name,
@@ -107,7 +107,7 @@ class TraceWriter:
     def instant(
         self, pid: int, row: int, name: str, at_ns: int, args: Values, *, everywhere: bool = False
     ) -> None:
-        """Something that happened, shown at its row or across all of them."""
+        """Write an event without duration, shown at its row or across all of them."""
         scope = "g" if everywhere else "t"
         self._write(
             {"ph": "i", "name": name, "pid": pid, "tid": row, "ts": at_ns / 1000, "s": scope}
@@ -115,7 +115,7 @@ class TraceWriter:
         )
 
     def counter(self, pid: int, name: str, at_ns: int, values: Mapping[str, float]) -> None:
-        """A figure that goes up and down, from now until its next value."""
+        """Write a value of a counter, which holds until the next one."""
         self._write({"ph": "C", "name": name, "pid": pid, "ts": at_ns / 1000, "args": values})
 
     def _write(self, event: dict[str, object]) -> None:

@@ -1,8 +1,8 @@
-"""One clock for all processes and attempts of a run: the controller's, from the run's first moment.
+"""Align all processes and attempts of a run on one clock: the controller's, from its start.
 
-Within an attempt `records.attempts.RunClock` turns a process's monotonic time into the
-controller's. A resumed run has another controller, maybe after a reboot; what its times of day and
-monotonic times differ by joins the attempts.
+Within an attempt `records.attempts.RunClock` converts a process's monotonic time to the
+controller's. A resumed run has another controller, maybe after a reboot; the difference between its
+wall time and its monotonic time joins the attempts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample, S
 from phalanx.records.log import read_events
 
 MARKERS = (Started, Clock, ProcessSample, Watching, HostSample)
-"""Events that say which attempt they and those after them belong to."""
+"""Events that name the attempt that they and those after them belong to."""
 CONTROLLER = "controller"
 
 
 class AttemptClocks:
-    """What the markers of all logs say about time.
+    """Converts times of all processes and attempts, from the markers of all logs.
 
     Args:
         logs: The event log of each process.
@@ -57,28 +57,28 @@ class AttemptClocks:
             earliest[attempt] = min(begin_s, earliest.get(attempt, begin_s))
 
     def _join(self, earliest: Mapping[int, float]) -> dict[int, float]:
-        """What to add to each attempt's controller time to get the first attempt's."""
+        """Return the offset from each attempt's controller time to the first attempt's."""
         bases = {attempt: self._base(attempt) for attempt in sorted(earliest)}
         first = next(iter(bases.values()), 0.0)
-        # Without a reboot both attempts read the same clock, and the time of day was corrected by
-        # less than this.
+        # Without a reboot both attempts read the same monotonic clock, and wall time was adjusted
+        # by less than this.
         return {
             attempt: 0.0 if abs(base - first) < 0.5 else base - first
             for attempt, base in bases.items()
         }
 
     def _base(self, attempt: int) -> float:
-        """Time of day less the controller's monotonic time in an attempt."""
+        """Return wall time minus the controller's monotonic time in an attempt."""
         firsts = {p: event for (p, number), event in self._first.items() if number == attempt}
         process = CONTROLLER if CONTROLLER in firsts else next(iter(firsts))
         event = firsts[process]
         return event.wall_s - self._clocks[process, attempt].at(event.mono_s)
 
     def at_ns(self, process: str, attempt: int, mono_s: float) -> int:
-        """Nanoseconds since the run's first moment."""
+        """Return nanoseconds since the start of the run."""
         clock = self._clocks.get((process, attempt))
         time_s = mono_s if clock is None else clock.at(mono_s)
         if self._origin_s is None:
-            # A run that broke before anybody had joined.
+            # A run that failed before any process had joined.
             self._origin_s = time_s
         return max(0, round((time_s + self._shift_s.get(attempt, 0.0) - self._origin_s) * 1e9))

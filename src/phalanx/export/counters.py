@@ -1,4 +1,4 @@
-"""Samples as figures that go up and down: what was used per second between two of them; pure."""
+"""Turn samples into counters: resource use per second between two samples; pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Figures = Iterator[tuple[str, dict[str, float]]]
 
 
 def process_figures(stretch: Stretch) -> Figures:
-    """What a process used between two samples."""
+    """Return resource use of a process between two samples."""
     yield from _processor(stretch, cores=1)
     yield "memory (MiB)", {"resident": stretch.levels["memory"] / MIB}
 
 
 def host_figures(stretch: Stretch, cores: int) -> Figures:
-    """What a machine used between two samples; 100 % is all its cores."""
+    """Return resource use of a machine between two samples; 100 % is all its cores."""
     yield from _processor(stretch, cores=max(1, cores))
     yield "memory (MiB)", {"used": stretch.levels["memory"] / MIB}
     for title, direction in (("received", RECEIVED), ("sent", SENT)):
@@ -37,7 +37,7 @@ def host_figures(stretch: Stretch, cores: int) -> Figures:
 
 
 def served_figures(now: Served, before: Served | None) -> Figures:
-    """What a server did since it last said so."""
+    """Return the work of a server since its last report."""
     facts = now.facts
     by_value = list(chain.from_iterable(s.histogram.items() for s in facts.staleness.values()))
     total, count = sum(v * n for v, n in by_value), sum(n for _, n in by_value)
@@ -60,7 +60,7 @@ def served_figures(now: Served, before: Served | None) -> Figures:
 
 
 def by_interface(stretch: Stretch, direction: str) -> Iterator[tuple[str, float]]:
-    """Bytes over each network interface."""
+    """Yield bytes by network interface."""
     for name, used in stretch.used.items():
         if name.startswith(direction):
             yield name.removeprefix(direction), used
@@ -70,10 +70,10 @@ Sample = ProcessSample | HostSample
 
 
 def between(before: Sample | None, after: Sample) -> list[Stretch]:
-    """What was used between two samples; nothing if they do not count from the same beginning."""
+    """Return resource use between two samples; empty if they belong to different processes."""
     if before is None or not _same_life(before, after):
         return []
-    # Only differences count, so the process's own clock will do.
+    # Only differences count, so the process's clock needs no conversion.
     clock = RunClock(())
     points = [
         host_point(one, clock) if isinstance(one, HostSample) else process_point(one, clock)

@@ -1,9 +1,9 @@
-"""A run as named figures over time: what TensorBoard and MLflow are given.
+"""Turn a run into named metrics over time, for TensorBoard and MLflow.
 
-Names of system figures are MLflow's own where it has one: `system/cpu_utilization_percentage`,
+Names of system metrics are MLflow's where it has one: `system/cpu_utilization_percentage`,
 with the machine's name after `system/` when there are several, as its multi-node logging does. Its
-megabytes are millions of bytes, and its network figures count from the start of the run. Figures of
-single processes, of the disk and of power have names in the same manner.
+megabytes are millions of bytes, and its network metrics count from the start of the run. Metrics of
+single processes, of the disk and of power follow the same pattern.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RESULTS = (
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """One figure at one moment."""
+    """One value of a metric at one time."""
 
     name: str
     value: float
@@ -49,7 +49,7 @@ class Scalar(msgspec.Struct, frozen=True):
 
 
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of a run that other programs are told."""
+    """Everything of a run that is exported."""
 
     name: str
     state: str
@@ -59,17 +59,17 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     epochs: list[Scalar]
     system: list[Scalar]
     results: dict[str, float]
-    """What the run came to; empty if it has not finished."""
+    """Results of the run; empty if it has not finished."""
     begin_s: float
-    """Time of day of the first record, and of the last."""
+    """Wall time of the first record, and of the last."""
     end_s: float
 
 
 def read_metrics(run: RunDir) -> RunMetrics:
-    """Read a run's figures from its records."""
+    """Read the metrics of a run from its records."""
     logs = read_logs(run.path / "events", Epoch, ProcessSample, HostSample)
     events = [event for log in logs.values() for event in log]
-    # A resumed run repeats an epoch whose checkpoint was not written; the last time counts.
+    # A resumed run repeats an epoch whose checkpoint was not written; the last one counts.
     epochs = sorted((e for e in events if isinstance(e, Epoch)), key=lambda event: event.wall_s)
     last = {event.epoch: event for event in epochs}
     hosts = {event.host for event in events if isinstance(event, HostSample)}
@@ -93,7 +93,7 @@ def read_metrics(run: RunDir) -> RunMetrics:
 
 
 def flatten(value: object, path: str = "") -> dict[str, str]:
-    """Settings by dotted path: `{"optimizer": {"lr": 0.1}}` gives `{"optimizer.lr": "0.1"}`."""
+    """Flatten settings: `{"optimizer": {"lr": 0.1}}` gives `{"optimizer.lr": "0.1"}`."""
     if isinstance(value, dict) and value:
         parts = [flatten(v, f"{path}.{k}" if path else str(k)) for k, v in value.items()]
         return {key: text for part in parts for key, text in part.items()}
@@ -108,7 +108,7 @@ def _results(summary: Summary | None) -> dict[str, float]:
 
 
 def _epochs(epochs: list[Epoch]) -> Iterator[Scalar]:
-    # The log holds running totals; an epoch's own time and samples are differences.
+    # The log holds running totals; time and samples of one epoch are differences.
     before_s, before_samples = 0.0, 0
     for event in epochs:
         seconds, samples = event.train_s - before_s, event.samples - before_samples
@@ -160,7 +160,7 @@ def _process(stretch: Stretch) -> dict[str, float]:
 def _host(
     stretch: Stretch, sample: HostSample, owner: str, totals: dict[str, float]
 ) -> dict[str, float]:
-    """A machine's figures; `totals` keeps what counts from the start of the run."""
+    """Yield metrics of a machine; `totals` accumulates those that count from the run's start."""
     busy = stretch.used["user"] + stretch.used["system"]
     used_bytes = stretch.levels["memory"]
     figures = {

@@ -1,10 +1,9 @@
-"""`phalanx export mlflow`: runs as MLflow runs, in a local database or on a server.
+"""Export runs to MLflow, into a local database or to a server (`phalanx export mlflow`).
 
-Each run becomes one MLflow run with its job as parameters, its versions as tags, and its figures
-with the times at which they were measured. A run is found again by its tag: exporting it twice
-changes nothing, and a run that has gone on since replaces what was there. Nothing leaves the
-machine unless a server is named; MLflow's own reports home are turned off. Needs the extra
-`mlflow`.
+Each run becomes one MLflow run with its job as parameters, its versions as tags, and its metrics
+with the times at which they were measured. A run is identified by its tag: exporting it twice
+changes nothing, and a run that has continued since replaces its former export. Nothing leaves the
+machine unless a server is named; MLflow's telemetry is turned off. Needs the extra `mlflow`.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ _RUN_TAG, _DIGEST_TAG = "phalanx.run", "phalanx.digest"
 # The most that MLflow takes in one request, and of one value.
 _MAX_METRICS, _MAX_PARAMS, _MAX_TEXT = 1000, 100, 5000
 _STATES = {"finished": "FINISHED", "running": "RUNNING", "interrupted": "KILLED"}
-# MLflow takes these from the environment only: no reports home, and half a minute instead of many
-# for a server that does not answer.
+# MLflow takes these from the environment only: no telemetry, and half a minute instead of many for
+# a server that does not answer.
 _SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-# They tell of every table that a new database gets.
+# They log every table that is created in a new database.
 _TALKATIVE = ("alembic", "mlflow.store.db.utils")
 
 
 class Exported(msgspec.Struct, kw_only=True, frozen=True):
-    """What became of one run."""
+    """The result of exporting one run."""
 
     run: str
     mlflow_run_id: str
     metrics: int
     what: str
-    """new, replaced, or unchanged: it was there already."""
+    """new, replaced or unchanged."""
 
 
 def export_mlflow(
@@ -56,9 +55,9 @@ def export_mlflow(
     """Write runs into an MLflow tracking store.
 
     Args:
-        runs: What to export.
+        runs: Runs to export.
         uri: A database such as `sqlite:///mlruns.db`, or the address of a server.
-        experiment: Made if it is not there yet.
+        experiment: Created if it does not exist.
 
     Raises:
         SpecError: The packages are not installed.
@@ -83,7 +82,7 @@ def export_mlflow(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow from reporting home and from telling about its tables."""
+    """Disable MLflow's telemetry and its log of table creation."""
     environment = os.environ  # noqa: TID251 (see _SETTINGS)
     former = {name: environment.get(name) for name in _SETTINGS}
     environment.update(_SETTINGS)
@@ -117,7 +116,7 @@ def _export(client: MlflowClient, experiment: str, metrics: RunMetrics) -> Expor
         run_name=metrics.name,
     ).info.run_id
     _fill(client, run_id, metrics, scalars)
-    # Only a run that got everything may count as exported.
+    # Tagged last: only a run that was written completely may count as exported.
     client.set_tag(run_id, _DIGEST_TAG, digest)
     for run in former:
         client.delete_run(run.info.run_id)

@@ -1,4 +1,4 @@
-"""Packages that only some exports need: imported on use, and missing with one clear sentence."""
+"""Import optional packages on use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def require(module: str, *, extra: str, use: str) -> ModuleType:
     """Import a module of an optional package.
 
     Raises:
-        SpecError: It is not installed; says how to get it.
+        SpecError: It is not installed; names the extra to install.
     """
     try:
         return import_module(module)

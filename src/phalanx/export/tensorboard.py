@@ -1,4 +1,4 @@
-"""`phalanx export tensorboard`: runs as event files that TensorBoard shows side by side.
+"""Export runs as TensorBoard event files (`phalanx export tensorboard`).
 
 Each run becomes one folder with one file; exporting again replaces it. Curves carry the times of
 the run, not of the export. Needs the extra `tensorboard`.
@@ -22,8 +22,8 @@ def export_tensorboard(runs: Iterable[RunDir], folder: Path) -> list[Path]:
     """Write runs as TensorBoard event files.
 
     Args:
-        runs: What to export.
-        folder: What TensorBoard is to be started with as `--logdir`.
+        runs: Runs to export.
+        folder: The `--logdir` of TensorBoard.
 
     Returns:
         The folder of each run.
@@ -59,7 +59,7 @@ def _write(metrics: RunMetrics, folder: Path) -> Path:
 
 
 def _number(text: str) -> float | bool | str:
-    """Settings as TensorBoard's filters want them: numbers and truth values by type."""
+    """Convert settings for TensorBoard's filters: numbers and booleans by type."""
     if text in ("true", "false"):
         return text == "true"
     try:

@@ -1,9 +1,9 @@
 """Lay out spans on the rows of a timeline: phases of steps in time, rows by process.
 
 Between `trace`, which knows events, and `chrome`, which knows the format. A step is stamped at its
-end and says how long each phase took, so it is laid out backwards from its stamp. Under a strategy
-that computes while a push is on its way, a step ends with the answer to its push, and the next step
-has been computed before that: `OverlappedSteps` puts them where they were.
+end and records the duration of each phase, so it is laid out backwards from its stamp. Under a
+strategy that computes while a push is in flight, a step ends with the reply to its push, and the
+next step has been computed before that: `OverlappedSteps` restores their order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TraceTimeline:
     """All rows of a run.
 
     Args:
-        writer: Where they are written.
-        clocks: What time it was.
-        processes: All of them, in the order in which they are shown.
+        writer: The trace file.
+        clocks: Conversion to the time of the run.
+        processes: All processes, in the order in which they are shown.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TraceTimeline:
             writer.name_process(pid, name, order=pid)
 
     def at_ns(self, process: str, attempt: int, mono_s: float) -> int:
-        """Return nanoseconds since the run's first moment."""
+        """Return nanoseconds since the start of the run."""
         return self._clocks.at_ns(process, attempt, mono_s)
 
     def span(
@@ -58,10 +58,10 @@ class TraceTimeline:
         *,
         inside: tuple[int, int] | None = None,
     ) -> tuple[int, int]:
-        """Write a span and return where it lies.
+        """Write a span and return its bounds.
 
-        Spans of a row must not cross, whatever rounding and clocks do: one begins at the earliest
-        where the one before it ends, or lies inside the one that it is a part of.
+        Rounding and clock error must not make spans of a row cross: each begins no earlier than the
+        one before it ends, or is clipped to its parent.
         """
         pid = self._pids[process]
         begin_ns = self.at_ns(process, attempt, span.begin_s)
@@ -85,13 +85,13 @@ class TraceTimeline:
         *,
         everywhere: bool = False,
     ) -> None:
-        """Write something that took no time; `everywhere` draws it across all rows."""
+        """Write an event without duration; `everywhere` draws it across all rows."""
         pid = self._pids[process]
         self._name_row(pid, WORK)
         self._writer.instant(pid, WORK, name, at_ns, args, everywhere=everywhere)
 
     def counter(self, owner: str, name: str, at_ns: int, values: Mapping[str, float]) -> None:
-        """Write a figure of a process, or of a machine, which gets its own rows."""
+        """Write a counter of a process, or of a machine, which gets separate rows."""
         pid = self._pids.get(owner)
         if pid is None:
             pid = self._pids[owner] = len(self._pids) + 1
@@ -115,12 +115,12 @@ class Span(NamedTuple):
 
 
 def lay_out(step: Step, wait_s: float, *, apply_first: bool = False) -> tuple[float, list[Span]]:
-    """Return the beginning of a step, and its phases in the order of time.
+    """Return the start of a step, and its phases in the order of time.
 
     Args:
-        step: What was recorded.
+        step: The recorded step.
         wait_s: The part of the exchange that was waiting for others.
-        apply_first: Whether the update is made before the exchange, as in local SGD.
+        apply_first: Whether the update precedes the exchange, as in local SGD.
     """
     exchange = [("waiting", wait_s), ("exchange", step.exchange_s - wait_s)]
     apply = [("apply", step.apply_s)]
@@ -133,12 +133,12 @@ def lay_out(step: Step, wait_s: float, *, apply_first: bool = False) -> tuple[fl
 
 
 class OverlappedSteps:
-    """Lay out steps that are computed while the push before them is on its way.
+    """Lay out steps that are computed while the push before them is in flight.
 
     A step is recorded when its push is answered. If that was awaited after computing the next step,
-    the record carries the time that the next one's batch took to come, and the step can be laid out
-    once the next one is known; if nothing was computed in between, it carries none. What is yielded
-    comes in the order of time: parts of two steps take turns.
+    the record carries the input time of the next one, and the step can be laid out once the next is
+    known; if nothing was computed in between, it carries none. Spans are yielded in the order of
+    time, so those of two steps alternate.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class OverlappedSteps:
         self._computed_s: float | None = None  # end of the open step's computation, if laid out
 
     def add(self, following: Step) -> Iterator[tuple[Step, list[Span]]]:
-        """Take the next step; yields what is known by now."""
+        """Take the next step; yields the spans that are known by now."""
         done, computed_s = self._open, None
         if done is not None:
             yield from self._begin(done, following)
@@ -158,14 +158,14 @@ class OverlappedSteps:
             yield from self.finish()
 
     def finish(self) -> Iterator[tuple[Step, list[Span]]]:
-        """Yield what is left of the last step."""
+        """Yield the remaining spans of the last step."""
         if self._open is not None:
             yield from self._begin(self._open, None)
             yield self._open, self._answer(self._open)
             self._open, self._computed_s = None, None
 
     def _begin(self, step: Step, following: Step | None) -> Iterator[tuple[Step, list[Span]]]:
-        """The computation of the first step after a pause, which came before all else."""
+        """Yield the computation of the first step after a pause, which precedes all else."""
         if self._computed_s is None:
             later_s = step.input_s
             if step.input_s > 0 and following is not None:
@@ -174,7 +174,7 @@ class OverlappedSteps:
             yield step, _computation(step, self._computed_s, 0.0)
 
     def _answer(self, step: Step) -> list[Span]:
-        """The wait for the answer to a push, and the push that went on before it."""
+        """Return the wait for the reply to a push, and the overlapped push before it."""
         assert self._computed_s is not None
         wait_s = step.wait_s or 0.0
         begin_s = step.mono_s - step.exchange_s
@@ -196,7 +196,7 @@ def _behind(step: Step, end_s: float, longest_s: float) -> list[Span]:
 
 
 def _backwards(end_s: float, parts: list[tuple[str, float]]) -> Iterator[Span]:
-    """Parts one after another, the last ending at `end_s`; empty ones are left out."""
+    """Yield consecutive spans, the last ending at `end_s`; empty ones are left out."""
     begin_s = end_s - sum(length for _, length in parts)
     for name, length in parts:
         if length > 0:

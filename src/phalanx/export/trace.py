@@ -1,9 +1,9 @@
-"""`phalanx trace`: a run as a timeline with all processes on one clock.
+"""Write a run as a timeline with all processes on one clock (`phalanx trace`).
 
-Every process is a group of rows: what it was doing (start-up, steps with their phases), exchange
-that went on behind the computation, evaluations, checkpoints, and its counters; every machine has
-its counters. All logs are read side by side, step by step, because only comparing the workers of a
-group tells waiting from communication; nothing is kept, so a run of any length needs little memory.
+Every process is a group of rows: activity (start-up, steps with their phases), overlapped exchange,
+evaluations, checkpoints, and its counters; every machine has its counters. All logs are read side
+by side, step by step, because only comparing the workers of a group separates waiting from
+communication; nothing is kept, so memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AFTER_STEPS = 1 << 62
 
 
 class TraceFacts(msgspec.Struct, kw_only=True):
-    """What was written."""
+    """Counts of the written timeline."""
 
     path: str
     events: int
@@ -42,14 +42,14 @@ class TraceFacts(msgspec.Struct, kw_only=True):
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Something on the row of a process's work, to be written in its turn."""
+    """An entry on the activity row of a process, written in the order of keys."""
 
     key: tuple[int, ...]
-    """Attempt, epoch and step; what workers of a group did together has the same."""
+    """Attempt, epoch and step; equal for what workers of a group did together."""
     process: str
     event: Step | Stall | Started
     spans: list[Span] | None = None
-    """Where its phases lie, if that is known already."""
+    """Spans of its phases, if they are laid out already."""
 
 
 def write_trace(run: RunDir, path: Path) -> TraceFacts:
@@ -73,7 +73,7 @@ def _order(path: Path) -> tuple[int, int, str]:
 
 
 class _Trace:
-    """One run on its way onto a timeline."""
+    """Writes one run to a timeline."""
 
     def __init__(self, timeline: TraceTimeline, strategy: Mapping[str, Any]) -> None:
         self._timeline = timeline
@@ -105,10 +105,10 @@ class _Trace:
             self._step(process, attempt, event, wait_s)
 
     def _read(self, process: str, path: Path) -> Iterator[_Part]:
-        """Write what stands by itself; yield what has to be compared, or written in its turn.
+        """Write events that need no comparison; yield those to be compared or written in order.
 
-        Keys never fall within a log. Steps with servers have no order among processes: they follow
-        what their own process did before.
+        Keys never decrease within a log. Steps with servers have no order among processes: they
+        follow the preceding events of their process.
         """
         writer, overlapped = self._writers[process], OverlappedSteps()
         place, last, count = list(self._writers).index(process), (1, -1, 0), 0
@@ -134,7 +134,6 @@ class _Trace:
             yield _Part((*last, place, count + 1), process, step_of, spans)
 
     def _step(self, process: str, attempt: int, step: Step, wait_s: float) -> None:
-        """A step as one span, with its phases inside."""
         begin_s, spans = lay_out(step, wait_s, apply_first=self._apply_first)
         whole = Span(f"step {step.step}", begin_s, step.mono_s)
         outer = self._timeline.span(process, attempt, WORK, whole, _about(step))
@@ -145,7 +144,7 @@ class _Trace:
                 self._timeline.span(process, attempt, WORK, one, inside=outer)
 
     def _spans(self, process: str, attempt: int, step: Step, spans: list[Span]) -> None:
-        """The phases of a step that another one lies between."""
+        """Write the phases of a step that is interleaved with another one."""
         for one in spans:
             row = BEHIND if one.beside else WORK
             self._timeline.span(process, attempt, row, one, {"step": step.step} | _about(step))
@@ -162,9 +161,8 @@ def _exchange_s(event: Step | Stall | Started) -> float:
 
 
 def _applies_first(strategy: str) -> bool:
-    """Whether the update of a step comes before its exchange."""
     try:
         return STRATEGIES.find(strategy).spec.applies_before_exchange
     except SpecError:
-        # Of a package that is not installed here: drawn like the others.
+        # A strategy of a package that is not installed here: drawn like the others.
         return False

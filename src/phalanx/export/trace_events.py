@@ -28,15 +28,15 @@ from phalanx.records.events import (
     Warned,
 )
 
-_STALLS = {"work": "waiting for work", "round": "round without samples", "settle": "settle"}
+_STALLS = {"work": "waiting for work", "round": "round without samples", "settle": "synchronize"}
 
 
 class ProcessEvents:
-    """Write what one process recorded.
+    """Writes the events of one process.
 
     Args:
-        timeline: Where it is written.
-        process: Its name.
+        timeline: The timeline to write to.
+        process: Name of the process.
     """
 
     def __init__(self, timeline: TraceTimeline, process: str) -> None:
@@ -48,7 +48,7 @@ class ProcessEvents:
         self._served: Served | None = None
 
     def write(self, event: AnyEvent) -> None:
-        """Write one event; of a step only its figures, of a start or standstill nothing."""
+        """Write one event; of a step only its counters, of a start or stall nothing."""
         if isinstance(event, MARKERS):
             self.attempt = event.attempt
         match event:
@@ -77,9 +77,9 @@ class ProcessEvents:
                 self._instant(type(event).__name__.lower(), event)
 
     def write_idle(self, event: Started | Stall, attempt: int, wait_s: float) -> None:
-        """Write that the process was starting, or computed nothing for a while.
+        """Write a span of start-up or of a stall.
 
-        Shares a row with steps, which are written later than they are read: so this is, too.
+        Called in turn with steps, which share the row and are written later than they are read.
         """
         if isinstance(event, Started):
             name, duration_s, args = "start-up", event.startup_s, {}
@@ -119,7 +119,7 @@ class ProcessEvents:
                 else process_figures(stretch)
             )
             for name, values in figures:
-                # A counter holds from its stamp on: what was used since then.
+                # A counter holds from its stamp on, so an interval is stamped at its start.
                 self._timeline.counter(owner, name, self._now(before), values)
 
     def _now(self, event: AnyEvent) -> int:

@@ -1,4 +1,4 @@
-"""WHAT HAPPENED: event types, one log per process, the run directory, manifest, summary.
+"""Record runs: event types, one log per process, the run directory, manifest, summary.
 
-Everything that reports, studies and dashboards show is read from here; nobody asks a live object.
+Reports, studies and dashboards read these records alone, never a live process.
 """

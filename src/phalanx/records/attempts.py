@@ -1,8 +1,8 @@
-"""Which attempt an event belongs to, and what time it was on the controller's clock.
+"""Assign events to attempts, and convert their times to the controller's clock.
 
 A resumed run appends to the logs of the attempts before it, maybe after a reboot or on another
-machine, so monotonic times can only be compared within one attempt. Readers of timelines, resources
-and phases begin here.
+machine, so monotonic times can only be compared within one attempt. Called by readers of timelines,
+resources and phases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phalanx.records.events import (
     Watching,
 )
 
-# How many times as large as the smallest the error of a reading may be.
+# Largest accepted error of a reading, as a multiple of the smallest.
 _POOR = 4.0
 
 Logs = Mapping[str, Sequence[AnyEvent]]
@@ -27,7 +27,7 @@ Logs = Mapping[str, Sequence[AnyEvent]]
 
 
 def split_attempts(events: Iterable[AnyEvent]) -> dict[int, list[AnyEvent]]:
-    """The events of one process by attempt; what says no attempt belongs to the one before it."""
+    """Split the events of one process by attempt; an event without one belongs to the last seen."""
     attempt = 1
     parts: dict[int, list[AnyEvent]] = {}
     for event in events:
@@ -38,7 +38,7 @@ def split_attempts(events: Iterable[AnyEvent]) -> dict[int, list[AnyEvent]]:
 
 
 def by_attempt(logs: Logs) -> dict[int, dict[str, list[AnyEvent]]]:
-    """The events of each attempt, by process."""
+    """Return the events of each attempt, by process."""
     parts: dict[int, dict[str, list[AnyEvent]]] = {}
     for process, events in logs.items():
         for attempt, part in split_attempts(events).items():
@@ -47,12 +47,12 @@ def by_attempt(logs: Logs) -> dict[int, dict[str, list[AnyEvent]]]:
 
 
 class RunClock:
-    """Turns one process's monotonic time into the controller's, within one attempt.
+    """Converts one process's monotonic time to the controller's, within one attempt.
 
-    Between two measurements of the offset it is interpolated, because clocks drift apart (some ten
-    microseconds in a second). An offset within its own error is taken as none: on one machine all
-    processes read the same clock, and the noise of the measurement must not part them. Readings
-    much worse than the best one are left out.
+    Between two measurements the offset is interpolated, because clocks drift apart (some ten
+    microseconds in a second). An offset within its error is taken as zero: on one machine all
+    processes read the same clock, and measurement noise must not separate them. Readings much worse
+    than the best one are left out.
 
     Args:
         events: Of one process and attempt; without `Clock` events its clock is the controller's.
@@ -68,11 +68,11 @@ class RunClock:
         ]
 
     def at(self, mono_s: float) -> float:
-        """The controller's monotonic time at a moment of this process's."""
+        """Convert a monotonic time of this process to the controller's."""
         return mono_s + self.offset_at(mono_s)
 
     def offset_at(self, mono_s: float) -> float:
-        """What has to be added to this process's time at a moment."""
+        """Return the offset to add to this process's time at a moment."""
         if not self._times_s:
             return 0.0
         after = bisect_right(self._times_s, mono_s)

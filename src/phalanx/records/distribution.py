@@ -1,4 +1,4 @@
-"""How the samples of a run lie on its workers: what `distribution.json` in a run directory says.
+"""Define `distribution.json` of a run directory: the partition of samples over workers.
 
 Written once by the chief, before the first step. Row numbers are those of the decoded training
 samples, so they mean the same on every machine that holds the same data.
@@ -10,7 +10,7 @@ import msgspec
 
 
 class WorkerShare(msgspec.Struct, kw_only=True):
-    """One worker's part."""
+    """The samples of one worker."""
 
     worker: int
     num_samples: int
@@ -21,7 +21,7 @@ class WorkerShare(msgspec.Struct, kw_only=True):
     skew: float | None = None
     """Total-variation distance between its mix of classes and that of all: 0 same, 1 disjoint."""
     modalities: list[str] | None = None
-    """Sensors whose values it has; null: all."""
+    """Modalities that it has; null: all."""
     rows: list[int] = []
     """Sorted."""
 

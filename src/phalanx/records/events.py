@@ -1,6 +1,6 @@
-"""The kinds of facts that a process writes down while it runs.
+"""Define the events that a process records while it runs.
 
-Each event is one JSON object on one line, told apart by `kind`. Durations end in `_s`, sizes in
+Each event is one JSON object on one line, tagged by `kind`. Durations end in `_s`, sizes in
 `_bytes`. `mono_s` is the machine's monotonic clock (for durations), `wall_s` the time of day (for
 people). Record types are plain data and separate from the objects that produce them.
 """
@@ -16,7 +16,7 @@ from phalanx.wire.server_stats import ServerStats
 
 
 class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
-    """What all events carry; the log fills in the stamps when it writes."""
+    """Fields of all events; the log fills in the time stamps."""
 
     wall_s: float = 0.0
     mono_s: float = 0.0
@@ -38,7 +38,7 @@ class Started(Event):
 
 
 class Step(Event):
-    """One step of one worker: what it computed and where the time went."""
+    """One step of one worker: its results, and its time by phase."""
 
     epoch: int
     step: int
@@ -55,8 +55,8 @@ class Step(Event):
     overlapped_s: float = 0.0
     """Exchange hidden behind the computation; `exchange_s` is what was left exposed."""
     wait_s: float | None = None
-    """The part of `exchange_s` in which a server's rule held this worker back; None in a group that
-    steps together, where only comparing the workers can tell: see `records.step_phases`."""
+    """The part of `exchange_s` in which a server's consistency held this worker back; None in a
+    synchronous group, where it follows from comparing the workers: see `records.step_phases`."""
 
 
 class Stall(Event):
@@ -64,8 +64,8 @@ class Stall(Event):
 
     epoch: int
     what: str
-    """work: had none to do; round: took part in an update without samples; settle: all replicas
-    were brought to one state at the end of an epoch."""
+    """work: had none to do; round: took part in an update without samples; settle: replicas were
+    synchronized at the end of an epoch."""
     duration_s: float
     wait_s: float | None = None
     """The part of it that was waiting for others; None as in `Step`."""
@@ -102,11 +102,11 @@ class Evaluation(Event):
     accuracy: float
     duration_s: float
     metrics: dict[str, float] = {}
-    """What else the data is judged by."""
+    """Metrics other than accuracy."""
 
     @classmethod
     def of(cls, measured: PartFigures, *, part: str, epoch: int) -> Evaluation:
-        """Make the event from what was measured."""
+        """Make the event from measured figures."""
         return cls(
             part=part,
             epoch=epoch,
@@ -129,7 +129,7 @@ class Checkpoint(Event):
 
 
 class Resumed(Event):
-    """The run goes on from a checkpoint."""
+    """The run continues from a checkpoint."""
 
     path: str
     epoch: int
@@ -137,7 +137,7 @@ class Resumed(Event):
 
 
 class Switched(Event):
-    """The run goes on under another strategy.
+    """The run continues under another strategy.
 
     Attributes:
         phase: Number of the phase that begins; -1: the looser strategy of a straggler reaction.
@@ -147,7 +147,7 @@ class Switched(Event):
         epoch: Where.
         samples: Where.
         pause_s: Longest time that a worker did not train.
-        carried: What was handed over.
+        carried: State that was handed over.
         handover: live or restart.
     """
 
@@ -163,7 +163,7 @@ class Switched(Event):
 
 
 class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a split network: what was measured of it, and where it went."""
+    """A part of a split network: its measured costs, and its workers."""
 
     name: str
     workers: list[int]
@@ -183,12 +183,12 @@ class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(Event):
-    """The parts of a network have been put on workers; what is expected of it, for one step.
+    """The parts of a network have been placed on workers, with the forecast of one step.
 
     Attributes:
-        forecast: Of the placement that was taken.
+        forecast: Of the chosen placement.
         others: Of placements to compare with.
-        parts: What was measured of each part.
+        parts: Measured costs of each part.
         rows: Samples of a batch.
         latency_s: Of the slowest link from the chief.
         bytes_per_s: Likewise.
@@ -208,7 +208,7 @@ class Placed(Event):
 
 
 class Considered(Event):
-    """Whether to switch now: what one window of a lockstep phase said."""
+    """Statistics of one window of a synchronous phase, and whether to switch now."""
 
     samples: int
     rel_lr: float
@@ -219,7 +219,7 @@ class Considered(Event):
 
 
 class ServerRestored(Event):
-    """A lost server serves again."""
+    """A lost server was restored."""
 
     server: int
     version: int
@@ -234,16 +234,16 @@ class Served(Event):
 
 
 class Clock(Event):
-    """How this process's monotonic clock stands to the controller's: theirs = ours + offset."""
+    """Offset of this process's monotonic clock to the controller's: theirs = ours + offset."""
 
     offset_s: float
     error_s: float
-    """The offset is right to within this: half the time of the quickest of several exchanges."""
+    """Error bound of the offset: half the round trip of the quickest of several exchanges."""
     attempt: int = 1
 
 
 class ProcessSample(Event):
-    """What this process and its children have used so far; totals, so a lost sample costs nothing.
+    """Resource use of this process and its children; totals, so a lost sample costs nothing.
 
     Totals begin with the process: compare only samples of one `pid`.
     """
@@ -254,11 +254,11 @@ class ProcessSample(Event):
     memory_bytes: int
     """Resident at this moment; pages shared with other processes count in full."""
     memory_peak_bytes: int
-    """Most that was ever resident; before the run, too, if the process is older."""
+    """Highest resident size; includes the time before the run, if the process is older."""
     threads: int
     host: str = ""
     read_bytes: int | None = None
-    """From the disk, not from the page cache; None: the system does not say."""
+    """From the disk, not from the page cache; None where the system does not report it."""
     written_bytes: int | None = None
     moment: str = ""
     """begin: the first step is about to start; end: the last step so far is over; else by time."""
@@ -266,7 +266,7 @@ class ProcessSample(Event):
 
 
 class Watching(Event):
-    """One process of a machine begins to watch all of it: what the samples will be about."""
+    """One process begins to sample its whole machine: the facts that its samples refer to."""
 
     host: str
     cores: int
@@ -282,7 +282,7 @@ class Watching(Event):
 
 
 class HostSample(Event):
-    """What a whole machine has used since it booted; written by one process on each machine.
+    """Resource use of a whole machine since it booted; written by one process on each machine.
 
     Inside a container these are still the figures of the machine around it, except for the network,
     which is the container's own; `group_*` is what the container itself has used.
@@ -297,16 +297,16 @@ class HostSample(Event):
     memory_used_bytes: int
     memory_total_bytes: int
     received_bytes: dict[str, int]
-    """By network interface; what goes through `lo` counts once as sent and once as received."""
+    """By network interface; traffic through `lo` counts once as sent and once as received."""
     sent_bytes: dict[str, int]
     read_bytes: int | None = None
     written_bytes: int | None = None
     cpu_stolen_s: float = 0.0
     """Taken by other guests of the same hypervisor."""
     energy_j: float | None = None
-    """Since the watching began."""
+    """Since sampling began."""
     energy_source: str = ""
-    """rapl, model (declared watts), or empty where nothing is known."""
+    """rapl, model (declared watts), or empty where energy is unknown."""
     group_cpu_s: float | None = None
     group_memory_bytes: int | None = None
     phase: str = "run"
@@ -315,7 +315,7 @@ class HostSample(Event):
 
 
 class Decision(Event):
-    """The controller decided something, and why."""
+    """A decision of the controller, with its reason."""
 
     what: str
     reason: str
@@ -323,7 +323,7 @@ class Decision(Event):
 
 
 class Failure(Event):
-    """Something broke; the first one of a run is its cause."""
+    """A failure; the first one of a run is its cause."""
 
     rank: int | None
     cause: str
@@ -331,13 +331,13 @@ class Failure(Event):
 
 
 class Warned(Event):
-    """A setting without effect, a fallback taken, a doubt about the result."""
+    """A setting without effect, a fallback, or a doubt about the result."""
 
     message: str
 
 
 class Finished(Event):
-    """A process is done with its part."""
+    """A process has finished its work."""
 
     rank: int
     state: str

@@ -1,7 +1,7 @@
-"""Decide when to validate, when to stop early, and which checkpoint is the best. Pure.
+"""Decide when to validate, when to stop early, and which checkpoint is the best; pure.
 
-Asked by the chief of a synchronous run and by the controller of one with parameter servers, so that
-both stop at the same epoch.
+Called by the chief of a synchronous run and by the controller of one with parameter servers, so
+that both stop at the same epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Monitor = Literal["val_loss", "val_accuracy"]
 def is_better(
     monitor: Monitor, value: float, best: float | None, *, min_delta: float = 0.0
 ) -> bool:
-    """Whether a value beats the best so far by more than `min_delta`."""
+    """Tell whether a value beats the best so far by more than `min_delta`."""
     if best is None:
         return True
     return value < best - min_delta if monitor == "val_loss" else value > best + min_delta
@@ -28,11 +28,11 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     """Count epochs without improvement in `position`, and stop there when there are too many.
 
     Args:
-        job: Says what stops a run early.
-        position: At the end of an epoch, which is counted already; takes what is found.
+        job: Has the settings of early stopping.
+        position: At the end of an epoch, which is counted already; updated in place.
 
     Returns:
-        Whether this is the best so far, and the job wants the best to be kept.
+        Whether this is the best so far, and the job keeps the best checkpoint.
     """
     early = job.early_stop
     monitor = early.monitor if early else job.checkpoint.best
@@ -52,12 +52,12 @@ def note_validation(job: JobSpec, position: Position) -> bool:
 
 
 def is_validation_due(job: JobSpec, epochs_done: int) -> bool:
-    """Whether the validation part is measured after so many epochs."""
+    """Tell whether the validation part is measured after so many epochs."""
     return job.evaluate == "epoch" or (job.evaluate == "end" and epochs_done >= job.epochs)
 
 
 def may_stop(job: JobSpec, epochs_done: int) -> bool:
-    """Whether what is measured after so many epochs can end the run."""
+    """Tell whether the evaluation after so many epochs can end the run."""
     early = job.early_stop
     if early is None:
         return False
@@ -70,6 +70,6 @@ def _stops(early: EarlyStopSpec, position: Position, value: float) -> bool:
     bar = early.bar
     if bar is None or bar.epoch != position.epoch:
         return False
-    # A loss that is not a number is below no bar.
+    # NaN compares false, so a diverged loss never counts as below the bar.
     met = value <= bar.value if early.monitor == "val_loss" else value >= bar.value
     return not met

@@ -1,8 +1,8 @@
-"""The append-only event log of one process, and its reader.
+"""Write the append-only event log of one process, and read it.
 
 Recording an event never touches the disk: it is encoded into a buffer that a background thread
-hands to the system twice a second. A disk error surfaces at the next `record` or at the end, so
-that a full disk ends the run with its cause instead of losing facts silently.
+writes twice a second. A disk error surfaces at the next `record` or at the end, so that a full disk
+ends the run with its cause instead of losing events silently.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EventLog:
     def __enter__(self) -> EventLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if _ends_torn(self._path):
-            # A killed process left half a line; what follows must not become part of it.
+            # A killed process left a partial line; the next event must not become part of it.
             self._buffer += b"\n"
         self._thread = threading.Thread(target=self._flush_until_closed, name="event-log")
         self._thread.start()
@@ -58,11 +58,11 @@ class EventLog:
             self._raise_if_broken()
 
     def record(self, event: Event, *, age_s: float = 0.0) -> None:
-        """Stamp and keep an event; raises `StoreError` if an earlier one could not be written.
+        """Stamp and buffer an event; raises `StoreError` if an earlier one could not be written.
 
         Args:
-            event: What happened.
-            age_s: How long ago, if it was learnt of only now.
+            event: The event.
+            age_s: Seconds since it happened, if it is recorded late.
         """
         if self._error is not None:
             self._raise_if_broken()
@@ -74,12 +74,12 @@ class EventLog:
             self._buffer += b"\n"
 
     def flush(self) -> None:
-        """Hand everything recorded so far to the system now."""
+        """Write everything recorded so far to the file now."""
         self._write_out()
         self._raise_if_broken()
 
     def append_last(self, event: Event) -> None:
-        """Write an event after the log was closed: last words, dropped if the disk refuses them."""
+        """Write a final event after the log was closed; dropped on a disk error."""
         event.wall_s = time.time()
         event.mono_s = time.monotonic()
         with self._lock:
@@ -123,12 +123,12 @@ def _ends_torn(path: Path) -> bool:
 
 
 def read_events(path: Path, *kinds: type[Event]) -> Iterator[AnyEvent]:
-    """All whole events of a log, oldest first; a line cut off by a crash ends the reading.
+    """Yield all complete events of a log, oldest first; stops at a line cut off by a crash.
 
     Args:
         path: The log; if there is none, there are no events.
-        kinds: Only these, if any are named: the others are passed over without being decoded, which
-            makes the reading of a long run several times as fast.
+        kinds: Only these, if any are named: the others are skipped without being decoded, which
+            makes reading a long run several times as fast.
     """
     decoder = msgspec.json.Decoder(AnyEvent)
     wanted = tuple(b'{"kind":"%s",' % kind.__name__.lower().encode() for kind in kinds)
@@ -143,12 +143,12 @@ def read_events(path: Path, *kinds: type[Event]) -> Iterator[AnyEvent]:
             try:
                 yield decoder.decode(line)
             except msgspec.DecodeError:
-                # A crash leaves a torn line in the middle when a resumed process appends.
+                # A crash leaves a partial line in the middle when a resumed process appends.
                 continue
 
 
 def read_logs(folder: Path, *kinds: type[Event]) -> dict[str, list[AnyEvent]]:
-    """The events of every process of a run, by process.
+    """Read the events of every process of a run, by process.
 
     Args:
         folder: The run directory's `events`.

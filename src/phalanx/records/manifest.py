@@ -1,7 +1,7 @@
-"""The manifest: what was asked, on which machine, with which versions and state of the source.
+"""Record the manifest of a run: job, machine, versions and state of the source code.
 
-Written at the start of a run, before any worker, so that every run can be told apart and
-repeated. Versions come from package metadata: nothing heavy is imported to learn them.
+Written before any worker starts, so that every run can be identified and repeated. Versions come
+from package metadata: nothing heavy is imported for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGES = ("torch", "numpy", "pyzmq", "pydantic", "msgspec", "safetensors")
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What a run was started from."""
+    """Job, machine and versions that a run was started with."""
 
     job: dict[str, Any]
     phalanx: str
@@ -45,7 +45,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     pool: str | None = None
     """File of the pool whose machines the run is on; None: on this machine."""
     machines: list[str] = []
-    """Those that may be used, by name."""
+    """Names of the machines that may be used."""
     build_env: bool = False
     """Whether an environment is built there."""
     launch: str | None = None
@@ -62,12 +62,12 @@ def describe(
     build_env: bool = False,
     launch: str | None = None,
 ) -> Manifest:
-    """The manifest of a run that is about to start from here.
+    """Make the manifest of a run that is about to start on this machine.
 
     Args:
-        job: What is to be done.
-        data_root: Where data sets lie.
-        cache_root: Where decoded data is kept.
+        job: The job.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data.
         pool: File of the pool that the run is on; None: on this machine.
         machines: Those of the pool that may be used.
         build_env: Whether an environment is built there.
@@ -100,13 +100,13 @@ def write_manifest(run: RunDir, manifest: Manifest) -> None:
 
 
 def keep_manifest(run: RunDir, attempt: int) -> None:
-    """Copy the manifest aside before another takes its place."""
+    """Copy the manifest of an attempt before the next attempt replaces it."""
     content = (run.path / "manifest.json").read_bytes()
     write_atomically(run.path / f"manifest-{attempt}.json", content)
 
 
 def read_manifest(run: RunDir) -> Manifest:
-    """The manifest of a run."""
+    """Read the manifest of a run."""
     path = run.path / "manifest.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -115,7 +115,7 @@ def read_manifest(run: RunDir) -> Manifest:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as reported by the system."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -132,7 +132,7 @@ def _version(package: str) -> str:
 
 
 def _source_state(directory: Path) -> dict[str, str]:
-    """Commit and cleanliness of the user's own repository, if the job is started from one."""
+    """Return commit and cleanliness of the user's repository, if the job is started from one."""
 
     def git(*arguments: str) -> str | None:
         try:

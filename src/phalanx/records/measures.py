@@ -1,4 +1,4 @@
-"""What is measured of a model: figures over a part of the data, and of the model itself."""
+"""Define figures of a model: loss, accuracy and metrics over a part, size and digest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.records.predictions import PartPredictions
 
 
 class PartFigures(Protocol):
-    """Figures over one part of the data, wherever they were measured."""
+    """Figures over one part of the data, of any process that measured them."""
 
     @property
     def loss(self) -> float:
@@ -26,16 +26,16 @@ class PartFigures(Protocol):
 
     @property
     def duration_s(self) -> float:
-        """How long it took."""
+        """Seconds that the evaluation took."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What else the data is judged by."""
+        """Metrics other than accuracy."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Loss and accuracy over a part, as means over its samples; and what else was asked for."""
+    """Loss and accuracy over a part, as means over its samples; with metrics and predictions."""
 
     loss: float
     accuracy: float
@@ -60,7 +60,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """Identify the trained model in the outcome of a run.
+    """Size and digest of the trained model in the outcome of a run.
 
     Attributes:
         num_parameters: Trainable ones.

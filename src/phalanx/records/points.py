@@ -1,6 +1,6 @@
-"""From sample events to points of a track: which figures are running totals and which are levels.
+"""Convert sample events to points of a track: running totals, and levels.
 
-Called by `usage`, which gives the names back their meaning.
+Called by `usage`, which interprets the names.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from phalanx.records.events import HostSample, ProcessSample
 from phalanx.records.tracks import Point
 
 CORE, RECEIVED, SENT = "core ", "in ", "out "
-"""Before the number of a core and the name of an interface."""
+"""Prefixes of the number of a core and the name of an interface."""
 
 
 def process_point(sample: ProcessSample, clock: RunClock) -> Point:
-    """A process's sample on the controller's clock."""
+    """Convert a sample of a process to the controller's clock."""
     totals = {"user": sample.cpu_user_s, "system": sample.cpu_system_s}
     _put(totals, "read", sample.read_bytes)
     _put(totals, "written", sample.written_bytes)
@@ -26,7 +26,7 @@ def process_point(sample: ProcessSample, clock: RunClock) -> Point:
 
 
 def host_point(sample: HostSample, clock: RunClock) -> Point:
-    """A machine's sample on the controller's clock."""
+    """Convert a sample of a machine to the controller's clock."""
     totals = {
         "user": sample.cpu_user_s,
         "system": sample.cpu_system_s,

@@ -1,7 +1,7 @@
-"""Where in the job a run stands: what a checkpoint holds besides tensors.
+"""Define the position of a run in its job: the state in a checkpoint besides tensors.
 
 Written by the chief of a synchronous run, or by the controller of one with parameter servers;
-either can take up the other's.
+either can resume from the other's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECKPOINT_PATTERN = "samples-*.safetensors"
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """Everything of the state that is not a tensor."""
+    """The state of a run without its tensors."""
 
     epoch: int = 0
     epoch_samples: int = 0
@@ -44,24 +44,24 @@ class Position(msgspec.Struct, kw_only=True):
     """Samples that had been seen when that phase began."""
 
     def begin_next_epoch(self) -> None:
-        """Count the epoch that is over, and set the sums of the next one to zero."""
+        """Count the finished epoch, and reset the sums."""
         self.epoch += 1
         self.epoch_samples = self.epoch_correct = 0
         self.epoch_loss_sum = 0.0
 
     def begin_next_phase(self) -> None:
-        """Count the phase that is over."""
+        """Count the finished phase."""
         self.phase += 1
         self.phase_begin = self.samples
 
     def take_validation(self, of: Position) -> None:
-        """Take over what an evaluation found out about an earlier position of the same run."""
+        """Adopt the validation results of an earlier position of the same run."""
         self.val_loss, self.val_accuracy = of.val_loss, of.val_accuracy
         self.best_value, self.stale_epochs = of.best_value, of.stale_epochs
         self.stopped_early = of.stopped_early
 
     def epoch_figures(self, epoch: int, *, lr: float, regularisation: float) -> EpochFigures:
-        """Report an epoch whose training figures are known; validation may not be measured."""
+        """Return the figures of an epoch; validation may be missing."""
         assert self.train_loss is not None
         assert self.train_accuracy is not None
         return EpochFigures(
@@ -87,7 +87,7 @@ class Position(msgspec.Struct, kw_only=True):
         precision: str,
         startup_s: float,
     ) -> RunOutcome:
-        """Put together what a run that ends here came to."""
+        """Return the outcome of a run that ends at this position."""
         return RunOutcome(
             precision=precision,
             parameters=model.num_parameters,
@@ -112,9 +112,9 @@ class Position(msgspec.Struct, kw_only=True):
 
 
 def read_position(path: Path) -> Position:
-    """The position in a checkpoint file, from its header alone.
+    """Read the position in a checkpoint file, from its header alone.
 
-    A file that was cut off has none: those who read its tensors will not take it up either.
+    A truncated file has none, because its tensors cannot be read either.
     """
     try:
         return msgspec.json.decode(read_metadata(path)["position"], type=Position)
@@ -123,7 +123,7 @@ def read_position(path: Path) -> Position:
 
 
 def newest_position(directory: Path) -> Position | None:
-    """The position of the newest checkpoint whose header can be read, if there is one."""
+    """Read the position of the newest checkpoint with a readable header, if there is one."""
     for path in sorted(directory.glob(CHECKPOINT_PATTERN), reverse=True):
         try:
             return read_position(path)

@@ -1,7 +1,7 @@
-"""What the finished model said about every test sample: `predictions.json` in a run directory.
+"""Define `predictions.json` of a run directory: the predicted class of every test sample.
 
-Written once, at the end, for data that is judged by more than accuracy. Confusion, accuracy by
-class and maps are made from it by whoever shows them.
+Written once, at the end, for data with metrics other than accuracy. Reports derive confusion,
+accuracy by class and maps from it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class PartPredictions(msgspec.Struct, kw_only=True):
     predicted: list[int]
 
     def name_of(self, label: int) -> str:
-        """What a class is called."""
+        """Return the name of a class."""
         return self.class_names[label] if label < len(self.class_names) else str(label)
 
     def confusion(self) -> list[list[int]]:
-        """Samples by true class (rows) and predicted class; beyond the last: no class of these."""
+        """Count samples by true class (rows) and predicted class; last column: none of these."""
         size = self.num_classes
         table = [[0] * (size + 1) for _ in range(size)]
         for actual, predicted in zip(self.actual, self.predicted, strict=True):
@@ -36,7 +36,7 @@ class PartPredictions(msgspec.Struct, kw_only=True):
         return table
 
     def accuracy_by_class(self) -> list[float | None]:
-        """Share of each true class that was called right; None: it has no samples."""
+        """Return the accuracy within each true class; None for a class without samples."""
         totals, right = [0] * self.num_classes, [0] * self.num_classes
         for actual, predicted in zip(self.actual, self.predicted, strict=True):
             totals[actual] += 1

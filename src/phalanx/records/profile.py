@@ -1,8 +1,8 @@
-"""What profiled epochs of one process took, operator by operator: `profile/<process>.json`.
+"""Define `profile/<process>.json`: operator times of profiled epochs of one process.
 
-Written by `worker.profile` after each profiled epoch, read by `report.operators`. Times are *self*
-times in the thread that trains: what an operator spent itself, without those that it called. They
-never overlap, so they add up to at most `wall_s`.
+Written by `worker.profile` after each profiled epoch, read by `report.profile`. Times are *self*
+times of the training thread: an operator without those that it called. They never overlap, so they
+add up to at most `wall_s`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class OperatorTime(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All calls of one operator in one part of the step."""
 
     span: str
-    """What it was called for: input, forward, loss, backward, apply, regulariser, all_reduce,
+    """Span that it was called in: input, forward, loss, backward, apply, regulariser, all_reduce,
     average, push or pull; empty outside of all of them."""
     name: str
-    """As the engine calls it; empty for what the span did between operators."""
+    """Name given by the framework; empty for time of the span between operators."""
     calls: int
     self_s: float
     memory_bytes: int = 0
-    """Claimed less released by it, if the job asked for memory."""
+    """Allocated minus freed by it, if the job asked for memory."""
 
 
 class EpochProfile(msgspec.Struct, kw_only=True):
@@ -34,12 +34,12 @@ class EpochProfile(msgspec.Struct, kw_only=True):
     epoch: int
     """Counted from 0."""
     wall_s: float
-    """The time watched: training, without the pauses in which the profiler was read."""
+    """Profiled time: training, without the pauses in which the profiler was read."""
     steps: int
     operators: list[OperatorTime]
     beside: list[OperatorTime]
-    """What ran beside the thread that trains, such as an exchange hidden behind backward: from
-    begin to end, waiting included, and no part of `wall_s`."""
+    """Work beside the training thread, such as an exchange that overlaps with backward: from begin
+    to end, waiting included, and no part of `wall_s`."""
 
 
 class ProcessProfile(msgspec.Struct, kw_only=True):
@@ -47,12 +47,12 @@ class ProcessProfile(msgspec.Struct, kw_only=True):
 
     process: str
     engine: str
-    """Whose operators these are, with version, such as `torch 2.13.0`."""
+    """Framework of the operators, with version, such as `torch 2.13.0`."""
     epochs: list[EpochProfile] = msgspec.field(default_factory=list)
 
 
 def write_profile(run: RunDir, profile: ProcessProfile) -> None:
-    """Replace the profile of a process in one stroke."""
+    """Replace the profile of a process atomically."""
     path = run.profile_path(profile.process)
     try:
         path.parent.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def write_profile(run: RunDir, profile: ProcessProfile) -> None:
 
 
 def read_profile(run: RunDir, process: str) -> ProcessProfile | None:
-    """The profile of a process, if it has one."""
+    """Read the profile of a process, if it has one."""
     path = run.profile_path(process)
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProcessProfile)
@@ -73,7 +73,7 @@ def read_profile(run: RunDir, process: str) -> ProcessProfile | None:
 
 
 def read_profiles(run: RunDir) -> list[ProcessProfile]:
-    """The profiles of all processes of a run, in the order of their names."""
+    """Read the profiles of all processes of a run, in the order of their names."""
     names = sorted(path.stem for path in (run.path / "profile").glob("*.json"))
     found = [read_profile(run, name) for name in names]
     return [profile for profile in found if profile is not None]

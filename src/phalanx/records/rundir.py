@@ -1,19 +1,19 @@
-"""The run directory: the only thing that outlives a run, and the only hand-over after launch.
+"""Read and write the run directory, the only state that outlives a run.
 
     <name>-<date>-<time>-<4 hex>/
-      manifest.json        what was asked, on what, with which versions
+      manifest.json        job, machine and versions
       manifest-N.json      the same before attempt N+1 changed the job
       status.json          running, finished, failed or interrupted, with the cause
-      summary.json         what it came to
+      summary.json         results
       events/              one append-only log per process
-      logs/                what each process printed
+      logs/                output of each process
       checkpoints/         the newest few and the best
-      servers/             what parameter servers last wrote down
-      distribution.json    which worker owned which samples, if the job distributes them
-      predictions.json        the class that the model gave each test sample, for some data
+      servers/             last saved state of parameter servers
+      distribution.json    partition of samples over workers, if the job distributes them
+      predictions.json     predicted class of each test sample, for some data
       profile/             operator times of profiled epochs, one file per worker
 
-Copying the directory moves everything; deleting it loses nothing but this run.
+A run has no state elsewhere: a copy of the directory is complete.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from phalanx.records.predictions import PartPredictions
 from phalanx.records.summary import Summary
 from phalanx.store.atomic import write_atomically
 
-# Characters; with it a status fits into one block of any file system.
+# Characters; a status of this length fits into one block of any file system.
 _SHORT_CAUSE = 200
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """Where a run stands; written at every change of state."""
+    """State of a run; written at every change."""
 
     state: str  # running, finished, failed, interrupted
     pid: int
@@ -53,7 +53,7 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Make a new, empty run directory below `root`."""
+        """Create a new, empty run directory below `root`."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         path = root / f"{name}-{stamp}-{secrets.token_hex(2)}"
         try:
@@ -69,7 +69,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> RunDir:
-        """An existing run directory."""
+        """Open an existing run directory."""
         if not (path / "manifest.json").is_file():
             raise SpecError(f"{path} is not a run directory: it has no manifest.json")
         return cls(path)
@@ -81,19 +81,19 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """Directory of checkpoints."""
         return self.path / "checkpoints"
 
     def events_path(self, process: str) -> Path:
-        """The event log of a process such as `worker-0` or `controller`."""
+        """Return the path of the event log of a process such as `worker-0` or `controller`."""
         return self.path / "events" / f"{process}.jsonl"
 
     def profile_path(self, process: str) -> Path:
-        """The operator times of a process."""
+        """Return the path of the operator times of a process."""
         return self.path / "profile" / f"{process}.json"
 
     def write_status(self, status: Status) -> None:
-        """Replace the status in one stroke, or on a full disk in the room of the old one."""
+        """Replace the status atomically, or overwrite it in place on a full disk."""
         path = self.path / "status.json"
         try:
             write_atomically(path, msgspec.json.encode(status))
@@ -104,7 +104,7 @@ class RunDir:
             _overwrite(path, msgspec.json.encode(status))
 
     def read_status(self) -> Status:
-        """The status, corrected to `lost` if it says running but its controller is gone."""
+        """Read the status, corrected to `lost` if it is running but its controller is gone."""
         try:
             status = msgspec.json.decode((self.path / "status.json").read_bytes(), type=Status)
         except FileNotFoundError:
@@ -115,49 +115,49 @@ class RunDir:
         return status
 
     def request_workers(self, num_workers: int) -> None:
-        """Ask the controller of a running run for so many workers."""
+        """Request this number of workers from the controller of a running run."""
         write_atomically(self.path / "workers.request", str(num_workers).encode())
 
     def requested_workers(self) -> int | None:
-        """How many workers were asked for since the start, if that was asked."""
+        """Return the number of workers requested since the start, if any."""
         try:
             return int((self.path / "workers.request").read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def write_summary(self, summary: Summary) -> None:
-        """Replace the summary in one stroke."""
+        """Replace the summary atomically."""
         write_atomically(self.path / "summary.json", encode_pretty(summary))
 
     def write_distribution(self, distribution: Distribution) -> None:
-        """Say which worker owns which samples."""
-        # On one line: the rows are many numbers, and people look at it through a command.
+        """Write the partition of samples over workers."""
+        # On one line: the rows are many numbers, and people read them through a command.
         write_atomically(self.path / "distribution.json", msgspec.json.encode(distribution))
 
     def write_predictions(self, verdicts: PartPredictions) -> None:
-        """Keep what the model said about every test sample."""
+        """Write the predicted class of every test sample."""
         write_atomically(self.path / "predictions.json", msgspec.json.encode(verdicts))
 
     def read_predictions(self) -> PartPredictions | None:
-        """What the model said about every test sample, if that was kept."""
+        """Read the predicted class of every test sample, if it was kept."""
         path = self.path / "predictions.json"
         return (
             msgspec.json.decode(path.read_bytes(), type=PartPredictions) if path.exists() else None
         )
 
     def read_distribution(self) -> Distribution | None:
-        """Which worker owned which samples, if the job said so."""
+        """Read the partition of samples, if the job distributes them."""
         path = self.path / "distribution.json"
         return msgspec.json.decode(path.read_bytes(), type=Distribution) if path.exists() else None
 
     def read_summary(self) -> Summary | None:
-        """The summary, or nothing if the run never came to one."""
+        """Read the summary; None if the run has none."""
         path = self.path / "summary.json"
         return msgspec.json.decode(path.read_bytes(), type=Summary) if path.exists() else None
 
 
 def _overwrite(path: Path, content: bytes) -> None:
-    """Put short content where a file already has its first block; needs no free space."""
+    """Overwrite the first block of an existing file, which needs no free space."""
     try:
         with path.open("r+b", buffering=0) as file:
             file.write(content)
@@ -167,7 +167,7 @@ def _overwrite(path: Path, content: bytes) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not yet waited for does not."""
+    """Tell whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -175,12 +175,12 @@ def _is_alive(pid: int) -> bool:
 
 
 def encode_pretty(value: object) -> bytes:
-    """JSON for files that people open."""
+    """Encode indented JSON for files that people open."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def list_runs(root: Path) -> list[RunDir]:
-    """All run directories below `root`, oldest first."""
+    """List all run directories below `root`, oldest first."""
     if not root.is_dir():
         return []
     found = [RunDir(path) for path in root.iterdir() if (path / "manifest.json").is_file()]
@@ -188,7 +188,7 @@ def list_runs(root: Path) -> list[RunDir]:
 
 
 def find_run(root: Path, name: str) -> RunDir:
-    """A run by path, by name, by unique beginning of the name, or `last`."""
+    """Find a run by path, by name, by unique prefix of the name, or `last`."""
     if (Path(name) / "manifest.json").is_file():
         return RunDir(Path(name))
     runs = list_runs(root)

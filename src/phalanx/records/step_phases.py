@@ -1,9 +1,9 @@
-"""Where the workers' time went, step by step: a pure reader of their events.
+"""Split the time of workers' steps into phases; pure.
 
-Within a group that steps together no worker can tell waiting from communication: the one that
-arrives last at an exchange waits for nobody, so its time is the communication, and what the others
-spent beyond it they waited. Under parameter servers the servers say how long they held an answer
-back. Start-up, evaluation and checkpoints are events of their own and no part of any phase.
+In a synchronous group no single worker can separate waiting from communication: the last to arrive
+at an exchange does not wait, so its time is the communication, and the others waited for what they
+spent beyond it. Parameter servers report how long they held a reply back. Start-up, evaluation and
+checkpoints are separate events and no part of any phase.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: float = 0.0
     backward_s: float = 0.0
     communication_s: float = 0.0
-    """Exposed: nothing else went on meanwhile, and nobody was waited for."""
+    """Exposed: neither overlapped with computation nor waiting."""
     wait_s: float = 0.0
     apply_s: float = 0.0
     overlapped_s: float = 0.0
-    """Exchange that went on behind forward and backward; not a part of the sum."""
+    """Exchange that overlapped with forward and backward; not a part of the sum."""
 
     @property
     def total_s(self) -> float:
-        """All of it, as a clock on the wall would see it."""
+        """Wall time of all phases."""
         return (
             self.input_s
             + self.forward_s
@@ -50,7 +50,7 @@ class Comparison:
     """The shortest exchange of each step over all workers of one attempt.
 
     Args:
-        events: Of all workers; those whose waiting is known already do not matter.
+        events: Of all workers; those with recorded waiting are ignored.
     """
 
     def __init__(self, events: Iterable[AnyEvent]) -> None:
@@ -61,14 +61,14 @@ class Comparison:
                 self._shortest[key] = min(spent_s, self._shortest.get(key, spent_s))
 
     def wait_s(self, event: Step | Stall) -> float:
-        """How long a worker waited for others in a step, or between two."""
+        """Return how long a worker waited for others in a step or stall."""
         if event.wait_s is not None:
             return event.wait_s
         spent_s = _exchange_s(event)
         return spent_s - self._shortest.get(_key(event), spent_s)
 
     def phases(self, event: Step | Stall) -> StepPhases:
-        """Where the time of one step, or between two, went."""
+        """Return the phases of one step or stall."""
         wait_s = self.wait_s(event)
         communication_s = _exchange_s(event) - wait_s
         if isinstance(event, Stall):

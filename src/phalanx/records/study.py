@@ -1,12 +1,12 @@
-"""The study directory: many runs of one matrix, and the only hand-over from running to reporting.
+"""Read and write the study directory: the plan, the journal and the runs of one matrix.
 
     <study>/
-      study.json       what was planned: axes, cells, gate, target, where the published figures are
-      journal.jsonl    one line per trial that ended, in the order in which they ended
+      study.json       the plan: axes, cells, gate, target, path of the published figures
+      journal.jsonl    one line per ended trial, in the order in which they ended
       runs/            an ordinary run directory per trial
       abandoned/       run directories of trials that were interrupted or run again; never counted
-      logs/            what the process of each trial printed
-      lock             held by whoever runs the study now
+      logs/            output of the process of each trial
+      lock             held by the process that runs the study
 
 A trial counts when its line is in the journal and not before, so an interrupted study is continued
 by running what has no line. Written by `study`, read by `report` and `cli`.
@@ -38,16 +38,16 @@ class PlannedCell(msgspec.Struct, kw_only=True):
     job: dict[str, Any] = {}
     """The whole job, all defaults filled in; its seed is replaced in each trial."""
     runs: int | None = None
-    """How often it is run, if not as often as the study says."""
+    """Repeats of this cell; None: those of the study."""
 
 
 class PlannedRepeats(msgspec.Struct, kw_only=True):
-    """How often each cell is run."""
+    """Number of repeats of each cell."""
 
     min: int
     max: int
     metric: str | None = None
-    """Whose interval must be narrow enough; None: the number is fixed."""
+    """Metric whose interval must be narrow enough; None: the number is fixed."""
     half_width: float | None = None
     relative: bool = True
     """Whether `half_width` is a share of the mean rather than in the metric's unit."""
@@ -55,19 +55,19 @@ class PlannedRepeats(msgspec.Struct, kw_only=True):
 
 
 class PlannedGate(msgspec.Struct, kw_only=True):
-    """What must be equal, and how closely, before speeds are compared."""
+    """Metric and tolerance of the equivalence test before speeds are compared."""
 
     metric: str
     tolerance: float
     axis: str
     """The axis on which the baseline lies."""
     baseline: str
-    """Its label there; each cell is held against the cell that differs in this axis only."""
+    """Its label; each cell is compared with the cell that differs in this axis only."""
     confidence: float = 0.95
 
 
 class RecommendSettings(msgspec.Struct, kw_only=True):
-    """What the recommendation may give up, and for what."""
+    """Tolerance and goal of the recommendation."""
 
     accuracy_loss: float = 0.005
     """Loss of accuracy, as a share of 1, that counts as none."""
@@ -79,7 +79,7 @@ class RecommendSettings(msgspec.Struct, kw_only=True):
 
 
 class StudyManifest(msgspec.Struct, kw_only=True):
-    """What a study was started from."""
+    """The plan of a study."""
 
     name: str
     title: str
@@ -88,7 +88,7 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     cells: list[PlannedCell]
     """Every combination that is run, in the order of the file."""
     metric: str
-    """What is compared between cells, such as train_s."""
+    """Metric compared between cells, such as train_s."""
     repeats: PlannedRepeats
     seeds: list[int]
     """Seed of repeat 0, 1, ...; the same in every cell, so that differences are paired."""
@@ -109,17 +109,17 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     cache_root: str = ""
 
     def cell(self, cell_id: str) -> PlannedCell:
-        """The cell of that name."""
+        """Return the cell with this id."""
         return next(cell for cell in self.cells if cell.id == cell_id)
 
     def repeats_of(self, cell_id: str) -> PlannedRepeats:
-        """How often a cell is run."""
+        """Return how often a cell is run."""
         runs = self.cell(cell_id).runs
         return self.repeats if runs is None else PlannedRepeats(min=runs, max=runs)
 
 
 class Trial(msgspec.Struct, kw_only=True):
-    """One run of one cell that ended, well or badly."""
+    """One run of one cell that finished or failed."""
 
     cell: str
     settings: dict[str, str]
@@ -137,7 +137,7 @@ class Trial(msgspec.Struct, kw_only=True):
 
     @property
     def span(self) -> tuple[float, float]:
-        """From start to end, in wall time."""
+        """Start and end, in wall time."""
         return self.wall_s, self.wall_s + self.elapsed_s
 
 
@@ -149,7 +149,7 @@ class StudyDir:
 
     @classmethod
     def create(cls, path: Path, manifest: StudyManifest) -> StudyDir:
-        """Make a new study directory.
+        """Create a new study directory.
 
         Raises:
             SpecError: It already holds a study.
@@ -176,28 +176,28 @@ class StudyDir:
 
     @classmethod
     def open(cls, path: Path) -> StudyDir:
-        """An existing study directory."""
+        """Open an existing study directory."""
         if not is_study(path):
             raise SpecError(f"{path} is not a study directory: it has no {MANIFEST}")
         return cls(path)
 
     @property
     def runs(self) -> Path:
-        """Where the run directories of trials lie."""
+        """Directory of the runs of trials."""
         return self.path / "runs"
 
     @property
     def abandoned(self) -> Path:
-        """Where the run directories of interrupted trials are put."""
+        """Directory of the runs of interrupted trials."""
         return self.path / "abandoned"
 
     @property
     def logs(self) -> Path:
-        """What the processes of trials printed."""
+        """Directory of the output of trials."""
         return self.path / "logs"
 
     def manifest(self) -> StudyManifest:
-        """What was planned."""
+        """Read the plan."""
         path = self.path / MANIFEST
         try:
             return msgspec.json.decode(path.read_bytes(), type=StudyManifest)
@@ -205,13 +205,13 @@ class StudyDir:
             raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
 
     def write_manifest(self, manifest: StudyManifest) -> None:
-        """Replace the manifest in one stroke."""
+        """Replace the plan atomically."""
         write_atomically(self.path / MANIFEST, encode_pretty(manifest))
 
     def trials(self) -> list[Trial]:
-        """Every trial that ended, oldest first; of a trial that was run again, the last.
+        """Read all ended trials, oldest first; of a repeated trial, the last.
 
-        A line that a crash cut off is no line: its trial did not end.
+        A line that a crash cut off is ignored: its trial did not end.
         """
         latest: dict[tuple[str, int], Trial] = {}
         for trial in self._lines():
@@ -221,19 +221,19 @@ class StudyDir:
         return list(latest.values())
 
     def run(self, trial: Trial) -> RunDir:
-        """The run directory of a trial that has one."""
+        """Return the run directory of a trial that has one."""
         if trial.run is None:
             raise StoreError(f"trial {trial.repeat} of {trial.cell} ended before it had a run")
         return RunDir.open(self.runs / trial.run)
 
     def append(self, trial: Trial) -> None:
-        """Write down that a trial ended; on disk when this returns."""
+        """Append an ended trial to the journal; it is on disk when this returns."""
         path = self.path / JOURNAL
         line = msgspec.json.encode(trial) + b"\n"
         try:
             with path.open("ab", buffering=0) as file:
                 if file.tell() and _last_byte(path) != b"\n":
-                    # A killed study left half a line; this one must not become part of it.
+                    # A killed study left a partial line; this one must not become part of it.
                     line = b"\n" + line
                 file.write(line)
                 os.fsync(file.fileno())
@@ -261,7 +261,7 @@ class StudyDir:
 
 
 def is_study(path: Path) -> bool:
-    """Whether a directory holds a study."""
+    """Tell whether a directory holds a study."""
     return (path / MANIFEST).is_file()
 
 

@@ -1,4 +1,4 @@
-"""What a run came to: the object that `--json` prints and that `runs show` reads.
+"""Define the summary of a run: the object that `--json` prints and that `runs show` reads.
 
 The keys are documented in docs/ref-summary.md and only ever added to.
 """
@@ -11,7 +11,7 @@ from phalanx.wire.messages import InferenceFacts
 
 
 class ServingSummary(msgspec.Struct, kw_only=True):
-    """What a parameter server adds to the result of a run."""
+    """Figures of parameter servers in the summary of a run."""
 
     servers: int
     consistency: str
@@ -53,7 +53,7 @@ class SplitWorkerSummary(msgspec.Struct, kw_only=True):
 
 
 class SplitLinkSummary(msgspec.Struct, kw_only=True):
-    """What one worker sent to another."""
+    """Traffic from one worker to another."""
 
     source: int
     target: int
@@ -63,7 +63,7 @@ class SplitLinkSummary(msgspec.Struct, kw_only=True):
 
 
 class SplitSummary(msgspec.Struct, kw_only=True):
-    """What splitting the network came to; what was predicted beside what was measured."""
+    """Predicted and measured figures of a split network."""
 
     placement: str
     places: dict[str, list[int]]
@@ -77,7 +77,7 @@ class SplitSummary(msgspec.Struct, kw_only=True):
     links: list[SplitLinkSummary]
     workers: list[SplitWorkerSummary]
     socket_bytes: int | None
-    """All that the workers' connections carried, as the kernel counted it."""
+    """Total traffic of the workers' connections, as the kernel counted it."""
 
 
 class Summary(msgspec.Struct, kw_only=True):

@@ -1,7 +1,7 @@
-"""Samples of one process or machine as a track of running totals, and what lies inside a window.
+"""Clip tracks of running totals, sampled from a process or machine, to time windows; pure.
 
-Totals are cut at a window's edges by interpolation between the samples around them; workers take
-samples exactly where their training begins and ends. Nothing here knows what the totals mean.
+Totals are interpolated at a window's edges; workers take samples exactly where their training
+begins and ends. The meaning of the totals is left to `usage`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class TimeWindow(msgspec.Struct, frozen=True):
-    """A stretch of time on the controller's monotonic clock."""
+    """A time interval on the controller's monotonic clock."""
 
     begin_s: float
     end_s: float
@@ -25,7 +25,7 @@ class TimeWindow(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample: what had been used by then, and what was in use."""
+    """One sample: running totals and present levels."""
 
     time_s: float
     totals: Mapping[str, float]
@@ -33,7 +33,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened between two samples, as far as it lies inside the window."""
+    """Use between two samples, clipped to the window."""
 
     begin_s: float
     end_s: float
@@ -50,13 +50,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def clip(points: Sequence[Point], window: TimeWindow) -> Iterator[Stretch]:
-    """The parts of a track that lie inside a window.
+    """Yield the parts of a track that lie inside a window.
 
-    A total that went backwards or appeared in between began anew: nothing is counted for it.
+    A total that decreased or appeared in between was reset: nothing is counted for it.
 
     Args:
-        points: In the order of time, all counted from the same beginning.
-        window: What is wanted.
+        points: In the order of time, with totals of the same origin.
+        window: The window to clip to.
     """
     for before, after in pairwise(points):
         begin_s = max(before.time_s, window.begin_s)
@@ -79,7 +79,7 @@ def clip(points: Sequence[Point], window: TimeWindow) -> Iterator[Stretch]:
 
 
 def add_up(stretches: Sequence[Stretch]) -> dict[str, float]:
-    """What was used in all of them together."""
+    """Sum the use of all stretches."""
     sums: dict[str, float] = {}
     for stretch in stretches:
         for name, amount in stretch.used.items():
@@ -88,7 +88,7 @@ def add_up(stretches: Sequence[Stretch]) -> dict[str, float]:
 
 
 def mean_levels(stretches: Sequence[Stretch]) -> dict[str, float]:
-    """What was in use on average over time."""
+    """Average the levels over time."""
     sums: dict[str, float] = {}
     lengths: dict[str, float] = {}
     for stretch in stretches:
@@ -99,7 +99,7 @@ def mean_levels(stretches: Sequence[Stretch]) -> dict[str, float]:
 
 
 def highest_levels(stretches: Sequence[Stretch]) -> dict[str, float]:
-    """The most that was in use at any sample."""
+    """Return the highest level at any sample."""
     highest: dict[str, float] = {}
     for stretch in stretches:
         for name, level in stretch.highest.items():
@@ -108,7 +108,7 @@ def highest_levels(stretches: Sequence[Stretch]) -> dict[str, float]:
 
 
 def subtract(stretch: Stretch, idle: Sequence[Stretch]) -> Stretch:
-    """What a stretch used beyond an idle machine's rates and levels; never below zero."""
+    """Subtract an idle machine's rates and levels from a stretch; never below zero."""
     if not idle:
         return stretch
     idle_s = sum(one.duration_s for one in idle)

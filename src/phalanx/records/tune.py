@@ -1,7 +1,7 @@
-"""What a search adds to the study directory that its runs lie in.
+"""Read and write the files of a search in its study directory.
 
     <study>/
-      tune.json    what is searched, and the job as it was given
+      tune.json    settings of the search, and the job as it was given
       job.yaml     the job with the share that was found, once the search is over
 
 Which share is tried next follows from these and the journal. Written by `study`, read by `cli`.
@@ -24,10 +24,10 @@ FOUND_JOB = "job.yaml"
 
 
 class TuneManifest(msgspec.Struct, kw_only=True):
-    """What a search was started from."""
+    """Settings and job of a search."""
 
     job: dict[str, Any]
-    """The settings that the job file gives, with what the command line changed."""
+    """The settings of the job file, with changes of the command line."""
     method: str
     """binary or halving."""
     runs: int
@@ -38,7 +38,7 @@ class TuneManifest(msgspec.Struct, kw_only=True):
 
 
 def write_tune(path: Path, tune: TuneManifest) -> None:
-    """Write down what is searched, in a directory that need not be there yet.
+    """Write the settings of a search; creates the directory if needed.
 
     Raises:
         StoreError: It cannot be written.
@@ -54,10 +54,10 @@ def write_tune(path: Path, tune: TuneManifest) -> None:
 
 
 def read_tune(study: StudyDir) -> TuneManifest:
-    """What is searched in a study directory.
+    """Read the settings of the search in a study directory.
 
     Raises:
-        SpecError: It is no search.
+        SpecError: It holds no search.
         StoreError: It cannot be read.
     """
     path = study.path / TUNE

@@ -1,8 +1,8 @@
-"""What processes and machines used while a run trained: from stored samples to figures and series.
+"""Compute resource use of processes and machines during training from stored samples; pure.
 
-A pure reader of events. Everything is clipped to the run's own windows, from the first training
-step of an attempt to its last; evaluation between two epochs lies inside, start-up and the final
-test outside. Reports, charts, the summary and `phalanx runs show` call it.
+Everything is clipped to the windows of the run, from the first training step of an attempt to its
+last; evaluation between two epochs lies inside, start-up and the final test outside. Reports,
+charts, the summary and `phalanx runs show` call it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.records.tracks import (
 )
 
 KINDS = (Clock, ProcessSample, HostSample)
-"""What `read_logs` has to read for everything in this module."""
+"""Kinds that `read_logs` has to read for the functions of this module."""
 Windows = Mapping[int, TimeWindow]
 """When each attempt trained, on the controller's clock of that attempt."""
 
@@ -47,10 +47,10 @@ class UsePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process, or a whole machine, used while the run trained.
+    """Resource use of a process, or a whole machine, while the run trained.
 
     `received_bytes` and `sent_bytes` are by interface and known for machines only. Disk bytes and
-    energy are None where the system does not tell.
+    energy are None where the system does not report them.
     """
 
     name: str
@@ -79,7 +79,7 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float | None = None
     energy_source: str = ""
     group_cpu_s: float | None = None
-    """What the container around this process used, if there is one with a limit."""
+    """Use of the container around this process, if it has a limit."""
     group_memory_peak_bytes: int | None = None
     baseline_subtracted: bool = False
     series: list[UsePoint]
@@ -91,19 +91,19 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run used altogether; None where nothing was measured."""
+    """Total resource use of a run; None where nothing was measured."""
 
     cpu_s: float | None = None
     """Processor time of all processes, children included."""
     memory_peak_bytes: int | None = None
-    """The most that any one process held."""
+    """Peak memory of any one process."""
     energy_j: float | None = None
-    """Of all machines, whatever else they did meanwhile."""
+    """Of all machines, other load included."""
     energy_source: str = ""
 
 
 def totals(logs: Logs) -> Totals:
-    """What a run used altogether while it trained."""
+    """Sum the resource use of a run while it trained."""
     windows = training_windows(logs)
     processes = list(process_uses(logs, windows).values())
     hosts = list(host_uses(logs, windows).values())
@@ -117,7 +117,7 @@ def totals(logs: Logs) -> Totals:
 
 
 def training_windows(logs: Logs) -> dict[int, TimeWindow]:
-    """When each attempt trained: from the first worker's first step to the last one's last.
+    """Return when each attempt trained: from the first worker's first step to the last one's last.
 
     A process that was lost while it trained counts up to its last sample.
     """
@@ -137,11 +137,11 @@ def training_windows(logs: Logs) -> dict[int, TimeWindow]:
 
 
 def process_uses(logs: Logs, windows: Windows | None = None) -> dict[str, ResourceUse]:
-    """What each process used, itself and its children, by process.
+    """Return resource use of each process, its children included, by process.
 
     Args:
         logs: All events of the run, by process.
-        windows: When it trained; None: as `training_windows` says.
+        windows: When it trained; None: the result of `training_windows`.
     """
     windows = training_windows(logs) if windows is None else windows
     attempts = by_attempt(logs)
@@ -168,13 +168,13 @@ def process_uses(logs: Logs, windows: Windows | None = None) -> dict[str, Resour
 def host_uses(
     logs: Logs, windows: Windows | None = None, *, subtract_baseline: bool = False
 ) -> dict[str, ResourceUse]:
-    """What each machine used, by its name.
+    """Return resource use of each machine, by its name.
 
     Args:
         logs: All events of the run, by process.
-        windows: When it trained; None: as `training_windows` says.
-        subtract_baseline: Take off what the idle machine used per second before the work began,
-            where that was watched; never below zero.
+        windows: When it trained; None: the result of `training_windows`.
+        subtract_baseline: Subtract the use per second of the idle machine before the work began,
+            where it was sampled; never below zero.
     """
     windows = training_windows(logs) if windows is None else windows
     tracks: dict[str, list[tuple[int, list[Point]]]] = {}
@@ -210,7 +210,7 @@ def host_uses(
 
 
 def _lives(events: Sequence[AnyEvent]) -> dict[int, list[ProcessSample]]:
-    """The samples of each process that bore the name, by its id."""
+    """Return the samples of each incarnation of a process, by its pid."""
     lives: dict[int, list[ProcessSample]] = {}
     for event in events:
         if isinstance(event, ProcessSample):
@@ -237,9 +237,9 @@ def _cores(logs: Logs) -> dict[str, int]:
 
 
 def _peak(points: Sequence[Point], window: TimeWindow) -> float:
-    """The most memory in use inside a window.
+    """Return the peak memory inside a window.
 
-    The system's own peak is of the whole life: it counts if it was reached inside the window.
+    The system reports the peak since the process started: it counts if it rose inside the window.
     """
     inside = [p for p in points if window.begin_s <= p.time_s <= window.end_s]
     if not inside:
@@ -313,7 +313,7 @@ def _use_point(stretch: Stretch, cores: int | None, begin_s: float) -> UsePoint:
 
 
 def _begins(windows: Windows) -> dict[int, float]:
-    """When each attempt would have begun, had all of them followed one another without a break."""
+    """Return the start of each attempt on a time axis without the breaks between them."""
     begins: dict[int, float] = {}
     before_s = 0.0
     for attempt, window in sorted(windows.items()):

@@ -1,1 +1,1 @@
-"""RECORDS → READING: numbers with units, and runs side by side; pure, nothing here prints."""
+"""Turn records into reports: statistics, comparisons, tables and charts; nothing here prints."""

@@ -1,4 +1,4 @@
-"""Straggler blame: which worker, in which phase, cost the others how many seconds of waiting.
+"""Attribute waiting time to the worker, and the phase of its step, that caused it.
 
     blame_run(run: RunDir) -> Blame                      reads the logs of a run
     blame_rounds(rounds: Iterable[Round]) -> Blame       pure; `rounds.make_rounds` makes them
@@ -33,7 +33,7 @@ _WORKER = "worker-"
 
 
 class RankBlame(msgspec.Struct, kw_only=True, frozen=True):
-    """What one worker cost the others, and what they cost it."""
+    """Waiting that one worker caused, and waiting of that worker."""
 
     rank: int
     cost_s: float
@@ -41,25 +41,25 @@ class RankBlame(msgspec.Struct, kw_only=True, frozen=True):
     phases: dict[str, float]
     """The same by the phase in which it was behind; phases without cost are left out."""
     rounds_last: int
-    """Rounds in which it came last and somebody waited."""
+    """Rounds in which it arrived last and others waited."""
     waited_s: float
-    """Seconds that it waited itself, for whomever."""
+    """Seconds that it waited for any other worker."""
 
 
 class Blame(msgspec.Struct, kw_only=True, frozen=True):
-    """Who was waited for in a run."""
+    """Waiting of a run by the worker that caused it."""
 
     rounds: int
     waiting_s: float
     """Of all workers together."""
     blamed_s: float
-    """The part of it that somebody's lateness explains."""
+    """The part of it that the lateness of a worker explains."""
     ranks: list[RankBlame]
-    """The dearest first."""
+    """Highest cost first."""
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """Who is charged for one round, and with what."""
+    """The worker charged for one round, and its cost."""
 
     rank: int
     cost_s: float
@@ -67,7 +67,7 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 def blame_run(run: RunDir) -> Blame:
-    """Who was waited for in a run; streams its logs, however long they are."""
+    """Attribute the waiting of a run; streams its logs, so memory does not grow with them."""
     paths = {
         int(path.stem.removeprefix(_WORKER)): path
         for path in (run.path / "events").glob(f"{_WORKER}*.jsonl")
@@ -78,11 +78,11 @@ def blame_run(run: RunDir) -> Blame:
 
 
 def blame_rounds(rounds: Iterable[Round], *, ranks: Iterable[int] = ()) -> Blame:
-    """Who was waited for in some rounds.
+    """Attribute the waiting of some rounds.
 
     Args:
         rounds: In any order.
-        ranks: Workers to name even if they took part in none.
+        ranks: Workers to list even if they took part in none.
     """
     sums = {rank: _Sum() for rank in ranks}
     num_rounds = 0
@@ -101,7 +101,7 @@ def blame_rounds(rounds: Iterable[Round], *, ranks: Iterable[int] = ()) -> Blame
 
 
 def charge(one: Round) -> Charge:
-    """Charge the last of a round of at least two workers."""
+    """Charge the last worker to arrive in a round of at least two."""
     totals = [sum(own) for own in one.own_s]
     last = totals.index(max(totals))
     others = [place for place in range(len(totals)) if place != last]
@@ -120,7 +120,7 @@ def charge(one: Round) -> Charge:
 
 
 class _Sum:
-    """One worker's part in all rounds."""
+    """Sums of one worker over all rounds."""
 
     def __init__(self) -> None:
         self.waited_s = 0.0

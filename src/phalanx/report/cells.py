@@ -1,4 +1,4 @@
-"""Which runs are repeats of one another, and what tells the rest apart; pure.
+"""Group runs into cells of repeats, and name the differences between cells; pure.
 
 Runs whose jobs differ in nothing but name and seed, on the same machines of a pool if they were on
 one, make one *cell*. What differs between cells is put under three headings, because readers ask
@@ -25,7 +25,7 @@ _TASK_KEYS = (
     *("model.", "loss.", "data.name", "data.limit", "data.validation"),
     "data.args.",
 )
-# Which of a network's inputs it reads is what a study of sensors compares.
+# Studies of sensors compare which inputs of a network are read.
 _METHOD_KEYS = ("model.args.modalities",)
 _BATCH_KEYS = ("batch.",)
 
@@ -48,7 +48,7 @@ class Cell(msgspec.Struct, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Method and batch: enough within a task."""
+        """Method and batch, which are unique within a task."""
         return f"{self.method} · {self.batch}"
 
     @property
@@ -81,7 +81,7 @@ class Cell(msgspec.Struct, kw_only=True):
 
 
 def group_runs(material: Material) -> list[Cell]:
-    """All cells, in the order of the study or of the labels, with their runs sorted by seed."""
+    """Group runs into cells, in the order of the study or of the labels; runs sorted by seed."""
     cells = _planned(material) if material.study is not None else _found(material.runs)
     for cell in cells:
         cell.runs.sort(key=lambda run: (run.seed, run.name))
@@ -90,10 +90,10 @@ def group_runs(material: Material) -> list[Cell]:
 
 
 def differences(jobs: Sequence[Mapping[str, Any]]) -> tuple[Settings, list[str]]:
-    """What is the same in all jobs, and the keys of what is not.
+    """Return the settings that all jobs share, and the keys of those that differ.
 
-    A part that only one kind has, such as `strategy.every`, is no difference of its own beside a
-    differing name.
+    A setting that only one kind has, such as `strategy.every`, does not count beside a differing
+    name.
     """
     flat = [flatten(job) for job in jobs]
     keys = list(dict.fromkeys(key for one in flat for key in one))
@@ -111,7 +111,7 @@ def differences(jobs: Sequence[Mapping[str, Any]]) -> tuple[Settings, list[str]]
 
 
 def flatten(job: Mapping[str, Any]) -> Settings:
-    """Nested settings as dotted keys."""
+    """Flatten nested settings to dotted keys."""
     found: Settings = {}
     for key, value in job.items():
         if isinstance(value, dict):
@@ -122,7 +122,7 @@ def flatten(job: Mapping[str, Any]) -> Settings:
 
 
 def tasks_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """The cells of each task, in order."""
+    """Return the cells of each task, in order."""
     tasks: dict[str, list[Cell]] = {}
     for cell in cells:
         tasks.setdefault(cell.task, []).append(cell)
@@ -130,7 +130,7 @@ def tasks_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def _lacking(key: str, flat: Sequence[Settings]) -> bool:
-    """Whether a key is absent somewhere without a differing name that explains it."""
+    """Tell whether a key is absent somewhere without a differing name that explains it."""
     if all(key in one for one in flat):
         return False
     parts = key.split(".")
@@ -144,7 +144,7 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
     cells: dict[tuple[str, ...], Cell] = {}
     for run, own in zip(runs, settings, strict=True):
         flat = flatten(own)
-        # Kinds with parts of their own (`strategy.every`) belong to the identity as well.
+        # Settings of one kind only (`strategy.every`) belong to the identity as well.
         key = tuple(f"{name}={flat[name]}" for name in sorted(flat) if name not in _NOT_SETTINGS)
         if key not in cells:
             cells[key] = _cell_of(run, flat, differing)
@@ -156,13 +156,13 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
 
 
 def _circumstances(run: RunRecord) -> dict[str, Any]:
-    """The job, and the machines of a pool that it was given to."""
+    """Return the job together with the machines of its pool."""
     manifest = run.manifest
     return run.job | ({"machines": sorted(manifest.machines)} if manifest.pool is not None else {})
 
 
 def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:
-    """By task, what runs on one worker first, then method (2 before 16) and batch."""
+    """Sort by task, single-worker cells first, then method (2 before 16) and batch."""
     parts = re.split(r"(\d+(?:\.\d+)?)", cell.method)
     natural = [(float(part), "") if part[:1].isdigit() else (math.inf, part) for part in parts]
     return cell.task, cell.strategy != "single", natural, cell.global_batch
@@ -214,7 +214,7 @@ def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[st
 
 
 def strategy_label(strategy: Mapping[str, Any]) -> str:
-    """The name; of servers with their rule, of a switch with its phases and moments."""
+    """Name a strategy: with the consistency of servers, or the phases of a switch."""
     name = str(strategy["name"]).rpartition(":")[2]
     if "consistency" in strategy:
         return f"{name} {strategy['consistency']}"
@@ -264,7 +264,7 @@ def _planned(material: Material) -> list[Cell]:
 
 
 def axis_roles(study: StudyManifest) -> dict[str, str]:
-    """Whether an axis of a study changes the task, the batch or the method."""
+    """Tell for each axis of a study whether it changes the task, the batch or the method."""
     return {axis: _role(axis, study) for axis in study.axes}
 
 
@@ -286,7 +286,7 @@ def _differ_only_in(axis: str, one: Mapping[str, str], other: Mapping[str, str])
 
 
 def _axis_label(axis: str, label: str, roles: Mapping[str, str]) -> str:
-    """A bare number says what it counts, unless it is the batch, which has its own column."""
+    """Add the axis to a bare number, except to the batch, which has its own column."""
     bare = label.replace(".", "", 1).replace("-", "", 1).isdigit()
     return f"{axis} {label}" if bare and roles[axis] != "batch" else label
 

@@ -1,8 +1,8 @@
-"""Charts as Vega-Lite: how lines, bars, points and histograms look in every report; pure.
+"""Build Vega-Lite specifications of lines, bars, points and histograms for reports; pure.
 
 Specifications are plain mappings with their data inside. Legends are not drawn by Vega-Lite but
 stand in the page, where they wrap on a narrow screen and cannot cover anything. Width is that of
-the container, so a chart fits a desk and a phone.
+the container, so a chart fits every screen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONFIG: Spec = {
         "titleFontSize": 12,
         "titleFontWeight": "normal",
     },
-    # The title of an upright axis stands above it: nobody reads with the head on one side.
+    # The title of a vertical axis stands above it, because rotated text is hard to read.
     "axisY": {
         "domain": False,
         "ticks": False,
@@ -58,16 +58,16 @@ CONFIG: Spec = {
     "line": {"strokeWidth": 2},
     "bar": {"binSpacing": 1},
 }
-"""Handed to every chart of a page once."""
+"""Configuration that all charts of a page share."""
 
 
 def shorten(value: float | None) -> float | None:
-    """Six significant digits: more than a pixel, and the same bytes everywhere."""
+    """Round to six significant digits: finer than a pixel, and the same bytes everywhere."""
     return None if value is None else float(f"{value:.6g}")
 
 
 def axis(field: str, title: str, **extra: Any) -> Spec:
-    """A quantitative channel."""
+    """Build a quantitative channel."""
     scale = extra.pop("scale", {"zero": False, "nice": True})
     formatted = {"format": extra.pop("format")} if "format" in extra else {}
     return {
@@ -81,7 +81,7 @@ def axis(field: str, title: str, **extra: Any) -> Spec:
 
 
 def epoch_axis(rows: Rows) -> Spec:
-    """Epochs of some rows: whole numbers from 1, at most seven of them named."""
+    """Build an axis of epochs: whole numbers from 1, at most seven of them labelled."""
     last = max((int(row["epoch"]) for row in rows), default=1)
     steps = (base * 10**power for power in range(7) for base in (1, 2, 5))
     step = next(step for step in steps if last / step <= 6)
@@ -91,7 +91,7 @@ def epoch_axis(rows: Rows) -> Spec:
 
 
 def by_series(styles: Mapping[str, Style], channel: str) -> Spec:
-    """Colour, dash or shape by the series that a row belongs to."""
+    """Build a channel of colour, dash or shape by series."""
     ranges = {
         "color": [style.colour for style in styles.values()],
         "strokeDash": [list(style.dash) or [1, 0] for style in styles.values()],
@@ -114,7 +114,7 @@ def lines(
     band: bool = False,
     points: bool = True,
 ) -> Spec:
-    """One line per series; with a band from `low` to `high` around it, and points if they fit."""
+    """Draw one line per series; with a band from `low` to `high`, and points if they fit."""
     layers: list[Spec] = []
     if band:
         layers.append(
@@ -158,7 +158,7 @@ def lines(
 def scatter(
     runs: Rows, means: Rows, front: Rows, styles: Mapping[str, Style], x: Spec, y: Spec
 ) -> Spec:
-    """Runs as faint points, means as large ones, and the front as a line of steps."""
+    """Draw runs as faint points, means as large ones, and the front as a line of steps."""
     colour, shape = by_series(styles, "color"), by_series(styles, "shape")
     return _view(
         None,
@@ -198,7 +198,7 @@ def scatter(
 
 
 def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], title: str) -> Spec:
-    """Horizontal bars of `amount`, one per `bar`, put together from `part`s."""
+    """Draw horizontal bars of `amount`, one per `bar`, stacked from `part`s."""
     bars = list(dict.fromkeys(row["bar"] for row in rows))
     return _view(
         rows,
@@ -219,10 +219,10 @@ def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], tit
 
 
 def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec:
-    """Horizontal bars of `amount` with whiskers from `low` to `high`, ideals and a rule at 1."""
+    """Draw bars of `amount` with whiskers from `low` to `high`, ideals and a rule at 1."""
     bars = list(dict.fromkeys(row["series"] for row in rows))
     y = {**bar_axis(bars), "field": "series"}
-    # Whiskers of few runs can reach far: the axis ends where the bars and ideals do.
+    # Whiskers of few runs can be very long: the axis ends where the bars and ideals do.
     top = max([row["amount"] for row in rows] + [row["ideal"] for row in rows] + [1.0]) * 1.25
     x = axis("amount", title, scale={"zero": True, "domainMax": shorten(top), "clamp": True})
     layers: list[Spec] = [
@@ -253,7 +253,7 @@ def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec
 
 
 def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: str) -> Spec:
-    """Bars of `share` by `bin`, side by side for each series; bins keep the order of the rows."""
+    """Draw bars of `share` by `bin`, side by side per series; bins keep the order of the rows."""
     bins = list(dict.fromkeys(row["bin"] for row in sorted(rows, key=lambda row: row["rank"])))
     return _view(
         rows,
@@ -275,7 +275,7 @@ def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: st
 
 
 def heat_map(rows: Rows, names: Sequence[str], *, x_title: str, y_title: str) -> Spec:
-    """Squares of `value` from 0 to 1 by `x` and `y`, both among the names."""
+    """Draw squares of `value` from 0 to 1 by `x` and `y`, both among the names."""
     axes = {"type": "nominal", "sort": list(names)}
     return _view(
         rows,
@@ -300,7 +300,7 @@ def heat_map(rows: Rows, names: Sequence[str], *, x_title: str, y_title: str) ->
 
 
 def grid_of_classes(rows: Rows, names: Sequence[str], colours: Sequence[str]) -> Spec:
-    """A map: the `class` at each whole `x` and `y`, drawn from the top."""
+    """Draw a map: the `class` at each whole `x` and `y`, from the top."""
     plain = {"title": None, "axis": None}
     return _view(
         rows,
@@ -320,7 +320,7 @@ def grid_of_classes(rows: Rows, names: Sequence[str], colours: Sequence[str]) ->
 
 
 def bar_axis(bars: Sequence[str]) -> Spec:
-    """Labels of bars, in two lines: the strategy, and the rest."""
+    """Build the axis of bar labels, in two lines: the strategy, and the rest."""
     return {
         "field": "bar",
         "type": "nominal",

@@ -1,7 +1,6 @@
-"""Runs side by side: summaries in, rows for a comparison out; pure.
+"""Compare runs side by side: summaries in, rows out; pure.
 
-The first summary is what the others are measured against. Called by `phalanx demo` and by whoever
-compares many runs.
+The first summary is the reference of the others. Called by `phalanx demo` and `phalanx train`.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class RunComparison(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def compare(summaries: Sequence[Summary]) -> list[RunComparison]:
-    """One row per run, in the order given."""
+    """Return one row per run, in the order given."""
     return [_row(summary, summaries[0]) for summary in summaries]
 
 
 def time_shares(summary: Summary) -> dict[str, float]:
-    """How the mean worker spent its training time; the shares sum to one, or there are none."""
+    """Return the mean worker's shares of training time; they sum to one, or are empty."""
     seconds = {
         "input": summary.input_s,
         "compute": summary.compute_s + summary.apply_s,

@@ -1,4 +1,4 @@
-"""Learning curves over several seeds: mean and range at the end of every epoch; pure.
+"""Compute learning curves over seeds: mean and range at the end of every epoch; pure.
 
 Between two epoch ends nothing is measured, so nothing is interpolated there: a curve's points are
 epoch ends, and a target is reached at the first epoch end that meets it. Seconds are training time,
@@ -34,7 +34,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def curve_of(cell: Cell, key: str, *, max_points: int | None = None) -> list[CurvePoint]:
-    """A measure after every epoch; of long runs evenly spaced epochs, the last one included."""
+    """Return a measure by epoch; of long runs evenly spaced epochs, the last one included."""
     points: dict[int, list[tuple[Epoch, float]]] = {}
     for run in cell.finished:
         for epoch in run.epochs:
@@ -48,7 +48,7 @@ def curve_of(cell: Cell, key: str, *, max_points: int | None = None) -> list[Cur
 
 
 def spread(numbers: Sequence[int], max_points: int) -> list[int]:
-    """At most so many of them, evenly spaced, with the first and the last."""
+    """Choose at most so many numbers, evenly spaced, with the first and the last."""
     if len(numbers) <= max_points:
         return list(numbers)
     step = (len(numbers) - 1) / (max_points - 1)
@@ -56,7 +56,7 @@ def spread(numbers: Sequence[int], max_points: int) -> list[int]:
 
 
 def time_to(run: RunRecord, key: str, target: float) -> float | None:
-    """Training time until a measure meets a target; None if it never did.
+    """Return the training time until a measure meets a target; None if it never did.
 
     Test accuracy is measured once, at the end: it is met there or not at all.
     """

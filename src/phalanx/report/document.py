@@ -1,4 +1,4 @@
-"""Define what reports and commands show: sections, sentences, tables and figures; plain data.
+"""Define the blocks of reports and commands: sections, text, tables, figures; plain data.
 
 Pages, Markdown, CSV and the terminal are rendered from the same blocks, so they cannot disagree. A
 value keeps the number it was made from: people read the text, programs the number.
@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 NOTHING = "\N{EN DASH}"
-"""Stands for a value that there is none of."""
+"""Shown for a missing value."""
 MINUS = "\N{MINUS SIGN}"
 
 Mark = Literal["", "best", "good", "doubt", "weak"]
 Raw = str | float | int | bool | tuple[float | None, float | None] | None
-"""What a program reads; an interval becomes two columns."""
+"""Value for programs; an interval becomes two columns."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Value(msgspec.Struct, frozen=True):
     text: str
     raw: Raw = None
     mark: Mark = ""
-    """best: of its column; good: passed; doubt: look at it; weak: not to be relied on."""
+    """best: of its column; good: passed; doubt: to be checked; weak: not reliable."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -116,11 +116,11 @@ class Report(msgspec.Struct, kw_only=True):
     sections: list[Section]
 
     def tables(self) -> list[Table]:
-        """All tables, in order."""
+        """Return all tables, in order."""
         return [b for section in self.sections for b in section.blocks if isinstance(b, Table)]
 
     def figures(self) -> list[Figure]:
-        """All figures, in order."""
+        """Return all figures, in order."""
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
 
@@ -149,23 +149,23 @@ def line(content: str, kind: Kind = "paragraph") -> Text:
 
 
 def text(value: Raw, mark: Mark = "") -> Value:
-    """An entry of words."""
+    """Make an entry of words."""
     shown = NOTHING if value is None or value == "" else str(value)
     return Value(shown, value, mark)
 
 
 def number(value: float | None, digits: int, *, scale: float = 1.0, mark: Mark = "") -> Value:
-    """An entry with a fixed number of decimals."""
+    """Make an entry with a fixed number of decimals."""
     return Value(plain(value, digits, scale=scale), value, mark)
 
 
 def signed(value: float | None, digits: int, *, scale: float = 1.0, mark: Mark = "") -> Value:
-    """A difference: always with its sign."""
+    """Make an entry of a difference, always with its sign."""
     return Value(plain(value, digits, scale=scale, sign="+"), value, mark)
 
 
 def plus_minus(value: float | None, digits: int, *, scale: float = 1.0) -> Value:
-    """Half of an interval; nothing where there is no interval."""
+    """Make an entry of half an interval; empty where there is no interval."""
     shown = "" if value is None else f"± {plain(value, digits, scale=scale)}"
     return Value(shown, value)
 
@@ -173,14 +173,14 @@ def plus_minus(value: float | None, digits: int, *, scale: float = 1.0) -> Value
 def span(
     low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
 ) -> Value:
-    """An entry with both ends of an interval."""
+    """Make an entry with both ends of an interval."""
     return Value(interval(low, high, digits, scale=scale, sign=sign), (low, high))
 
 
 def interval(
     low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
 ) -> str:
-    """Both ends of an interval."""
+    """Format both ends of an interval."""
     if low is None or high is None:
         return NOTHING
     ends = (plain(end, digits, scale=scale, sign=sign) for end in (low, high))
@@ -188,12 +188,12 @@ def interval(
 
 
 def p_text(p: float | None) -> str:
-    """A p-value."""
+    """Format a p-value."""
     return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def plain(value: float | None, digits: int, *, scale: float = 1.0, sign: str = "") -> str:
-    """A number with thousands apart and a true minus sign; a zero has no sign."""
+    """Format a number with thousands separators and a true minus sign; a zero has no sign."""
     if value is None:
         return NOTHING
     shown = f"{value * scale:{sign},.{digits}f}"
@@ -205,7 +205,7 @@ def plain(value: float | None, digits: int, *, scale: float = 1.0, sign: str = "
 def pairs_table(
     id: str, caption: str, pairs: Mapping[str, Raw] | Iterable[tuple[str, Raw]]
 ) -> Table:
-    """A table of names and values."""
+    """Make a table of names and values."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     return Table(
         id=id,
@@ -216,7 +216,7 @@ def pairs_table(
 
 
 def join_words(words: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join words: `a`, `a and b`, `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -1,8 +1,8 @@
-"""Run and study directories → the facts that a report needs, and nothing more of them.
+"""Read from run and study directories the facts that a report needs.
 
 A log consists almost wholly of step lines. Of those only the times are decoded, into sums; kinds
-that no report shows are passed over by their first bytes. So hundreds of runs are read in seconds
-and never kept whole. Only `make` calls this; everything behind it works on what is returned.
+that no report shows are skipped by their first bytes. So hundreds of runs are read in seconds and
+never kept whole. Only `make` calls this; all other modules work on the facts returned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WANTED = tuple(b'{"kind":"%s"' % kind.__name__.lower().encode() for kind in _KI
 
 
 class _StepTimes(msgspec.Struct):
-    """The part of a step line that is summed up here; the summary has the other times."""
+    """The times of a step line that are summed here; the summary has the others."""
 
     forward_s: float
     backward_s: float
@@ -54,7 +54,7 @@ class StepSums(msgspec.Struct, kw_only=True):
 
 
 class ProcessRecord(msgspec.Struct, kw_only=True):
-    """What one process of a run said about itself."""
+    """Facts that one process of a run recorded about itself."""
 
     name: str
     host: str = ""
@@ -81,13 +81,13 @@ class RunRecord(msgspec.Struct, kw_only=True):
     cell: str | None = None
     """The study's cell that the run is a trial of."""
     verdicts: PartPredictions | None = None
-    """What the model said about each test sample, where that was kept."""
+    """Predicted class of each test sample, where it was kept."""
     distribution: Distribution | None = None
-    """Who owned which samples, where the job said so."""
+    """Partition of the samples, where the job distributes them."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether its figures count; those of broken runs are listed, never averaged."""
+        """Whether its figures count; those of unfinished runs are listed, never averaged."""
         return self.state == "finished" and self.summary is not None
 
     @property
@@ -103,7 +103,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
 
 
 class Material(msgspec.Struct, kw_only=True):
-    """Everything that a report is made from."""
+    """All facts that a report is made from."""
 
     runs: list[RunRecord]
     study: StudyManifest | None = None
@@ -148,7 +148,7 @@ def read_material(sources: Sequence[Path]) -> Material:
 
 
 def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
-    """The facts of one run; of a trial, the study's word on how it ended."""
+    """Read the facts of one run; the state of a trial is that of the study's journal."""
     status = run.read_status()
     reader = _LogReader()
     processes = []
@@ -180,12 +180,12 @@ def _completed(job: dict[str, Any]) -> dict[str, Any]:
     try:
         return job_from_mapping(job).model_dump(mode="json", by_alias=True)
     except SpecError:
-        # Written by another version: shown as it stands.
+        # Written by another version: shown as recorded.
         return job
 
 
 class _LogReader:
-    """Collects over the logs of one run."""
+    """Collects facts over the logs of one run."""
 
     def __init__(self) -> None:
         self.epochs: dict[int, Epoch] = {}
@@ -195,7 +195,7 @@ class _LogReader:
         self._times = msgspec.json.Decoder(_StepTimes)
 
     def resources(self) -> list[Resources]:
-        """What machines and processes used while the run trained."""
+        """Return resource use of machines and processes during training."""
         windows = training_windows(self._samples)
         machines = host_uses(self._samples, windows)
         processes = process_uses(self._samples, windows)
@@ -218,7 +218,7 @@ class _LogReader:
                 try:
                     self._take(self._events.decode(line), process)
                 except msgspec.DecodeError:
-                    # A crash leaves a torn line in the middle when a resumed process appends.
+                    # A crash leaves a partial line in the middle when a resumed process appends.
                     continue
 
     def _take(self, event: AnyEvent, process: ProcessRecord) -> None:
@@ -229,7 +229,7 @@ class _LogReader:
         elif isinstance(event, Warned):
             self.warnings[event.message] = None
         elif isinstance(event, Epoch):
-            # A resumed run repeats an epoch whose checkpoint was not written; the last time counts.
+            # A resumed run repeats an epoch whose checkpoint was not written; the last one counts.
             known = self.epochs.get(event.epoch)
             if known is None or event.wall_s >= known.wall_s:
                 self.epochs[event.epoch] = event

@@ -1,4 +1,4 @@
-"""Numbers as people read them: every one with its unit, and never more digits than it deserves.
+"""Format numbers for people: with units, and no more digits than are significant.
 
 Pure text; all commands share it, so that a duration looks the same wherever it is shown.
 """
@@ -12,7 +12,7 @@ from typing import TypeVar
 from phalanx.report.document import Value
 
 NOTHING = "-"
-"""Stands for a value that was not measured."""
+"""Shown for a value that was not measured."""
 
 Shown = TypeVar("Shown", bound=str | float)
 
@@ -20,7 +20,7 @@ _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_bytes(size_bytes: float) -> str:
-    """A size in binary units: `640 B`, `1.5 MiB`."""
+    """Format a size in binary units: `640 B`, `1.5 MiB`."""
     if size_bytes < 1024:
         return f"{size_bytes:.0f} B"
     exponent = min(int(math.log(size_bytes, 1024)), len(_BYTE_UNITS))
@@ -31,7 +31,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A span of time: `0.42 s`, `8.3 s`, `42 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
+    """Format a duration: `0.42 s`, `8.3 s`, `42 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 0.995:
@@ -49,35 +49,35 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Time since a start, as a clock shows it: `0:07`, `12:30`, `1:02:03`."""
+    """Format elapsed time as a clock: `0:07`, `12:30`, `1:02:03`."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def format_count(number: float) -> str:
-    """A whole number with thousands apart: `1,199,882`."""
+    """Format a whole number with thousands separators: `1,199,882`."""
     return f"{number:,.0f}"
 
 
 def format_rate(samples_per_s: float) -> str:
-    """A speed of training: `7.25 samples/s`, `12,345 samples/s`."""
+    """Format throughput: `7.25 samples/s`, `12,345 samples/s`."""
     digits = 2 if samples_per_s < 9.995 else 1 if samples_per_s < 99.95 else 0
     return f"{samples_per_s:,.{digits}f} samples/s"
 
 
 def format_percent(share: float | None, digits: int = 0) -> str:
-    """A share of one as per cent: `97.22 %`."""
+    """Format a share of one as per cent: `97.22 %`."""
     return NOTHING if share is None else f"{100 * share:.{digits}f} %"
 
 
 def format_accuracy(accuracy: float | None) -> str:
-    """An accuracy, to a hundredth of a per cent."""
+    """Format an accuracy, to a hundredth of a per cent."""
     return format_percent(accuracy, 2)
 
 
 def format_loss(loss: float | None) -> str:
-    """A loss, to four digits: `0.1234`, `12.34`; tiny ones as `1.2e-05`."""
+    """Format a loss to four digits: `0.1234`, `12.34`; tiny ones as `1.2e-05`."""
     if loss is None:
         return NOTHING
     if 0 < abs(loss) < 0.001:
@@ -86,29 +86,29 @@ def format_loss(loss: float | None) -> str:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """How many times: `1.31x`."""
+    """Format a ratio: `1.31x`."""
     return NOTHING if ratio is None else f"{ratio:.2f}x"
 
 
 def format_shares(shares: Mapping[str, float]) -> str:
-    """Where time went: `input 2 %, compute 61 %, communication 25 %, waiting 12 %`."""
+    """Format shares of time: `input 2 %, compute 61 %, communication 25 %, waiting 12 %`."""
     if not shares:
         return NOTHING
     return ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
 
 
 def count_noun(number: int, noun: str) -> str:
-    """A number with its noun in the right form: `1 worker`, `4 workers`."""
+    """Format a number with its noun, singular or plural: `1 worker`, `4 workers`."""
     return f"{format_count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def shown(value: Shown | None, form: Callable[[Shown], str]) -> Value:
-    """Make a table entry of a value; one that was not measured is shown as such."""
+    """Make a table entry of a value; None is marked as not measured."""
     return Value(NOTHING if value is None else form(value), value)
 
 
 def format_places(places: Mapping[str, Sequence[int]]) -> str:
-    """Say which worker holds which parts of a split network; a whole branch is one name."""
+    """List the parts of a split network by worker; a whole branch is one name."""
     by_worker: dict[tuple[int, ...], list[str]] = {}
     for part, workers in places.items():
         by_worker.setdefault(tuple(workers), []).append(part)
@@ -123,7 +123,7 @@ def group_parts(parts: Sequence[str], among: Mapping[str, object]) -> list[str]:
     """Name parts, with `branch.*` for a branch that is whole.
 
     Args:
-        parts: To be named.
+        parts: Parts to name.
         among: All parts of the network, by name.
     """
     found: list[str] = []

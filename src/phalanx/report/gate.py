@@ -1,4 +1,4 @@
-"""The equivalence gate: do two cells reach the same result, before anybody compares their speed?
+"""Test whether two cells reach equivalent results, before their speeds are compared.
 
 A test that finds no difference proves nothing: with few runs it never finds one. The question is
 turned round by two one-sided tests (TOST: Schuirmann 1987, J. Pharmacokin. Biopharm. 15:657-680).
@@ -22,7 +22,7 @@ Verdict = Literal["equivalent", "different", "undecided"]
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate says about one cell against its baseline."""
+    """Result of the equivalence test of one cell against its baseline."""
 
     verdict: Verdict
     metric: str
@@ -54,7 +54,7 @@ def judge_equivalence(
     metric: str = "",
     confidence: float = 0.95,
 ) -> GateResult:
-    """Whether two sets of runs are equal within a tolerance.
+    """Test whether two sets of runs are equivalent within a tolerance.
 
     Args:
         values: The metric of the cell's runs by seed.
@@ -99,10 +99,10 @@ def judge_equivalence(
 def judge_study(
     manifest: StudyManifest, values: Mapping[str, Mapping[int, float]]
 ) -> list[GateResult]:
-    """The gate between every cell and its baseline, in the order of the cells.
+    """Test every cell against its baseline, in the order of the cells.
 
     Args:
-        manifest: What was planned; without a gate there is nothing to judge.
+        manifest: The plan; without a gate there are no results.
         values: The gate's metric by cell and seed.
     """
     gate = manifest.gate
@@ -127,7 +127,7 @@ def judge_study(
 def baseline_of(
     cell: PlannedCell, manifest: StudyManifest, gate: PlannedGate
 ) -> PlannedCell | None:
-    """The cell that differs in the gate's axis only; None for a baseline itself."""
+    """Return the cell that differs in the gate's axis only; None for a baseline."""
     if cell.settings[gate.axis] == gate.baseline:
         return None
     wanted = cell.settings | {gate.axis: gate.baseline}

@@ -1,4 +1,4 @@
-"""Operators sorted into groups by rules, first match wins; pure, except for reading the rules."""
+"""Sort operators into groups by rules, first match wins; pure, except for reading the rules."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phalanx.records.profile import OperatorTime
 from phalanx.spec.grouping import OTHER, REGEX, GroupingSpec, load_grouping
 
 Grouping = Callable[[str, str], str]
-"""The group of a span and an operator."""
+"""Maps a span and an operator to a group."""
 
 
 def read_grouping(path: Path | None = None) -> Grouping:
-    """The rules of a file, or the packaged ones."""
+    """Read the rules of a file, or the packaged ones."""
     if path is not None:
         return make_grouping(load_grouping(path))
     packaged = resources.files("phalanx.report") / "operator_groups.yaml"
@@ -26,7 +26,7 @@ def read_grouping(path: Path | None = None) -> Grouping:
 
 
 def make_grouping(spec: GroupingSpec) -> Grouping:
-    """Rules as a function."""
+    """Compile rules into a function."""
     tests = [(_test(pattern), rule.name) for rule in spec.groups for pattern in rule.match]
 
     @cache
@@ -45,7 +45,7 @@ def _test(pattern: str) -> Callable[[str], bool]:
 
 
 def sum_groups(operators: Iterable[OperatorTime], grouping: Grouping) -> dict[str, float]:
-    """Seconds by group."""
+    """Sum operator times in seconds by group."""
     sums: dict[str, float] = {}
     for operator in operators:
         name = grouping(operator.span, operator.name)

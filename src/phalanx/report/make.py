@@ -1,7 +1,7 @@
-"""Make reports in every form from run and study directories; the entry to this package.
+"""Make reports from run and study directories, in every format; entry point of this package.
 
-`api.make_report` and `phalanx report` call it. Nothing of the present moment enters a report:
-neither the date, nor where the records lie.
+`api.make_report` and `phalanx report` call it. A report depends on its records alone: it holds
+neither the date nor the path of the records.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from phalanx.report.table_formats import table_csv
 
 
 def make_document(sources: Sequence[Path], options: Options | None = None) -> Report:
-    """Read studies and runs and write the report about them.
+    """Read studies and runs, and make the report about them.
 
     Raises:
-        SpecError: There is nothing to report, or an option fits none of it.
+        SpecError: There is nothing to report, or an option matches none of the runs.
     """
     scope = open_scope(read_material(sources), options or Options())
     return compose(scope, blame_typical(scope))
 
 
 def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
-    """Make all chapters that the runs give material for.
+    """Make all chapters that the runs have data for.
 
     Raises:
         SpecError: A part that the options or the study name cannot be imported.
@@ -84,7 +84,7 @@ def write_tables(document: Report, folder: Path) -> None:
 
 
 def _write(path: Path, content: str) -> None:
-    # Not through a temporary file: those are private, and a report is for showing around.
+    # Not through a temporary file: its mode is private, and a report is meant to be shared.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode())

@@ -18,7 +18,7 @@ def to_markdown(document: Report) -> str:
 
 
 def blocks_markdown(blocks: Iterable[Block]) -> str:
-    """Write blocks without a title of their own."""
+    """Write blocks without a title."""
     return "\n\n".join(_block(block) for block in blocks) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""What is measured of a run and how it is printed: one list for tables, charts and conclusions.
+"""List the measures of a run with their formats, for tables, charts and recommendations.
 
-Values come from the stored summary and the stored samples of resource use; a few are put together
-from them here, and each says how in its title or in the notes of the report.
+Values come from the stored summary and the stored samples of resource use; a few are derived from
+them here, as their title or the notes of the report explain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Measure(msgspec.Struct, frozen=True):
     title: str
     unit: str = ""
     scale: float = 1.0
-    """Stored unit to shown unit."""
+    """Factor from stored to shown unit."""
     digits: int | None = None
     """After the decimal point; None: as many as three significant digits need."""
     high_is_good: bool = False
@@ -66,11 +66,11 @@ QUALITY = {
         Measure("catastrophic", "catastrophic", "%", 100, 2),
     )
 }
-"""Of the test part, by the data's own field."""
+"""Metrics of the test part other than accuracy."""
 
 
 def metrics_of(cells: Sequence[Cell]) -> dict[str, Measure]:
-    """The metrics of the test part beyond accuracy that any of these runs has, by key."""
+    """Return the metrics of the test part, other than accuracy, that any of these runs has."""
     taken = {
         key
         for cell in cells
@@ -87,7 +87,7 @@ _ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "
 
 
 def value_of(run: RunRecord, key: str) -> float | None:
-    """A measure of a run in its stored unit; None if it was not taken."""
+    """Return a measure of a run in its stored unit; None if it was not taken."""
     summary = run.summary
     if summary is None:
         return None
@@ -105,7 +105,7 @@ def value_of(run: RunRecord, key: str) -> float | None:
 
 
 def values_by_seed(cell: Cell, key: str) -> dict[int, list[float]]:
-    """A measure over the finished runs of a cell."""
+    """Return a measure of the finished runs of a cell, by seed."""
     found: dict[int, list[float]] = {}
     for run in cell.finished:
         value = value_of(run, key)
@@ -115,19 +115,19 @@ def values_by_seed(cell: Cell, key: str) -> dict[int, list[float]]:
 
 
 def estimate_cell(cell: Cell, key: str) -> Estimate | None:
-    """Mean and interval over the finished runs of a cell; None if nobody took the measure."""
+    """Estimate mean and interval over the finished runs of a cell; None without a value."""
     values = [value for values in values_by_seed(cell, key).values() for value in values]
     return estimate(values) if values else None
 
 
 def contrast_cells(first: Cell, second: Cell, key: str) -> Contrast | None:
-    """First against second; None if one of them has no value."""
+    """Compare two cells, first against second; None if one of them has no value."""
     one, other = values_by_seed(first, key), values_by_seed(second, key)
     return contrast_by_seed(one, other) if one and other else None
 
 
 def quality_measure(cells: Sequence[Cell]) -> Measure | None:
-    """What stands for the quality of a result: the best measure that every finished run has."""
+    """Choose the measure of quality: the best one that every finished run has."""
     runs = [run for cell in cells for run in cell.finished]
     for key in _ACCURACIES:
         if runs and all(value_of(run, key) is not None for run in runs):
@@ -136,7 +136,7 @@ def quality_measure(cells: Sequence[Cell]) -> Measure | None:
 
 
 def shared_digits(measure: Measure, values: Iterable[float | None]) -> int:
-    """Decimals that all values of a column share, so that their points stand below each other."""
+    """Return the number of decimals for all values of a column, so that their points align."""
     if measure.digits is not None:
         return measure.digits
     known = [abs(value * measure.scale) for value in values if value]

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no second file.
+"""Render a report as one self-contained HTML file: no network, no second file.
 
-The drawing library (Vega, Vega-Lite, Vega-Embed) is put in once for all charts; a content security
-policy forbids the page to load anything. Without JavaScript the tables hold the figures.
+The drawing library (Vega, Vega-Lite, Vega-Embed) is embedded once for all charts; a content
+security policy forbids the page to load anything. Without JavaScript the tables hold the figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SVG_WIDTH = 560
 
 
 def to_page(document: Report) -> str:
-    """The whole report as HTML."""
+    """Render a whole report as HTML."""
     specs = [panel.spec for figure in document.figures() for panel in figure.panels]
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
@@ -68,14 +68,14 @@ def _drawn_alone(value: Any) -> Any:
 
 
 def _embed(value: object) -> Markup:
-    """JSON that cannot end the element that it stands in, whatever a label contains."""
+    """Encode JSON that cannot close the enclosing element, whatever a label contains."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 @cache
 def _library() -> str:
-    """The drawing library; bundling takes a second or two, so it is done once per process."""
+    """Bundle the drawing library, once per process: it takes a second or two."""
     # Without a snippet the bundle defines `vegaEmbed`; the package's own types ask for one.
     bundle = vl_convert.javascript_bundle(None, vl_version=_VEGA_LITE)  # type: ignore[arg-type]
     return bundle.replace("</script", "<\\/script")

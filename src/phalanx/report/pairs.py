@@ -1,8 +1,8 @@
-"""Which cells are held against each other, and what comes of it; pure.
+"""Choose the pairs of cells to compare, and test each pair; pure.
 
 Within a task: methods at the same batch, and batches of the same method. All tests of one measure
 are adjusted together (Holm), so that a table of thirty pairs does not find differences by number
-alone. The gate is asked for every pair before anybody looks at its speed.
+alone. Every pair passes the equivalence gate before its speeds are compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pair(msgspec.Struct, kw_only=True):
     first: Cell
     second: Cell
     gate: GateResult | None
-    """None if there is no measure of quality to judge by."""
+    """None if there is no measure of quality."""
     quality: Contrast | None
     time: Contrast | None
     quality_p: float | None = None
@@ -43,7 +43,7 @@ class Pair(msgspec.Struct, kw_only=True):
 
 
 def pair_cells(scope: Scope) -> list[Pair]:
-    """All pairs of the report, task by task."""
+    """Compare all pairs of the report, task by task."""
     pairs = [
         _pair(first, second, scope)
         for cells in scope.tasks.values()
@@ -111,5 +111,5 @@ def _gate(first: Cell, second: Cell, key: str, scope: Scope) -> GateResult:
 
 
 def _one_per_seed(cell: Cell, key: str) -> dict[int, float]:
-    """Values by seed; of runs that repeat a seed the mean, because they repeat its result too."""
+    """Return values by seed; runs of one seed are no independent samples, so their mean."""
     return {seed: fmean(values) for seed, values in values_by_seed(cell, key).items()}

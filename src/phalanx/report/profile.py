@@ -1,9 +1,9 @@
-"""Operator times of a run by group, per epoch; and two runs beside each other. Pure.
+"""Summarise operator times of a run by group, per epoch, and compare two runs; pure.
 
 Every figure is seconds per epoch of one worker: the mean over the profiled epochs of each worker,
-then over workers. Groups and `idle` add up to the time on the clock. A comparison has one direction
-only, B ÷ A, which is part of the name of every field that holds a ratio: the published tables that
-this follows turned some of theirs round, and nothing in them could show it.
+then over workers. Groups and `idle` add up to wall time. A comparison has one direction only,
+B ÷ A, which is part of the name of every field that holds a ratio: published tables of this kind
+have inverted some of theirs without notice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupTime(msgspec.Struct, kw_only=True, frozen=True):
     group: str
     mean_s: float
     share: float
-    """Of the time on the clock, 0 to 1."""
+    """Of the wall time, 0 to 1."""
     lowest_s: float
     """Of the worker that spent least on it."""
     highest_s: float
@@ -46,7 +46,7 @@ class OperatorRow(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RunProfile(msgspec.Struct, kw_only=True, frozen=True):
-    """What the profiled epochs of a run took."""
+    """Operator times of the profiled epochs of a run."""
 
     run: str
     strategy: str
@@ -60,7 +60,7 @@ class RunProfile(msgspec.Struct, kw_only=True, frozen=True):
     operators: list[OperatorRow]
     """Longest first."""
     beside: list[OperatorRow]
-    """What ran beside the training thread; no part of `wall_s`."""
+    """Work beside the training thread; no part of `wall_s`."""
 
 
 class RatioRow(msgspec.Struct, kw_only=True, frozen=True):
@@ -74,7 +74,7 @@ class RatioRow(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The ratio in words, so that nobody has to remember which way it goes."""
+        """The ratio in words, so that its direction is plain."""
         if self.b_over_a is None:
             return "only B" if self.b_s > 0 else "neither"
         if self.b_s == 0:
@@ -101,7 +101,7 @@ TOTAL = "total"
 
 
 def profile_run(run: RunDir, grouping: Grouping) -> RunProfile:
-    """What a run's profiled epochs took.
+    """Summarise the profiled epochs of a run.
 
     Raises:
         SpecError: The run has no profile.
@@ -118,7 +118,7 @@ def profile_run(run: RunDir, grouping: Grouping) -> RunProfile:
 def summarise_profiles(
     profiles: Sequence[ProcessProfile], grouping: Grouping, *, run: str, strategy: str
 ) -> RunProfile:
-    """Means over the epochs of each worker, then over workers."""
+    """Average over the epochs of each worker, then over workers."""
     workers = [[_epoch_groups(epoch, grouping) for epoch in one.epochs] for one in profiles]
     names = dict.fromkeys(name for epochs in workers for epoch in epochs for name in epoch)
     wall_s = fmean(fmean(epoch.wall_s for epoch in one.epochs) for one in profiles)
@@ -138,7 +138,7 @@ def summarise_profiles(
 
 
 def compare_profiles(a: RunProfile, b: RunProfile) -> ProfileComparison:
-    """Two runs beside each other; A is what B is measured against."""
+    """Compare two runs; A is the reference of B."""
     of_a = {one.group: one.mean_s for one in a.groups}
     of_b = {one.group: one.mean_s for one in b.groups}
     pairs = {name: (of_a.get(name, 0.0), of_b.get(name, 0.0)) for name in of_a | of_b}
@@ -154,7 +154,7 @@ def _ratio_row(group: str, a_s: float, b_s: float) -> RatioRow:
 
 def _epoch_groups(epoch: EpochProfile, grouping: Grouping) -> dict[str, float]:
     sums = sum_groups(epoch.operators, grouping)
-    # The profiler's clock and ours differ by nanoseconds; less than nothing is nothing.
+    # The profiler's clock and ours differ by nanoseconds, so a difference can be below zero.
     return sums | {IDLE: max(0.0, epoch.wall_s - sum(sums.values()))}
 
 

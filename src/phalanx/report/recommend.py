@@ -1,8 +1,8 @@
-"""Which method and batch to use, in a sentence, with its reasons and its doubts; pure.
+"""Recommend a method and batch in a sentence, with reasons and caveats; pure.
 
 The rule: of all cells of a task whose mean quality is at most the tolerance below the best mean,
-take the one that saves most (time, cost or energy). What the runs cannot tell apart from it at the
-stated confidence is named in the same breath, and so are single runs, losses that may exceed the
+take the one that saves most (time, cost or energy). Cells that are not distinguishable from it at
+the stated confidence are named beside it, and so are single runs, losses that may exceed the
 tolerance, and failed trials.
 """
 
@@ -28,20 +28,20 @@ from phalanx.report.stats import Contrast, Estimate
 
 
 class Advice(msgspec.Struct, kw_only=True):
-    """What is recommended for one task."""
+    """The recommendation for one task."""
 
     task: str
     cell: Cell | None
-    """None if no finished run tells anything."""
+    """None without a finished run."""
     best: Cell | None
     """The one with the best mean quality."""
     sentence: str
     alternatives: list[str] = []
-    """Labels of cells that cannot be told apart from it in what is saved."""
+    """Labels of cells not distinguishable from it in what is saved."""
 
 
 def recommend(scope: Scope) -> list[Advice]:
-    """One piece of advice per task."""
+    """Make one recommendation per task."""
     return [_advise(task, cells, scope) for task, cells in scope.tasks.items()]
 
 
@@ -142,7 +142,7 @@ def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:
 
 
 def _is_level(chosen: Cell, cell: Cell, saved: Measure) -> bool:
-    """Whether a difference is not shown; single runs show none."""
+    """Tell whether no difference is shown; single runs never show one."""
     contrast = contrast_cells(chosen, cell, saved.key)
     return contrast is not None and not contrast.is_significant
 

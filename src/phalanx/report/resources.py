@@ -1,7 +1,7 @@
-"""What a machine or process used during a run, in few enough points to be drawn; pure.
+"""Downsample resource use of machines and processes for charts; pure.
 
-Series are thinned by averaging over stretches of time, so a chart and the mean beside it agree;
-memory keeps the highest value of each stretch.
+Series are averaged over stretches of time, so a chart and the mean beside it agree; memory keeps
+the highest value of each stretch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.records.usage import ResourceUse, UsePoint
 
 MAX_POINTS = 120
 """Per line: more than a chart of this width can show."""
-# The system counts processor time in hundredths of a second: what is shorter shows their edges.
+# The system counts processor time in hundredths of a second: shorter intervals show its ticks.
 _SHORTEST_S = 0.25
 
 _Timed = tuple[float, UsePoint]
@@ -34,7 +34,7 @@ class UseSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine or process used while a run trained."""
+    """Resource use of one machine or process while a run trained."""
 
     name: str
     host: str
@@ -55,7 +55,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def thin(use: ResourceUse, *, is_machine: bool, max_points: int = MAX_POINTS) -> Resources:
-    """Totals as they are, and the series in at most so many points."""
+    """Keep the totals, and downsample the series to at most so many points."""
     return Resources(
         name=use.name,
         host=use.host,
@@ -98,7 +98,7 @@ def _thinned(points: Sequence[UsePoint], max_points: int) -> UseSeries:
 
 
 def _stretches(points: Sequence[UsePoint], max_points: int) -> Iterator[list[_Timed]]:
-    """Points with their durations, put together until each group is long enough."""
+    """Group points with their durations until each group is long enough."""
     if not points:
         return
     least_s = max(points[-1].t_s / max_points, _SHORTEST_S)
@@ -112,13 +112,12 @@ def _stretches(points: Sequence[UsePoint], max_points: int) -> Iterator[list[_Ti
         if group_s >= least_s:
             yield group
             group, group_s = [], 0.0
-    # What is left over at the end is too short to tell anything, unless it is all there is.
+    # The remainder is too short to be meaningful, unless it is the only group.
     if group and before_s < least_s:
         yield group
 
 
 def _mean(part: Sequence[_Timed], value: Callable[[UsePoint], float]) -> float:
-    """Mean over time: an interval counts by its length."""
     total_s = sum(duration_s for duration_s, _ in part)
     if total_s == 0:
         return fmean(value(point) for _, point in part)

@@ -1,9 +1,9 @@
-"""From workers' events to rounds: who spent what before an exchange, and who waited in it; pure.
+"""Group workers' events into rounds: time before an exchange, and waiting in it; pure.
 
 A round ends with an exchange that all workers of a group take part in: every step under all-reduce,
-every few under local SGD, and the end of an epoch. Under parameter servers nobody meets; there an
-epoch is one round, made of means per step. Streams: a run of a million steps needs no more memory
-than one of ten. Called by `blame`.
+every few under local SGD, and the end of an epoch. Parameter servers have no such exchange; there
+an epoch is one round, made of means per step. Streams, so memory does not grow with the number of
+steps. Called by `blame`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from phalanx.records.events import AnyEvent, Clock, Stall, Started, Step
 
 PHASES = ("input", "forward", "backward", "apply", "other")
-"""What a worker spends its own time on; `other` is the time between two of its steps."""
+"""Phases of a worker's time; `other` is the time between two of its steps."""
 _INPUT, _FORWARD, _BACKWARD, _APPLY, _OTHER = range(len(PHASES))
 # The exchange at the end of an epoch comes after those of all its steps.
 _AFTER_STEPS = 1 << 62
@@ -28,17 +28,17 @@ Seconds = tuple[float, ...]
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers did up to one exchange; all lists in the order of `ranks`."""
+    """Times of the workers up to one exchange; all lists in the order of `ranks`."""
 
     ranks: list[int]
     own_s: list[Seconds]
     waited_s: list[float]
     weights: list[float]
-    """How often each did what `own_s` says: once, or as many steps as `own_s` is the mean of."""
+    """Weight of `own_s`: one, or with servers the number of steps that it is the mean of."""
 
 
 class RoundArrival(msgspec.Struct, frozen=True):
-    """One worker's way to one exchange."""
+    """Times of one worker up to one exchange."""
 
     key: tuple[int, int, int]
     """Attempt, epoch and step."""
@@ -48,7 +48,7 @@ class RoundArrival(msgspec.Struct, frozen=True):
 
 
 def make_rounds(workers: Mapping[int, Iterable[AnyEvent]]) -> Iterator[Round]:
-    """The rounds of a run.
+    """Yield the rounds of a run.
 
     Args:
         workers: The events of each worker by rank, oldest first; read once, side by side.
@@ -64,7 +64,7 @@ def make_rounds(workers: Mapping[int, Iterable[AnyEvent]]) -> Iterator[Round]:
 
 
 def _lockstep_round(arrivals: list[RoundArrival]) -> Round:
-    """The last to arrive waits for nobody: its time in the exchange is the communication."""
+    """Split exchange time: the last to arrive does not wait, so its time is communication."""
     shortest_s = min(one.exchange_s for one in arrivals)
     return Round(
         ranks=[one.rank for one in arrivals],
@@ -77,7 +77,7 @@ def _lockstep_round(arrivals: list[RoundArrival]) -> Round:
 def _arrivals(
     rank: int, events: Iterable[AnyEvent], served: _ServedEpochs
 ) -> Iterator[RoundArrival]:
-    """A worker's exchanges with its group; steps with servers go to `served` instead."""
+    """Yield a worker's exchanges with its group; steps with servers go to `served` instead."""
     attempt, epoch, stamp_s = 1, -1, None
     own = [0.0] * len(PHASES)
     for event in events:

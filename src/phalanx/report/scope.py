@@ -1,7 +1,7 @@
-"""What a report is about: the cells, the questions asked of them, and how each is drawn.
+"""Define the scope of a report: its cells, tolerance, target, baseline and styles.
 
-Made once per report and handed to every part of it. Options given by the caller beat what the
-study planned, and that beats the defaults.
+Made once per report and passed to every part of it. Options of the caller override those of the
+study, which override the defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 Preference = Literal["time", "cost", "energy"]
 CURVE_MEASURES = ("val_accuracy", "train_accuracy", "val_loss", "train_loss")
 
-# Okabe and Ito (2008): told apart with every common kind of colour blindness. Yellow comes last
+# Okabe and Ito (2008): distinct under every common kind of colour blindness. Yellow comes last
 # because it is hardly seen on white.
 _COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#F0E442",
@@ -32,7 +32,7 @@ _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller of a report may ask for; None: as the study says, else the default."""
+    """Options of a report; None: that of the study, else the default."""
 
     tolerance: float | None = None
     """Loss of accuracy, as a share of 1, that counts as none."""
@@ -41,13 +41,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     target: tuple[str, float] | None = None
     """Measure and value, for the time that it takes to get there."""
     baseline: str | None = None
-    """What the others are held against: a strategy, method, or label of an axis."""
+    """Reference of comparisons: a strategy, method, or label of an axis."""
     parts: tuple[str, ...] = ()
     """Further parts: names of installed ones, or `package.module:name`."""
 
 
 class Style(msgspec.Struct, frozen=True):
-    """How a cell is drawn wherever it appears."""
+    """Colour, dash and shape of a cell in all charts."""
 
     colour: str
     dash: tuple[int, ...]
@@ -55,7 +55,7 @@ class Style(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, kw_only=True):
-    """Everything that the parts of a report look at."""
+    """The input of every part of a report."""
 
     material: Material
     cells: list[Cell]
@@ -78,7 +78,7 @@ class Scope(msgspec.Struct, kw_only=True):
         return MEASURES["machine_s" if self.settings.prefer == "cost" else "train_s"]
 
     def swatches(self, cells: Sequence[Cell], *, points: bool = False) -> list[Swatch]:
-        """The legend of some cells."""
+        """Make the legend of some cells."""
         return [
             Swatch(
                 label=cell.label,
@@ -90,7 +90,7 @@ class Scope(msgspec.Struct, kw_only=True):
         ]
 
     def baseline_of(self, cell: Cell) -> Cell | None:
-        """What a cell is held against: the nearest cell of the baseline; None for itself."""
+        """Return the nearest cell of the baseline; None for a baseline cell."""
         own = [other for other in self.tasks[cell.task] if self._is_baseline(other)]
         if not own or cell in own:
             return None
@@ -104,12 +104,12 @@ class Scope(msgspec.Struct, kw_only=True):
 
 
 def is_alone(cell: Cell) -> bool:
-    """Whether a cell trains on one worker: what scaling is measured against."""
+    """Tell whether a cell trains on one worker, the reference of scaling."""
     return cell.strategy == "single" or cell.workers == 1
 
 
 def open_scope(material: Material, options: Options) -> Scope:
-    """Group the runs and settle what is asked of them.
+    """Group the runs, and resolve options, study settings and defaults.
 
     Raises:
         SpecError: The baseline is none of the cells, or the target names no measure.
@@ -152,7 +152,7 @@ def _check(scope: Scope) -> None:
 
 
 def _common_target(cells: Sequence[Cell]) -> tuple[str, float] | None:
-    """The highest whole per cent of validation accuracy that every finished run reached."""
+    """Return the highest whole per cent of validation accuracy that every finished run reached."""
     best = [
         max(
             (point.val_accuracy for point in run.epochs if point.val_accuracy is not None),
@@ -167,7 +167,7 @@ def _common_target(cells: Sequence[Cell]) -> tuple[str, float] | None:
 
 
 def series_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Give each series a colour and shape of the reports' palette."""
+    """Assign each series a colour and shape of the reports' palette."""
     return {
         name: Style(_COLOURS[index % len(_COLOURS)], (), _SHAPES[index % len(_SHAPES)])
         for index, name in enumerate(names)
@@ -175,7 +175,7 @@ def series_styles(names: Sequence[str]) -> dict[str, Style]:
 
 
 def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
-    """Colour by method, dash and shape by batch; with one method, colour by batch too."""
+    """Assign colour by method, dash and shape by batch; with one method, colour by batch too."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
     batches = list(dict.fromkeys(cell.batch for cell in sorted(cells, key=_by_batch)))
     tints = methods if len(methods) > 1 else batches
@@ -196,11 +196,11 @@ def _by_batch(cell: Cell) -> tuple[int, str]:
 
 
 def cost_of(seconds: float, settings: RecommendSettings) -> float | None:
-    """What so many seconds of one machine cost; None without a price."""
+    """Return the cost of so many seconds of one machine; None without a price."""
     price = settings.price_per_hour
     return None if price is None else seconds / 3600 * price
 
 
 def has_values(cells: Sequence[Cell], key: str) -> bool:
-    """Whether any finished run has a measure."""
+    """Tell whether any finished run has a measure."""
     return any(value_of(run, key) is not None for cell in cells for run in cell.finished)

@@ -1,9 +1,9 @@
-"""Statistics of repeated runs: means with intervals, differences, ratios, outliers; pure.
+"""Compute statistics of repeated runs: means, intervals, differences, ratios, outliers; pure.
 
-What a single run cannot tell is left out, never guessed: one value has no deviation, no interval
-and no test. Used by the report, by the equivalence gate and by studies that repeat until an
-interval is narrow enough. Notation: n values x with mean m and sample deviation s; t(q, v) is the
-q-quantile of Student's distribution with v degrees of freedom.
+Nothing is guessed from a single run: one value has no deviation, no interval and no test. Used by
+the report, by the equivalence gate and by studies that repeat until an interval is narrow enough.
+Notation: n values x with mean m and sample deviation s; t(q, v) is the q-quantile of Student's
+distribution with v degrees of freedom.
 
 - Interval of a mean: m ± t(1-a/2, n-1) s/√n.
 - Difference: paired by seed, (d1..dn) as one sample, or Welch's test with the degrees of freedom of
@@ -29,8 +29,8 @@ from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 OUTLIER_SCORE = 3.5
-# With three or four values the score alone cries wolf in every fourth set, because two of them
-# happen to lie close together; there the distance must also be worth a word.
+# With three or four values the score alone raises a false alarm in every fourth set, because two
+# of them happen to lie close together; there the relative distance must be large as well.
 _FEW = 5
 _FEW_DISTANCE = 0.10
 
@@ -38,7 +38,7 @@ Method = Literal["paired", "welch", "none"]
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean of repeated measurements, and how well it is known."""
+    """The mean of repeated measurements, with its deviation and interval."""
 
     n: int
     mean: float
@@ -66,7 +66,7 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True):
     method: Method
     """paired: by seed; welch: independent; none: one side has a single run."""
     n: tuple[int, int]
-    """Runs that went in; under `paired` the pairs, twice."""
+    """Runs of each side; under `paired` the pairs, twice."""
     difference: float
     low: float | None
     high: float | None
@@ -84,7 +84,7 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
-    """Mean, sample deviation and t interval of at least one value."""
+    """Compute mean, sample deviation and t interval of at least one value."""
     if not values:
         raise ValueError("there is no mean of no values")
     mean = fmean(values)
@@ -142,7 +142,7 @@ def contrast(
 def contrast_pairs(
     pairs: Sequence[tuple[float, float]], *, confidence: float = CONFIDENCE
 ) -> Contrast:
-    """Compare values that belong together two by two, such as runs with the same seed."""
+    """Compare paired values, such as runs with the same seed."""
     n = len(pairs)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     m1, m2 = fmean(first), fmean(second)
@@ -161,7 +161,7 @@ def contrast_pairs(
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """P-values of tests made together, so that all of them hold at once; None stays None."""
+    """Adjust p-values of tests made together for their number; None stays None."""
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0
@@ -172,7 +172,7 @@ def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def flag_outliers(values: Sequence[float]) -> list[bool]:
-    """Which values lie far from the rest; they are for looking at, not for leaving out."""
+    """Flag values that are outliers; callers report them and still count them."""
     if len(values) < 3:
         return [False] * len(values)
     centre = median(values)
@@ -211,9 +211,9 @@ def _tested(
     positive: bool,
     confidence: float,
 ) -> Contrast:
-    """A contrast from means, the (co)variances of the means, and two degrees of freedom.
+    """Make a contrast from means, their (co)variances, and two degrees of freedom.
 
-    What is positive has a positive ratio: an interval that reaches below zero is cut there.
+    Positive values have a positive ratio: an interval that reaches below zero is cut there.
     """
     m1, m2 = means
     v11, v12, v22 = covariance
@@ -223,7 +223,7 @@ def _tested(
     if error > 0:
         p_value = float(2 * stdtr(freedom[0], -abs(difference) / error))
     else:
-        # Values that never vary: equal or not, there is nothing left to chance.
+        # Values without variance: equal or not, there is no chance involved.
         p_value = 1.0 if difference == 0 else 0.0
     bounds = _fieller(means, covariance, _quantile(confidence, freedom[1]))
     return Contrast(
@@ -243,9 +243,9 @@ def _tested(
 def _fieller(
     means: tuple[float, float], covariance: tuple[float, float, float], quantile: float
 ) -> tuple[float, float] | None:
-    """The roots of (m2² - t² v22) r² - 2 (m1 m2 - t² v12) r + (m1² - t² v11) = 0.
+    """Solve (m2² - t² v22) r² - 2 (m1 m2 - t² v12) r + (m1² - t² v11) = 0 for r.
 
-    None if the second mean cannot be told from zero: the interval is then unbounded.
+    None if the second mean is not distinguishable from zero: the interval is then unbounded.
     """
     m1, m2 = means
     v11, v12, v22 = covariance

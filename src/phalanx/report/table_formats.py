@@ -1,7 +1,7 @@
 """Write one table as CSV, Markdown or records; the terminal's form is in `cli.output`.
 
-CSV and records hold the raw values with all digits, an interval as two columns; Markdown holds what
-people read.
+CSV and records hold the raw values with all digits, an interval as two columns; Markdown holds the
+formatted text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def table_markdown(table: Table) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
+    """Escape text so that Markdown shows it literally, on one line."""
     return text.translate(_SPECIAL).replace("\n", " ").strip()
 
 

@@ -1,1 +1,1 @@
-"""MANY RUNS: a matrix of jobs, run unattended, with repeats until the answer is clear."""
+"""Run studies: a matrix of jobs, unattended, repeated until its intervals are narrow enough."""

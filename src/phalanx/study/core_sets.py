@@ -1,4 +1,4 @@
-"""Cores for trials that run at the same time: no core belongs to two of them; pure."""
+"""Divide cores into disjoint sets for trials that run at the same time; pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from phalanx.spec.job import JobSpec
 def share_lanes(
     cores: Sequence[int], jobs: Sequence[JobSpec], parallel: int | str
 ) -> list[list[int]]:
-    """Divide the cores into lanes; each runs one trial at a time.
+    """Divide the cores into core sets; each runs one trial at a time.
 
     Args:
-        cores: What this process may use.
+        cores: Cores that this process may use.
         jobs: Every job of the study; the largest decides under `auto`.
-        parallel: The number of lanes, or `auto`.
+        parallel: The number of core sets, or `auto`.
 
     Raises:
-        SpecError: There are more lanes than cores.
+        SpecError: There are more core sets than cores.
     """
     if parallel == "auto":
         number = max(1, len(cores) // max(cores_wanted(job) for job in jobs))
@@ -31,11 +31,11 @@ def share_lanes(
             f"time share none; set it to {len(cores)} or less, or to auto"
         )
     each = len(cores) // number
-    # Cores that are left over stay idle: unequal lanes would make the runs in them unequal.
+    # Remaining cores stay idle: runs on core sets of unequal size could not be compared.
     return [list(cores[lane * each : (lane + 1) * each]) for lane in range(number)]
 
 
 def cores_wanted(job: JobSpec) -> int:
-    """Cores with which no two processes of the job compute on the same one."""
+    """Return the number of cores at which no two processes of the job share one."""
     threads = 1 if job.threads == "auto" else job.threads
     return job.workers * threads + job.processes.servers

@@ -1,4 +1,4 @@
-"""How much of a study is done and how long the rest will take; pure."""
+"""Estimate the progress of a study and its remaining time; pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from phalanx.study.stopping import Key, Standing, expected_repeats, trial_estima
 
 @dataclass(frozen=True)
 class StudyEstimate:
-    """Where a study stands at one moment."""
+    """Progress of a study at one moment."""
 
     ended: int
     """Trials in the journal."""
     failed: int
     expected: int
-    """Trials that there will be in the end, as far as can be told."""
+    """Expected total number of trials."""
     left_s: float | None
     """None while no trial has finished."""
 
@@ -28,10 +28,10 @@ def look_ahead(
     """Estimate the rest from the medians of finished trials.
 
     Args:
-        manifest: What was planned.
-        standing: How far every cell is.
-        running: Trials under way and for how many seconds.
-        lanes: Trials at the same time.
+        manifest: The plan.
+        standing: Progress of every cell.
+        running: Running trials with their elapsed seconds.
+        lanes: Number of trials at the same time.
     """
     ended = sum(state.ended for state in standing.cells.values())
     failed = sum(state.failed for state in standing.cells.values())

@@ -1,7 +1,7 @@
-"""One study at a time in a directory.
+"""Lock a study directory, so that one process at a time runs it.
 
 The lock is an open file that the processes of trials inherit, so it is held until the last of them
-is gone: a study that was killed cannot be resumed while its trials are still winding down.
+has exited: a killed study cannot be resumed while its trials are still shutting down.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StudyLock:
 
     @property
     def descriptor(self) -> int:
-        """What the processes of trials inherit."""
+        """The descriptor that the processes of trials inherit."""
         return self._descriptor
 
     def _take(self) -> None:
@@ -72,13 +72,12 @@ class StudyLock:
                         f"{self._patience_s:g} s; end them first",
                         path=str(self._path),
                     ) from None
-                # flock can wait for ever or not at all; a deadline needs looking now and then.
+                # flock waits without limit or not at all; a deadline needs polling.
                 time.sleep(_LOOK_S)
             else:
                 return
 
     def _holder(self) -> int | None:
-        """The process that runs the study, if it is still there."""
         text = os.pread(self._descriptor, 32, 0).decode(errors="replace")
         if not text.isdecimal():
             return None

@@ -1,8 +1,8 @@
-"""The matrix: from axes to cells, each a whole and valid job; pure.
+"""Expand the axes of a study to cells, each a complete and valid job; pure.
 
-An axis over a setting of the job is a list of values; its labels are the values in short. An axis
-with a name of its own is a mapping from labels to settings, several at once where they belong
-together. Every cell is validated here, before anything is started.
+An axis over a setting of the job is a list of values; its labels are abbreviated values. A named
+axis is a mapping from labels to settings, several at once where they belong together. Every cell is
+validated here, before anything is started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.spec.names import did_you_mean
 from phalanx.spec.overrides import apply_setting
 from phalanx.spec.study_file import StudyFile
 
-# With "-r" and the number of the repeat it must fit into a job's name of 80.
+# With "-r" and the number of the repeat it must fit into the 80 characters of a job's name.
 _MAX_ID = 64
 _MAX_CELLS = 10_000
 # The study gives these to each run.
@@ -31,7 +31,7 @@ _RESERVED = {"name": "the study names its runs", "seed": "list seeds under 'seed
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a job, and where it was written."""
+    """One setting of a job, and its line in the file."""
 
     path: str
     value: object
@@ -48,14 +48,14 @@ class AxisChoice:
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that differs between cells."""
+    """One dimension of the matrix."""
 
     name: str
     choices: tuple[AxisChoice, ...]
 
     @property
     def labels(self) -> list[str]:
-        """What its values are called."""
+        """The labels of its values."""
         return [choice.label for choice in self.choices]
 
 
@@ -70,7 +70,7 @@ class StudyCell:
 
 
 def expand(study: StudyFile) -> tuple[list[Axis], list[StudyCell]]:
-    """All axes and all cells of a study, in the order of the file.
+    """Return all axes and all cells of a study, in the order of the file.
 
     Raises:
         SpecError: An axis makes no sense, or a cell is not a valid job; one sentence that names it.
@@ -95,7 +95,7 @@ def expand(study: StudyFile) -> tuple[list[Axis], list[StudyCell]]:
 
 
 def read_axes(study: StudyFile) -> list[Axis]:
-    """The axes with their labels and settings.
+    """Read the axes with their labels and settings.
 
     Raises:
         SpecError: An axis has no values, a label occurs twice, or two axes set the same thing.
@@ -117,7 +117,7 @@ def read_axes(study: StudyFile) -> list[Axis]:
 
 
 def label_of(value: object) -> str:
-    """A value in short, as tables and file names show it."""
+    """Abbreviate a value for tables and file names."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -129,7 +129,7 @@ def label_of(value: object) -> str:
 
 
 def slug(text: str) -> str:
-    """Text as part of a file name."""
+    """Convert text to a part of a file name."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "x"
 
 
@@ -201,12 +201,11 @@ def _refuse_reserved(path: str, mark: Mark) -> None:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether setting one replaces the other or a part of it."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 class _Filter:
-    """Which cells `only` and `exclude` leave."""
+    """The selection of cells by `only` and `exclude`."""
 
     def __init__(self, study: StudyFile, axes: Sequence[Axis]) -> None:
         self._axes = {axis.name: axis.labels for axis in axes}

@@ -1,4 +1,4 @@
-"""The numbers by which a study decides, read from the summaries of its runs."""
+"""Read the metrics that a study decides by from the summaries of its runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.study.stopping import Key
 
 
 def metric_values(study: StudyDir, trials: Sequence[Trial], metric: str | None) -> dict[Key, float]:
-    """A metric of every finished trial whose summary has it; nothing if no metric is asked for."""
+    """Return a metric of every finished trial whose summary has it; empty without a metric."""
     found: dict[Key, float] = {}
     if metric is None:
         return found
@@ -24,7 +24,7 @@ def metric_values(study: StudyDir, trials: Sequence[Trial], metric: str | None) 
 
 
 def values_by_seed(study: StudyDir, metric: str) -> dict[str, dict[int, float]]:
-    """A metric of every finished trial, by cell and seed, as the gate takes it."""
+    """Return a metric of every finished trial, by cell and seed, for the equivalence gate."""
     trials = study.trials()
     values = metric_values(study, trials, metric)
     by_cell: dict[str, dict[int, float]] = {}

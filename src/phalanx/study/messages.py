@@ -1,6 +1,6 @@
-"""What a study and the process of a trial say to each other, one JSON object per line.
+"""Define the messages between a study and the process of a trial, one JSON object per line.
 
-The order goes in on standard input, which stays open as a lifeline; news come out on standard
+The order arrives on standard input, which stays open as a lifeline; messages leave on standard
 output. The process is `python -m phalanx.cli.trial`, started by name and never by import.
 """
 
@@ -12,27 +12,27 @@ import msgspec
 
 
 class TrialOrder(msgspec.Struct, kw_only=True):
-    """What the process of a trial is to do."""
+    """The order to the process of a trial."""
 
     job: dict[str, Any]
     runs: str
-    """Where the run directory is made."""
+    """Directory in which the run directory is created."""
     data_root: str
     cache_root: str
     cores: list[int]
-    """The only ones that the run may use."""
+    """Cores that the run is pinned to."""
     fork_server: str = "own"
     """How its processes start, as `launch.fork_server.use_fork_server` takes it."""
 
 
 class RunBegun(msgspec.Struct, tag="begun", kw_only=True):
-    """There is a run directory."""
+    """The run directory exists."""
 
     run: str
 
 
 class RunMoved(msgspec.Struct, tag="moved", kw_only=True):
-    """How far the run is."""
+    """Progress of the run."""
 
     share: float
     """Of all epochs."""
@@ -40,7 +40,7 @@ class RunMoved(msgspec.Struct, tag="moved", kw_only=True):
 
 
 class RunEnded(msgspec.Struct, tag="ended", kw_only=True):
-    """The last word of a trial."""
+    """The last message of a trial."""
 
     exit_code: int
     cause: str | None = None

@@ -1,4 +1,4 @@
-"""From a study file to the manifest of a study directory: everything decided before the start."""
+"""Make the manifest of a study directory from a study file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PUBLISHED = "published.yaml"
 
 
 def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyManifest:
-    """Expand the matrix and settle repeats, seeds and gate.
+    """Expand the matrix, and resolve repeats, seeds and gate.
 
     Raises:
         SpecError: A cell is no valid job, or gate or published figures do not fit the axes.
@@ -71,10 +71,10 @@ def amend(
     parallel: int | str | None = None,
     budget: str | None = None,
 ) -> StudyManifest:
-    """The plan of a study that goes on under other conditions; what is None stays.
+    """Return the plan of a resumed study with changed settings; None keeps a setting.
 
     Raises:
-        SpecError: A condition makes no sense.
+        SpecError: A setting is invalid.
     """
     changes: dict[str, Any] = {}
     if repeats is not None:
@@ -100,7 +100,7 @@ def _extended(seeds: Sequence[int], number: int) -> list[int]:
 
 
 def published_path(study: StudyFile) -> Path | None:
-    """Where the published figures of a study lie, if it names any."""
+    """Return the path of the published figures of a study, if it names any."""
     return None if study.spec.published is None else study.folder / study.spec.published
 
 

@@ -1,8 +1,8 @@
-"""The process of one trial: starting it on cores of its own, hearing from it, ending it.
+"""Start the process of one trial on its core set, read its messages, and end it.
 
-It lives in a session of its own, so Ctrl-C reaches the study alone. It reads its order from
-standard input, which stays open: when the study is gone, however it went, the trial ends itself
-and its workers.
+The process has a separate session, so Ctrl-C reaches the study alone. It reads its order from
+standard input, which stays open: when the study exits for any reason, the trial sees the end of
+input and ends itself and its workers.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _LAST_LINES = 3
 
 @dataclass(frozen=True)
 class TrialAssignment:
-    """A trial, and everything that its process needs."""
+    """A trial, with the parameters of its process."""
 
     planned: Planned
     settings: dict[str, str]
     order: TrialOrder
     log: Path
-    """Takes what the process prints."""
+    """Log file for the output of the process."""
     lock: int
-    """Descriptor that the process keeps open as long as it lives."""
+    """Descriptor that the process inherits and keeps open until it exits."""
 
 
 class TrialProcess:
-    """A trial under way."""
+    """A running trial."""
 
     def __init__(self, assignment: TrialAssignment, command: Sequence[str] = COMMAND) -> None:
         self.planned = assignment.planned
@@ -60,7 +60,7 @@ class TrialProcess:
         self._begun_s = 0.0
 
     def start(self) -> None:
-        """Start the process and give it its order.
+        """Start the process and send it the order.
 
         Raises:
             LaunchError: The system refuses a new process.
@@ -80,39 +80,39 @@ class TrialProcess:
                 raise LaunchError(
                     f"cannot start a trial with {self._command[0]}: {error.strerror}"
                 ) from error
-        # A process that died at once breaks the pipe; its exit code tells.
+        # A process that exited at once breaks the pipe; `finish` reports its exit code.
         with contextlib.suppress(BrokenPipeError):
             _pipe(self._child.stdin).write(msgspec.json.encode(self._assignment.order) + b"\n")
             _pipe(self._child.stdin).flush()
 
     @property
     def output(self) -> BinaryIO:
-        """Where the news come from; readable or at its end."""
+        """The pipe of messages; readable or at its end."""
         assert self._child is not None
         return _pipe(self._child.stdout)
 
     @property
     def elapsed_s(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._begun_s
 
     @property
     def span(self) -> tuple[float, float]:
-        """From the start until now, in wall time as the journal has it."""
+        """Return start and present time, in wall time like the journal."""
         return self._wall_s, self._wall_s + self.elapsed_s
 
     def hear(self) -> bool:
-        """Take in what can be read without waiting; False once the process has closed its end."""
+        """Read messages without blocking; False once the process has closed its end."""
         chunk = self.output.read1(1 << 16)  # type: ignore[attr-defined]  # a BufferedReader
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            # Whatever a library prints on standard output is no news.
+            # A library may print to standard output before the process redirects it: not a message.
             with contextlib.suppress(msgspec.DecodeError):
                 self._take(self._decoder.decode(line))
         return bool(chunk)
 
     def finish(self, limit_s: float) -> Trial:
-        """Wait for the process, which has closed its output, and say how the trial ended."""
+        """Wait for the process, which has closed its output, and return the ended trial."""
         child = self._close(limit_s)
         code = self._ended.exit_code if self._ended is not None else child.returncode or 1
         cause = None if code == 0 else self._cause(child.returncode)
@@ -131,8 +131,9 @@ class TrialProcess:
         )
 
     def interrupt(self) -> None:
-        """Ask the process to end its run."""
+        """Signal the process to end its run."""
         if self._child is not None and self._child.poll() is None:
+            # A stopped process handles SIGTERM only once it is continued.
             self._child.send_signal(signal.SIGTERM)
             self._child.send_signal(signal.SIGCONT)
 
@@ -147,7 +148,7 @@ class TrialProcess:
         try:
             child.wait(limit_s)
         except subprocess.TimeoutExpired:
-            # Its workers hang on lifelines of their own and follow it.
+            # Its workers notice through their lifelines and end themselves.
             child.kill()
             child.wait(limit_s)
         for pipe in (child.stdin, child.stdout):

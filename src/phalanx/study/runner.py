@@ -1,8 +1,8 @@
-"""Running a study: trials in lanes until there is no next one; the only part here that acts.
+"""Run the trials of a study on core sets until none is left; the only module here that acts.
 
-What to run next is decided by `stopping`, from the journal alone. A trial is written into the
-journal when it has ended, so whatever ends the study in between costs at most the trials under
-way. Their run directories are put aside, never counted.
+`stopping` decides which trial is next, from the journal alone. A trial is appended to the journal
+when it has ended, so an interruption costs at most the running trials. Their run directories are
+moved aside and never counted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from phalanx.study.process import TrialAssignment, TrialProcess
 from phalanx.study.stopping import Key, Planned, Standing, next_trial, used_s
 
 _TICK_S = 0.25
-# From the last word of a trial, or a signal, until its process must be gone.
+# From the last message of a trial, or a signal, until its process must have exited.
 _END_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class RunningTrial:
-    """A trial under way, as views show it."""
+    """A running trial, for views."""
 
     planned: Planned
     cores: tuple[int, ...]
@@ -46,47 +46,47 @@ class RunningTrial:
 
 
 class StudyObserver(Protocol):
-    """Follows a study; called by the runner's loop, so it must be quick."""
+    """Observes a study; called by the runner's loop, so it must be quick."""
 
     def study_started(
         self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
     ) -> None:
-        """Before the first trial of this session."""
+        """Called before the first trial of this session."""
 
     def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
-        """The process of a trial is there."""
+        """Called when the process of a trial has been started."""
 
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
-        """A few times a second."""
+        """Called a few times a second."""
 
     def trial_ended(self, trial: Trial, outlook: StudyEstimate) -> None:
-        """A trial is in the journal."""
+        """Called when a trial is in the journal."""
 
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What a study came to."""
+    """The outcome of a study."""
 
     study: StudyDir
     trials: list[Trial]
     unfinished: int
-    """Trials that were wanted but did not fit into the budget."""
+    """Trials that did not fit into the budget."""
 
     @property
     def failed(self) -> list[Trial]:
-        """Those that did not finish."""
+        """Trials that did not finish."""
         return [trial for trial in self.trials if trial.state != "finished"]
 
 
 class StudyRunner:
-    """Carries a study out, from wherever it stands.
+    """Runs a study, new or resumed.
 
     Args:
         study: Its directory.
-        cores: What its trials may use, divided into lanes.
-        observers: Who follows it.
-        retry_failed: Run trials that have failed once more.
-        resume_with: The command that goes on after an interruption.
+        cores: Cores of its trials, to be divided into core sets.
+        observers: Called on progress.
+        retry_failed: Run failed trials once more.
+        resume_with: The command that resumes after an interruption.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class StudyRunner:
         self._earlier: list[Trial] = []
 
     def run(self) -> StudyOutcome:
-        """Run every trial that is wanted.
+        """Run every trial of the plan that is not in the journal.
 
         Raises:
             Interrupted: Ctrl-C; running trials were ended and will be run again.
@@ -127,6 +127,7 @@ class StudyRunner:
             selectors.DefaultSelector() as selector,
             warm_workers(useful=self._can_fork) as self._fork_server,
         ):
+            # Only under the lock: a trial of another session may still be writing its run.
             self._take_stock()
             try:
                 self._loop(lock, caught, selector)
@@ -185,6 +186,7 @@ class StudyRunner:
         cell = self._manifest.cell(planned.cell)
         cores = self._free.pop(0)
         process = TrialProcess(self._assignment(planned, cell, cores, lock))
+        # Registered first, so that an error during the start still ends the process.
         self._running.append(process)
         process.start()
         for observer in self._observers:
@@ -212,6 +214,7 @@ class StudyRunner:
 
     def _finish(self, process: TrialProcess) -> None:
         trial = process.finish(_END_LIMIT_S)
+        # Journal first: after a crash, only trials without a line are run again.
         self._study.append(trial)
         self._running.remove(process)
         self._free.append(process.cores)
@@ -230,6 +233,7 @@ class StudyRunner:
         )
 
     def _end_running(self) -> None:
+        # All are signalled before any is awaited, so that they shut down at the same time.
         for process in self._running:
             process.interrupt()
         for process in self._running:
@@ -250,12 +254,12 @@ class StudyRunner:
 
 
 def trial_name(planned: Planned) -> str:
-    """What the run of a trial is called."""
+    """Return the name of the run of a trial."""
     return f"{planned.cell}-r{planned.repeat + 1}"
 
 
 def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
-    """Refuse what could not run here, before there is a directory.
+    """Refuse a plan that cannot run here, before the directory is created.
 
     Raises:
         SpecError: There are not enough cores for so many trials at the same time.
@@ -271,7 +275,7 @@ def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
 
 
 def put_aside(study: StudyDir, journal: Sequence[Trial]) -> list[str]:
-    """Move run directories that no journal line speaks of to abandoned/; returns their names."""
+    """Move run directories without a journal line to abandoned/; returns their names."""
     known = {trial.run for trial in journal}
     moved = []
     for path in sorted(study.runs.iterdir()):

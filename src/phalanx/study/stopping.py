@@ -1,9 +1,9 @@
-"""Which trial comes next, and when there is none; pure: journal in, decision out.
+"""Decide which trial is next, and when to stop; pure: journal in, decision out.
 
-Repeats are interleaved: every cell has its first run before any has its second, so that a machine
-that slows down or is disturbed for a while does so to all cells alike. A cell is repeated `min`
-times, then until the t interval of its metric is narrow enough or `max` is reached. No trial is
-started that would probably end beyond the budget.
+Repeats are interleaved: every cell has its first run before any has its second, so that a temporary
+disturbance of the machine affects all cells alike. A cell is repeated `min` times, then until the t
+interval of its metric is narrow enough or `max` is reached. No trial is started that would probably
+end beyond the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 from phalanx.records.study import PlannedRepeats, StudyManifest, Trial
 from phalanx.report.stats import estimate
 
-# A cell that has failed so often without ever finishing will fail again.
+# A cell that has failed this often without ever finishing will fail again.
 HOPELESS = 2
 
 Key = tuple[str, int]
@@ -26,7 +26,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Planned:
-    """A trial that is to be run."""
+    """A trial to run."""
 
     cell: str
     repeat: int
@@ -35,10 +35,10 @@ class Planned:
 
 @dataclass
 class CellState:
-    """How far one cell is."""
+    """Progress of one cell."""
 
     attempted: set[int] = field(default_factory=set)
-    """Repeats that ended or are running."""
+    """Repeats that ended or run."""
     ended: int = 0
     failed: int = 0
     values: list[float] = field(default_factory=list)
@@ -48,13 +48,13 @@ class CellState:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the cell is given up."""
+        """Whether the cell is abandoned after failures."""
         return self.failed >= HOPELESS and self.failed == self.ended
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Everything that decides on the next trial."""
+    """Progress of all cells and time used: the input of `next_trial`."""
 
     cells: dict[str, CellState]
     spent_s: float
@@ -69,14 +69,14 @@ class Standing:
         running: Collection[Key] = (),
         spent_s: float = 0.0,
     ) -> Standing:
-        """Put journal and running trials together.
+        """Combine journal and running trials.
 
         Args:
-            manifest: What was planned.
+            manifest: The plan.
             trials: The journal.
             values: The stopping metric of finished trials, where it is known.
-            running: Trials under way.
-            spent_s: Time that the study has used up.
+            running: Running trials.
+            spent_s: Time that the study has used.
         """
         cells: dict[str, CellState] = defaultdict(CellState)
         for cell in manifest.cells:
@@ -97,7 +97,7 @@ class Standing:
 
 
 def next_trial(manifest: StudyManifest, standing: Standing) -> Planned | None:
-    """The trial to start now; None if every cell has had enough or the budget would be passed."""
+    """Return the trial to start now; None if all cells are done or the budget would be exceeded."""
     candidates = []
     for order, cell in enumerate(manifest.cells):
         state = standing.cells[cell.id]
@@ -111,25 +111,25 @@ def next_trial(manifest: StudyManifest, standing: Standing) -> Planned | None:
 
 
 def wanted_repeats(state: CellState, repeats: PlannedRepeats) -> int:
-    """How many repeats the cell is to have, by what is known now."""
+    """Return the number of repeats that the cell needs, by the present values."""
     if state.is_hopeless:
         return state.ended
     if repeats.half_width is None or len(state.attempted) < repeats.min:
         return repeats.min
     if is_narrow(state.values, repeats):
         return state.ended
-    # One at a time: each run may be the one that makes the interval narrow.
+    # One at a time: each run may be the one that makes the interval narrow enough.
     return min(repeats.max, state.ended + 1)
 
 
 def is_narrow(values: Sequence[float], repeats: PlannedRepeats) -> bool:
-    """Whether the interval of the mean is no wider than was asked for."""
+    """Tell whether the interval of the mean is at most as wide as requested."""
     half = interval_half_width(values, repeats)
     return half is not None and repeats.half_width is not None and half <= repeats.half_width
 
 
 def interval_half_width(values: Sequence[float], repeats: PlannedRepeats) -> float | None:
-    """Half the t interval of the mean in the terms of `repeats`; None with fewer than two values.
+    """Return half the t interval of the mean, in the unit of `repeats`; None below two values.
 
     As a share of a mean of zero it is infinite, unless all values are zero.
     """
@@ -145,7 +145,7 @@ def interval_half_width(values: Sequence[float], repeats: PlannedRepeats) -> flo
 
 
 def expected_repeats(state: CellState, repeats: PlannedRepeats) -> int:
-    """How many repeats the cell will probably have in the end.
+    """Estimate the final number of repeats of a cell.
 
     The half-width falls with the square root of the number of values, so n values with half-width
     h need about n (h / w)² for a width of w.
@@ -161,7 +161,7 @@ def expected_repeats(state: CellState, repeats: PlannedRepeats) -> int:
 
 
 def trial_estimate_s(standing: Standing, cell: str) -> float | None:
-    """How long a trial of the cell will take: its median, else that of all cells."""
+    """Estimate the duration of a trial: the median of its cell, else of all cells."""
     own = standing.cells[cell].elapsed_s
     if own:
         return median(own)
@@ -170,9 +170,9 @@ def trial_estimate_s(standing: Standing, cell: str) -> float | None:
 
 
 def used_s(spans: Iterable[tuple[float, float]]) -> float:
-    """The time that at least one of these spans covers, each from its start to its end.
+    """Return the length of the union of time spans, each from its start to its end.
 
-    What lies between two sessions of a study is covered by none and costs no budget.
+    Time between two sessions of a study is in none of them and costs no budget.
     """
     total, reached = 0.0, -math.inf
     for start, end in sorted(spans):
@@ -191,5 +191,5 @@ def _fits_budget(manifest: StudyManifest, standing: Standing, cell: str) -> bool
     if manifest.budget_s is None:
         return True
     takes = trial_estimate_s(standing, cell) or 0.0
-    # Without this a budget below the length of one trial would end a study before it began.
+    # Without this, a budget below the length of one trial would end a study before its first trial.
     return standing.spent_s + takes <= manifest.budget_s and standing.spent_s < manifest.budget_s

@@ -1,4 +1,4 @@
-"""Chapters on how the data lay and on measures of the field, from made-up run directories."""
+"""Chapters on data distribution and on metrics and predictions, from made-up run directories."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def document(tmp_path: Path) -> Report:
 
 
 def test_measures_and_classes_stand_in_tables(document: Report) -> None:
-    measures = table(document, "judged-1")
+    measures = table(document, "metrics-1")
     assert {label: values[0] for label, values in measures.items()} == {
         "allreduce · 128": "0.600",
         "local_sgd · 128": "0.200",
     }
-    classes = table(document, "judged-classes-1")
+    classes = table(document, "metrics-classes-1")
     assert classes == {
         "water": ["2", "100.0", "50.0"],
         "soil": ["4", "75.0", "50.0"],
@@ -66,7 +66,7 @@ def test_measures_and_classes_stand_in_tables(document: Report) -> None:
 
 
 def test_the_best_run_is_drawn_as_confusion_and_maps(document: Report) -> None:
-    figure = next(one for one in document.figures() if one.id == "judged-figure-1")
+    figure = next(one for one in document.figures() if one.id == "predictions-1")
     assert [panel.title for panel in figure.panels] == [
         "Confusion",
         "Map: true",
@@ -92,18 +92,18 @@ def test_errors_of_a_scale_become_a_histogram(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", {**JOB, "name": "a", "strategy": "allreduce"}, Outcome())
     judged(run, {"nmad": 0.0012, "outliers": 0.25}, verdicts)
     document = make_document([tmp_path])
-    drawn = next(f for f in document.figures() if f.id.startswith("judged")).panels[0]
+    drawn = next(f for f in document.figures() if f.id.startswith("predictions")).panels[0]
     shares = {row["bin"]: row["share"] for row in drawn.spec["data"]["values"]}
     assert shares["0"] == 75.0
     assert shares["over 0.15"] == 25.0
-    assert next(iter(table(document, "judged-1").values()))[0] == "1.200"
+    assert next(iter(table(document, "metrics-1").values()))[0] == "1.200"
 
 
 def test_how_data_lay_is_told_and_nothing_where_nobody_owned(tmp_path: Path) -> None:
     job = {**JOB, "name": "a", "strategy": "allreduce"}
     run = write_run(tmp_path, "a", job, Outcome())
     plain = make_document([tmp_path])
-    assert not {"how-data-lay", "judged"} & {section.id for section in plain.sections}
+    assert not {"data-distribution", "metrics"} & {section.id for section in plain.sections}
     run.write_distribution(
         Distribution(
             scheme="dirichlet",

@@ -1,1 +1,1 @@
-"""The chapters of a report: each takes the scope and gives back one section, or none."""
+"""Make the chapters of a report: each takes the scope and returns one section, or None."""

@@ -1,6 +1,6 @@
-"""What the gate says about backends: do they learn the same from the same job?
+"""Describe the equivalence of backends: whether they learn the same from the same job.
 
-A part of the chapter `Same result?`, there when cells differ in nothing but their backend.
+Part of the chapter `Same result?`, if cells differ in nothing but their backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORDS: Mapping[Verdict, str] = {
 
 
 def backend_lines(pairs: Sequence[Pair]) -> list[str]:
-    """One sentence for every two backends; none if no pair differs in the backend alone."""
+    """Write one sentence per pair of backends; none if no cells differ in the backend alone."""
     found: dict[tuple[str, str], dict[Verdict, list[str]]] = {}
     for pair in pairs:
         if pair.gate is None or differences([pair.first.job, pair.second.job])[1] != ["backend"]:
@@ -42,7 +42,7 @@ def backend_lines(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _place(cell: Cell, *, backend: str) -> str:
-    """A cell without its backend: task, the rest of its method, batch."""
+    """Name a cell without its backend: task, the rest of its method, batch."""
     method = [part for part in cell.method.split(", ") if part != backend]
     return ", ".join([cell.task, *method, f"batch {cell.batch}"])
 

@@ -22,9 +22,9 @@ class ReportPart:
     """One chapter of a report.
 
     Attributes:
-        name: What `--part` calls it.
+        name: Name for `--part`.
         make: Import path of the function that makes its section.
-        order: Where it stands among the others; the built-in ones are ten apart.
+        order: Position among the others; the built-in ones are ten apart.
         needs: Further arguments of the function: `pairs` (cells compared two by two), `advice`
             (the recommendation), `blamed` (waiting by cause).
     """
@@ -83,7 +83,7 @@ def report_parts(more: Iterable[str] = ()) -> list[ReportPart]:
     Raises:
         SpecError: A named part is unknown or cannot be imported.
     """
-    # Import paths that an earlier report of this process named are not everybody's.
+    # The table also holds import paths named by earlier reports of this process: leave them out.
     general = [name for name in REPORT_PARTS.names() if not IMPORT_PATH.match(name)]
     found = {name: REPORT_PARTS.find(name) for name in (*general, *more)}
     return sorted(found.values(), key=lambda part: part.order)

@@ -1,4 +1,4 @@
-"""Chapters `Same result?` and `Head to head`: the gate first, differences and tests after it."""
+"""Make the chapters `Same result?` and `Head to head`: gate first, then differences and tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERDICTS = {
 
 
 def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
-    """What the gate says about every pair."""
+    """Tabulate the equivalence of every pair."""
     gates = [pair.gate for pair in pairs if pair.gate is not None]
     if not gates:
         return None
@@ -79,7 +79,7 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
 
 
 def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
-    """Differences in quality and time, with intervals and tests."""
+    """Tabulate differences in quality and time, with intervals and tests."""
     if not pairs:
         return None
     intro = (

@@ -1,4 +1,4 @@
-"""Chapter `How fast it answers`: latency and throughput of the trained networks."""
+"""Make the chapter `How fast it answers`: latency and throughput of the trained networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.wire.messages import InferenceFacts
 
 
 def how_fast_it_answers(scope: Scope) -> Section | None:
-    """One table of means per cell; None if no run measured inference."""
+    """Tabulate means per cell; None if no run measured inference."""
     rows = [_row(cell, found) for cell in scope.cells if (found := _measured(cell))]
     if not rows:
         return None

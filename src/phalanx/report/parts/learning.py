@@ -1,4 +1,4 @@
-"""Chapter `Learning curves`: quality and loss by epoch and by second, with the range over seeds."""
+"""Make the chapter `Learning curves`: quality and loss by epoch and second, with seed ranges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_BATCHES = 4
 
 
 def learning(scope: Scope) -> Section | None:
-    """For every task: accuracy by epoch and by second, loss by epoch, and a table."""
+    """Draw for every task accuracy by epoch and second and loss by epoch, with a table."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         quality = _first_measured(cells, ("val_accuracy", "train_accuracy", "val_loss"))
@@ -64,7 +64,7 @@ def _figure(id: str, task: str, cells: Sequence[Cell], quality: Measure, scope: 
 
 
 def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
-    """By batch where all lines in one chart would hide each other, else all together."""
+    """Group cells by batch where the lines of one chart would hide each other, else not."""
     batches = list(dict.fromkeys(cell.batch for cell in cells))
     methods = {cell.method for cell in cells}
     if len(cells) <= _MAX_LINES or len(methods) == 1 or not 2 <= len(batches) <= _MAX_BATCHES:
@@ -105,7 +105,6 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
 
 
 def _epochs_differ(cells: Sequence[Cell]) -> bool:
-    """Whether an epoch is other numbers of samples or updates in some cells than in others."""
     counts = {
         (run.epochs[0].samples, run.epochs[0].updates)
         for cell in cells

@@ -1,4 +1,4 @@
-"""Chapter `Machines`: what processes and machines used while they trained."""
+"""Make the chapter `Machines`: resource use of processes and machines while they trained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DASHES = ((), (7, 3), (2, 2), (9, 3, 2, 3))
 
 
 def machines(scope: Scope) -> Section | None:
-    """A table of means per cell, and series of one run of each."""
+    """Tabulate means per cell, and draw the series of one run of each."""
     watched = [cell for cell in scope.cells if any(run.resources for run in cell.finished)]
     if not watched:
         return None
@@ -163,7 +163,7 @@ def _table(cells: Sequence[Cell], scope: Scope) -> Table:
 
 
 def _users(cell: Cell) -> list[list[Value]]:
-    """One row per machine or process name, over the runs that have it."""
+    """Make one row per machine or process name, over the runs that have it."""
     named: dict[str, list[Resources]] = {}
     for run in cell.finished:
         for use in run.resources:

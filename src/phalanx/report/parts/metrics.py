@@ -1,7 +1,7 @@
-"""Chapter `Judged by its field`: measures of the data's own field, class by class, with maps.
+"""Make the chapter `Metrics and predictions`: metrics, accuracy by class, confusion and maps.
 
-Only for data that is judged by more than accuracy. Tables are means over seeds; pictures are of the
-typical run of the cell with the best test accuracy, as a picture cannot be averaged.
+Only for data with metrics other than accuracy. Tables are means over seeds; figures show the
+typical run of the cell with the best test accuracy, as a map cannot be averaged.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _ERROR_STEPS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.15)
 
 
 def judged_by_field(scope: Scope) -> Section | None:
-    """For every task whose data has measures of its own."""
+    """Tabulate metrics and draw predictions; None if no data has metrics other than accuracy."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         measures = metrics_of(cells)
         if not measures:
             continue
-        blocks.append(_measures_table(f"judged-{index}", task, cells, measures))
+        blocks.append(_measures_table(f"metrics-{index}", task, cells, measures))
         blocks += _pictures(index, task, cells)
     if not blocks:
         return None
@@ -59,7 +59,7 @@ def judged_by_field(scope: Scope) -> Section | None:
         "|d - median d|; outliers have |d| > 0.001, catastrophic ones |d| > 0.15.",
     ]
     return Section(
-        id="judged", title="Judged by its field", blocks=[Text(lines=explained), *blocks]
+        id="metrics", title="Metrics and predictions", blocks=[Text(lines=explained), *blocks]
     )
 
 
@@ -85,7 +85,7 @@ def _pictures(index: int, task: str, cells: Sequence[Cell]) -> list[Block]:
     blocks: list[Block] = []
     few = verdicts.num_classes <= _MOST_CLASSES
     if few:
-        blocks.append(_class_table(f"judged-classes-{index}", task, known[:_MOST_CELLS]))
+        blocks.append(_class_table(f"metrics-classes-{index}", task, known[:_MOST_CELLS]))
     panels = [Panel(title="Confusion", spec=_confusion(verdicts))] if few else []
     legend: list[Swatch] = []
     if verdicts.grid is not None and few:
@@ -97,9 +97,9 @@ def _pictures(index: int, task: str, cells: Sequence[Cell]) -> list[Block]:
     if verdicts.scale is not None:
         panels.append(Panel(title=f"Errors of {verdicts.scale_name}", spec=_errors(verdicts)))
     if panels:
-        caption = f"{task}: what the typical run of {best.phrase} said about the test samples."
+        caption = f"{task}: predictions of the typical run of {best.phrase} on the test samples."
         blocks.append(
-            Figure(id=f"judged-figure-{index}", caption=caption, panels=panels, legend=legend)
+            Figure(id=f"predictions-{index}", caption=caption, panels=panels, legend=legend)
         )
     return blocks
 

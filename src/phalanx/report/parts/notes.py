@@ -1,4 +1,4 @@
-"""Chapter `How the figures are made`: definitions and formulas, so that nobody has to guess."""
+"""Make the chapter `How the figures are made`: definitions of all figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from phalanx.report.scope import Scope
 
 
 def notes(scope: Scope) -> Section:
-    """Definitions of every measure and statistic of the report."""
+    """Define every measure and statistic of the report."""
     loss = f"{scope.settings.accuracy_loss:g}"
     level = f"{100 * scope.confidence:g} %"
     lines = [

@@ -1,4 +1,4 @@
-"""Chapters `In short` and `What was run`: the advice, and what the runs have in common or not."""
+"""Make the chapters `In short` and `What was run`: recommendation, settings and machines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from phalanx.report.recommend import Advice
 from phalanx.report.scope import Scope
 from phalanx.spec.loader import job_from_mapping
 
-# Nobody looks for these first, and they never explain a result.
+# Listed last: these never explain a result.
 _HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory")
 
 
 def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
-    """The recommendation, and what it rests on."""
+    """Show the recommendation, and the number of runs that it rests on."""
     blocks: list[Block] = [
         Text(lines=advice_lines(advice), kind="lead"),
         Text(lines=[_extent(scope)]),
@@ -40,13 +40,13 @@ def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
 
 
 def advice_lines(advice: Sequence[Advice]) -> list[str]:
-    """One sentence or a few per task, which is named where there are several."""
+    """Write the recommendation of each task, which is named where there are several."""
     several = len(advice) > 1
     return [f"{one.task}: {one.sentence}" if several else one.sentence for one in advice]
 
 
 def what_was_run(scope: Scope) -> Section:
-    """Settings that all jobs share, cells, machines and versions."""
+    """Tabulate settings that all jobs share, cells, machines and versions."""
     jobs = [cell.job for cell in scope.cells]
     same, differing = differences(jobs)
     blocks: list[Block] = [
@@ -124,12 +124,12 @@ def _cells_table(scope: Scope) -> Table:
 
 
 def _strategy(cell: Cell) -> str:
-    """The strategy with what was set on it; defaults go without saying."""
+    """Describe the strategy of a cell with its settings, except defaults."""
     label = strategy_label(cell.job["strategy"])
     try:
         strategy = job_from_mapping(cell.job).strategy
     except SpecError:
-        # Written by another version: its name has to do.
+        # Written by another version: only its name is shown.
         return label
     usual = flatten(type(strategy).model_construct().model_dump(mode="json"))
     own = flatten(strategy.model_dump(mode="json"))
@@ -143,7 +143,6 @@ def _strategy(cell: Cell) -> str:
 
 
 def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[Table]:
-    """What the labels do not say: settings that differ beyond strategy, workers and batch."""
     said = ("strategy.name", "workers", "batch.global", "model.name", "data.name")
     keys = [key for key in differing if key not in said]
     if not keys:
@@ -167,7 +166,7 @@ def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[
 
 
 def _grouped(same: Mapping[str, object]) -> dict[str, Raw]:
-    """One line per part of the job; what is not set is not said."""
+    """Join the settings of each part of the job in one line, without those that are not set."""
     groups: dict[str, list[str]] = {}
     for key, value in same.items():
         if value is None or value == [] or key.startswith(_HOUSEKEEPING):
@@ -182,7 +181,7 @@ def _grouped(same: Mapping[str, object]) -> dict[str, Raw]:
 
 
 def _places(runs: Sequence[RunRecord]) -> list[Block]:
-    """Machines and versions; one line for each combination, most runs have the same."""
+    """Tabulate combinations of machine and versions; most runs share one."""
     columns = [
         Column("runs", "runs"),
         Column("machine", "machine", is_text=True),

@@ -1,4 +1,4 @@
-"""Chapter `Published figures`: what a source prints, what it should have printed, and ours."""
+"""Make the chapter `Published figures`: figures of a source, corrections of them, and ours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from phalanx.spec.published import (
 
 
 def published(scope: Scope) -> Section | None:
-    """Published tables beside ours, slips, claims; None if the study names no source."""
+    """Show published tables beside ours, slips, claims; None if the study names no source."""
     study, path = scope.material.study, scope.material.study_path
     if study is None or path is None or study.published is None:
         return None
@@ -63,7 +63,7 @@ def published(scope: Scope) -> Section | None:
 
 
 def cells_matching(settings: Mapping[str, str], cells: Sequence[Cell]) -> list[Cell]:
-    """The cells that a published row is about; an axis that it leaves out does not matter."""
+    """Return the cells that match a published row; an axis that it omits matches every label."""
     return [
         cell
         for cell in cells
@@ -72,7 +72,7 @@ def cells_matching(settings: Mapping[str, str], cells: Sequence[Cell]) -> list[C
 
 
 def _scale(spec: MeasureSpec) -> float:
-    """Published shares of 1 are shown as ours are, in per cent."""
+    """Return the factor that shows published shares of 1 in per cent, like ours."""
     ours = MEASURES.get(spec.ours or "")
     return ours.scale if ours is not None and ours.unit == "%" and spec.unit == "" else 1.0
 
@@ -106,7 +106,6 @@ def _table(id: str, table: TableSpec, source: PublishedSpec, scope: Scope) -> Ta
 
 
 def _sentence(words: str) -> str:
-    """A note as a sentence: capital and full stop."""
     return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
@@ -115,7 +114,7 @@ def _unit(spec: MeasureSpec) -> str:
 
 
 def _published_values(figures: Sequence[FigureSpec | None], spec: MeasureSpec) -> list[Value]:
-    """As many decimals as the source prints; a slip is marked."""
+    """Format figures with as many decimals as the source prints; a slip is marked."""
     scale = _scale(spec)
     known = [figure.value for figure in figures if figure is not None and figure.value is not None]
     digits = max((_decimals(value * scale) for value in known), default=0)
@@ -136,7 +135,7 @@ def _decimals(value: float) -> int:
 
 
 def _our_values(cells: Sequence[Sequence[Cell]], measure: Measure) -> list[list[Value]]:
-    # A row that names only some of the axes stands for several cells: there is no one figure.
+    # A row that names only some of the axes matches several cells, so it has no single figure.
     found = [estimate_cell(own[0], measure.key) if len(own) == 1 else None for own in cells]
     digits = shared_digits(measure, [one.mean if one else None for one in found])
     return [
@@ -149,7 +148,7 @@ def _our_values(cells: Sequence[Sequence[Cell]], measure: Measure) -> list[list[
 
 
 def _curves(source: PublishedSpec, scope: Scope) -> list[Block]:
-    """Published curves as dashed lines beside ours, one panel per task and batch."""
+    """Draw published curves as dashed lines beside ours, one panel per task and batch."""
     panels = []
     titles: set[str] = set()
     legend: dict[str, Swatch] = {}

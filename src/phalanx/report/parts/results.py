@@ -1,4 +1,4 @@
-"""Chapter `Results`: for every task a table by method and batch, each mean with its interval."""
+"""Make the chapter `Results`: means with intervals by method and batch, one table per task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = (
 
 
 def results(scope: Scope) -> Section:
-    """One table per task."""
+    """Tabulate the results of each task."""
     intro = (
         "Mean over the finished runs of each cell, ± half the t interval. A cell with one run has "
         "no interval. The best mean of a column is bold; that alone does not make it better "
@@ -45,7 +45,7 @@ def results(scope: Scope) -> Section:
 
 
 def estimate_columns(measure: Measure) -> list[Column]:
-    """Two columns: the mean and its half interval."""
+    """Make two columns: the mean and its half interval."""
     return [
         Column(f"{measure.key}_mean", measure.title, measure.unit),
         Column(f"{measure.key}_half_width", "±", joins=True),
@@ -53,7 +53,7 @@ def estimate_columns(measure: Measure) -> list[Column]:
 
 
 def estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[list[Value]]:
-    """The two columns' values, row by row, all with the same number of decimals."""
+    """Fill the two columns row by row, all with the same number of decimals."""
     means = [one.mean if one is not None else None for one in found]
     digits = shared_digits(measure, means)
     known = [mean for mean in means if mean is not None]
@@ -94,7 +94,7 @@ def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
 
 
 def outliers_of(cell: Cell, key: str) -> set[str]:
-    """Names of the runs of a cell whose value lies far from the others."""
+    """Return the names of the runs of a cell whose value is an outlier."""
     known = [(run.name, value_of(run, key)) for run in cell.finished]
     values = [(name, value) for name, value in known if value is not None]
     flags = flag_outliers([value for _, value in values])

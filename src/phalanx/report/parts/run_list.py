@@ -1,4 +1,4 @@
-"""Chapters `Every run` and `Doubts`: nothing is left out, and what is odd is pointed at."""
+"""Make the chapters `Every run` and `Doubts`: all runs, outliers, failures and warnings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAUSE_CHARACTERS = 300
 
 
 def doubts(scope: Scope) -> Section:
-    """Outliers, runs that did not finish, single runs and warnings."""
+    """List outliers, runs that did not finish, single runs and warnings."""
     blocks: list[Block] = [*_outliers(scope), *_unfinished(scope), *_few(scope), *_warnings(scope)]
     if not blocks:
         blocks = [Text(lines=["No outliers, no failures, no warnings."])]
@@ -33,7 +33,7 @@ def doubts(scope: Scope) -> Section:
 
 
 def every_run(scope: Scope) -> Section:
-    """One row per run."""
+    """Tabulate all runs, one per row."""
     runs = [(cell, run) for cell in scope.cells for run in cell.runs]
     keys = [key for key in _SHOWN if has_values(scope.cells, key)]
     odd = {key: {name for cell in scope.cells for name in outliers_of(cell, key)} for key in keys}

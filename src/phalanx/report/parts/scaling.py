@@ -1,4 +1,4 @@
-"""Chapter `Scaling`: speed and efficiency against one worker, where one is among the runs."""
+"""Make the chapter `Scaling`: speed-up and efficiency against one worker, if it was run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from phalanx.report.stats import Contrast
 
 
 class Speedup(msgspec.Struct, kw_only=True):
-    """One cell against training on one worker."""
+    """Speed-up of one cell over training on one worker."""
 
     cell: Cell
     baseline: Cell
@@ -39,12 +39,12 @@ class Speedup(msgspec.Struct, kw_only=True):
 
     @property
     def efficiency(self) -> float | None:
-        """Speed-up for each compute thread put in."""
+        """Speed-up per compute thread."""
         return None if self.speed.ratio is None else self.speed.ratio / self.ideal
 
 
 def speedups(cells: Sequence[Cell]) -> list[Speedup]:
-    """All cells of one task that run on several workers, against the nearest single one."""
+    """Compare the multi-worker cells of a task with the single-worker cell of nearest batch."""
     alone = [cell for cell in cells if is_alone(cell) and cell.finished]
     found = []
     for cell in cells:
@@ -59,13 +59,13 @@ def speedups(cells: Sequence[Cell]) -> list[Speedup]:
 
 
 def threads_of(cell: Cell) -> int:
-    """Compute threads of all workers together."""
+    """Return the compute threads of all workers together."""
     summary = cell.finished[0].summary
     return summary.workers * summary.threads if summary is not None else cell.workers
 
 
 def scaling(scope: Scope) -> Section | None:
-    """A figure and a table per task that has a run on one worker."""
+    """Draw and tabulate speed-up per task; None if no task has a run on one worker."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         found = speedups(cells)

@@ -1,4 +1,4 @@
-"""Chapter `How the network was split`: balance, bytes and work of each run and worker."""
+"""Make the chapter `How the network was split`: balance, bytes and work of runs and workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MB = 1e-6
 _KINDS = ("activations", "gradients", "parameters", "evaluation")
 
 Shown = Sequence[tuple[Cell, int, SplitSummary]]
-"""Cell, seed, and what the split of one run came to."""
+"""Cell, seed, and split summary of one run."""
 
 
 def how_it_was_split(scope: Scope) -> Section | None:
-    """Tables of all split runs, and of the typical run of each cell; None without any."""
+    """Tabulate all split runs, and the typical run of each cell; None without any."""
     runs = [
         (cell, run.seed, run.summary.split)
         for cell in scope.cells

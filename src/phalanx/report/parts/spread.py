@@ -1,4 +1,4 @@
-"""Chapter `How the data lay`: who owned which samples in each cell, where a job says so."""
+"""Make the chapter `Data distribution`: partition of the samples in each cell, if any."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from phalanx.report.scope import Scope
 
 
 def how_data_lay(scope: Scope) -> Section | None:
-    """One row per cell whose workers owned samples; None if nobody did."""
+    """Tabulate the cells whose workers owned samples; None if there are none."""
     rows: list[list[Value]] = []
     for cell in scope.cells:
         dealt = next((run.distribution for run in cell.runs if run.distribution), None)
@@ -38,7 +38,9 @@ def how_data_lay(scope: Scope) -> Section | None:
     table = Table(
         id="data-spread", caption="How samples were partitioned.", columns=columns, rows=rows
     )
-    return Section(id="how-data-lay", title="How the data lay", blocks=[Text(lines=[intro]), table])
+    return Section(
+        id="data-distribution", title="Data distribution", blocks=[Text(lines=[intro]), table]
+    )
 
 
 def _values(dealt: Distribution) -> list[Value]:

@@ -1,4 +1,4 @@
-"""How old gradients were when servers applied them: histograms and a table, for `times`."""
+"""Show the staleness of applied gradients: histograms and a table, for `times`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Counts = Counter[int]
 
 
 def staleness_blocks(scope: Scope) -> list[Block]:
-    """A figure for every task with servers, and one table; nothing without servers."""
+    """Draw staleness of every task with servers, and tabulate it; empty without servers."""
     blocks: list[Block] = []
     served: list[tuple[Cell, Counts]] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
@@ -29,7 +29,7 @@ def staleness_blocks(scope: Scope) -> list[Block]:
 
 
 def counts_of(cell: Cell) -> Counts:
-    """Staleness over all finished runs of a cell."""
+    """Count applied gradients by staleness over all finished runs of a cell."""
     total: Counts = Counter()
     for run in cell.finished:
         if run.summary is not None and run.summary.serving is not None:
@@ -38,7 +38,7 @@ def counts_of(cell: Cell) -> Counts:
 
 
 def quantile(counts: Counts, share: float) -> int:
-    """The smallest staleness that at least such a share of all gradients does not exceed."""
+    """Return the smallest staleness that at least this share of gradients does not exceed."""
     wanted, seen = share * counts.total(), 0
     for value in sorted(counts):
         seen += counts[value]
@@ -48,7 +48,7 @@ def quantile(counts: Counts, share: float) -> int:
 
 
 def bins_of(counts: Sequence[Counts]) -> list[tuple[int, int | None]]:
-    """Bins that all share: first and last value, the last bin open; the longest tail goes there."""
+    """Choose common bins: first and last value of each; the last bin is open for the tail."""
     usual = max(quantile(count, 0.99) for count in counts)
     greatest = max(max(count) for count in counts)
     width = -(-(usual + 1) // MAX_BINS)

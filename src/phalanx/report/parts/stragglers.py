@@ -1,7 +1,7 @@
-"""Who was waited for, in one run of each cell: a table for `times`.
+"""Tabulate stragglers of one run of each cell, for `times`.
 
-Straggler blame looks at every step, so it is asked of the typical run of a cell only, and not of
-logs that would take long to read: `phalanx blame RUN` has all the time.
+Blame reads every step, so it is computed for the typical run of a cell only, and not from logs
+that would take long to read: `phalanx blame RUN` has no such limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Blamed = tuple[Cell, RunRecord, Blame]
 
 
 def blame_typical(scope: Scope) -> list[Blamed]:
-    """The blame of the typical run of each cell with several workers, as far as that is quick."""
+    """Compute blame of the typical run of each multi-worker cell, unless its logs are large."""
     found = []
     cells = [cell for cell in scope.cells if cell.workers > 1]
     for cell in cells[:MAX_CELLS]:
@@ -33,7 +33,7 @@ def blame_typical(scope: Scope) -> list[Blamed]:
 
 
 def stragglers_table(scope: Scope, blamed: Sequence[Blamed]) -> list[Block]:
-    """One row per worker that cost the others time; nothing if nobody did."""
+    """Make one row per worker that others waited for; empty without waiting."""
     rows = [
         [
             *([text(cell.task)] if len(scope.tasks) > 1 else []),
@@ -62,8 +62,8 @@ def stragglers_table(scope: Scope, blamed: Sequence[Blamed]) -> list[Block]:
         Column("waited_s", "waited itself", "s"),
     ]
     caption = (
-        "Stragglers: who was waited for, in the run of each cell with the median training time. "
-        "What nobody's lateness explains is noise of network and scheduler."
+        "Stragglers: workers that others waited for, in the run of each cell with the median "
+        "training time. Waiting that no lateness explains is noise of network and scheduler."
     )
     return [Table(id="stragglers", caption=caption, columns=columns, rows=rows)] if rows else []
 

@@ -1,4 +1,4 @@
-"""Changes of strategy in the middle of runs: one row each, for `times`."""
+"""Tabulate changes of strategy within runs, for `times`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from phalanx.report.scope import Scope
 
 
 def switches_table(scope: Scope) -> list[Table]:
-    """When runs changed their strategy, why, and what the change cost; nothing if none did."""
+    """Make one row per change: when, why, and its pause; empty without changes."""
     rows = [
         [
             text(cell.label),

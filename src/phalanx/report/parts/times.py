@@ -1,4 +1,4 @@
-"""Chapter `Where the time went`: phases of the workers, waiting, and staleness under servers."""
+"""Make the chapter `Where the time went`: phases, waiting, and staleness under servers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PHASES = {
 
 
 def phases_of(run: RunRecord) -> dict[str, float]:
-    """Seconds of the mean worker by phase; together the time of its training steps.
+    """Return seconds of the mean worker by phase; together the time of its training steps.
 
-    Forward and backward are added up from the steps, the rest comes from the summary. What was
-    exchanged while backward went on is no time of its own: it marks a part of backward.
+    Forward and backward are summed from the steps, the rest comes from the summary. Exchange that
+    overlaps with backward is not additional time: it marks a part of backward.
     """
     summary = run.summary
     workers = [process.sums for process in run.processes if process.sums.steps]
@@ -63,13 +63,13 @@ def phases_of(run: RunRecord) -> dict[str, float]:
 
 
 def mean_phases(cell: Cell) -> dict[str, float]:
-    """Mean over the finished runs of a cell."""
+    """Average phases over the finished runs of a cell."""
     known = [phases for run in cell.finished if (phases := phases_of(run))]
     return {name: fmean(one[name] for one in known) for name in PHASES} if known else {}
 
 
 def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | None:
-    """Phases for every task, stragglers, staleness where there were servers, and switches."""
+    """Show phases of every task, stragglers, staleness under servers, and switches."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         known = {cell.label: phases for cell in cells if (phases := mean_phases(cell))}
@@ -80,8 +80,8 @@ def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | No
     if not blocks and not more:
         return None
     intro = (
-        "Seconds of the mean worker in training steps. Communication that goes on behind backward "
-        "costs no time of its own; what is exposed does. Waiting is for slower workers, or for the "
+        "Seconds of the mean worker in training steps. Communication that overlaps with backward "
+        "costs no additional time; what is exposed does. Waiting is for slower workers, or for the "
         "rule of a parameter server; evaluation and start-up are apart."
     )
     return Section(

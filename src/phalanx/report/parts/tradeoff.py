@@ -1,4 +1,4 @@
-"""Chapters `Time against accuracy` and `Time to accuracy`: what a second buys."""
+"""Make the chapters `Time against accuracy` and `Time to accuracy`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Point = tuple[float, float]
 
 
 def tradeoff(scope: Scope) -> Section | None:
-    """Quality against time, with the cells that nothing beats in both."""
+    """Draw quality against time, with the Pareto front."""
     quality = scope.quality
     if quality is None:
         return None
@@ -52,7 +52,7 @@ def tradeoff(scope: Scope) -> Section | None:
 
 
 def _points(cells: Sequence[Cell], quality: Measure) -> dict[str, Point]:
-    """Mean time, and mean quality turned so that more is better."""
+    """Return mean time, and mean quality signed so that more is better."""
     sign = 1 if quality.high_is_good else -1
     found = {}
     for cell in cells:
@@ -134,7 +134,7 @@ def _table(
 
 
 def time_to_accuracy(scope: Scope) -> Section | None:
-    """How long each cell trains until it reaches the target."""
+    """Tabulate the training time of each cell until it reaches the target."""
     if scope.target is None:
         return None
     key, value = scope.target

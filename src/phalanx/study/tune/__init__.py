@@ -1,1 +1,1 @@
-"""Search for the switch share of a job: pure policy, and the driver that runs its trials."""
+"""Search the switch share of a job: a pure policy, and the driver that runs its trials."""

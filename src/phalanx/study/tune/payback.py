@@ -1,6 +1,6 @@
-"""What a search has cost and when it will have paid for itself; pure.
+"""Compute the cost of a search and its payback time; pure.
 
-Costs are whole runs as the journal has them, from start to end of their processes, those of the
+Costs are complete runs of the journal, from start to end of their processes, those of the
 synchronous job included. A search pays when a job recurs: every later one is shorter by the
 difference between the synchronous and the switched job.
 """
@@ -16,14 +16,14 @@ from phalanx.study.tune.policy import SYNCHRONOUS
 
 @dataclass(frozen=True)
 class Payback:
-    """Cost so far, and what it is good for."""
+    """Cost so far, and the saving per later job."""
 
     num_runs: int
     cost_s: float
     synchronous_s: float | None
-    """One synchronous job, in the mean; None before one has finished."""
+    """Mean duration of the synchronous job; None before one has finished."""
     switched_s: float | None
-    """One job with the share found, in the mean; None while none is found."""
+    """Mean duration of the job with the share found; None while none is found."""
 
     @property
     def cost_in_jobs(self) -> float | None:
@@ -32,7 +32,7 @@ class Payback:
 
     @property
     def saving_s(self) -> float | None:
-        """By how much every later job is shorter; negative if it is longer."""
+        """Saving per later job; negative if it takes longer."""
         if self.synchronous_s is None or self.switched_s is None:
             return None
         return self.synchronous_s - self.switched_s
@@ -45,7 +45,7 @@ class Payback:
 
     @property
     def jobs_to_pay(self) -> float | None:
-        """After how many later jobs the cost is won back; None: never, or not known yet."""
+        """Number of later jobs that recover the cost; None: never, or not known yet."""
         saving = self.saving_s
         return self.cost_s / saving if saving is not None and saving > 0 else None
 
@@ -53,12 +53,12 @@ class Payback:
 def reckon(
     all_s: Sequence[float], whole_s: Mapping[float, Sequence[float]], found: float | None
 ) -> Payback:
-    """Put costs and savings together.
+    """Compute costs and savings.
 
     Args:
-        all_s: Every run of the search, also those that failed or were ended at a bar.
-        whole_s: Runs that went to their end, by share.
-        found: The share that is held for the best.
+        all_s: Every run of the search, including failed ones and those ended at a bar.
+        whole_s: Complete runs, by share.
+        found: The best share so far.
     """
     synchronous = whole_s.get(SYNCHRONOUS, ())
     switched = whole_s.get(found, ()) if found is not None else ()

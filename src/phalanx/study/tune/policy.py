@@ -1,12 +1,12 @@
-"""Searching the share of a job that has to be synchronous; pure: runs in, decision out.
+"""Search the share of a job that has to be synchronous; pure: runs in, decision out.
 
-Two searches, both as plain functions of all runs so far, so that an interrupted search goes on by
-being asked again. `binary` is the published one (Sync-Switch, ICDCS 2021): halve an interval, R
-runs at every point. `halving` is cheaper: all points at once with one seed, and a run that is
-behind at its bar is ended there; what survives is confirmed by more seeds if they are asked for.
+Two searches, both functions of all runs so far, so that an interrupted search is resumed by calling
+them again. `binary` is the published one (Sync-Switch, ICDCS 2021): halve an interval, R runs at
+every point. `halving` is cheaper: all points at once with one seed, and a run that is behind at its
+bar is ended there; survivors are confirmed with more seeds if requested.
 
-What a setting must reach is the mean accuracy of the synchronous job less a tolerance. A share of
-1 stands for the synchronous job itself. Who runs the jobs is `search`, what they are `switch_jobs`.
+The target is the mean accuracy of the synchronous job less a tolerance. A share of 1 stands for
+the synchronous job. `search` runs the jobs, `switch_jobs` makes them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ SYNCHRONOUS = 1.0
 """The share of the job that never switches."""
 # Sums of decimals are not exact in binary; accuracies are multiples of one sample.
 _ROUNDING = 1e-9
-# A schedule without decays: look when the rate is as low as a decay makes it, or half-way.
+# A schedule without decays: evaluate when the rate is as low as a decay makes it, or half-way.
 _LOW_RATE = 0.2
 _HALF_WAY = 0.5
 
 
 @dataclass(frozen=True)
 class TuneGoal:
-    """What is searched, and how."""
+    """Method and limits of a search."""
 
     method: Method = "binary"
     runs: int = 5
-    """Runs of every setting that counts, each with another seed."""
+    """Runs of every setting, each with another seed."""
     tolerance: float = 0.01
     """Loss of accuracy, as a share of 1, that counts as none."""
     max_settings: int = 5
@@ -46,7 +46,7 @@ class TuneGoal:
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """What one run came to."""
+    """The result of one run."""
 
     share: float
     repeat: int
@@ -58,7 +58,7 @@ class FinishedTrial:
 
 @dataclass(frozen=True)
 class WantedTrial:
-    """A setting that is to have so many runs."""
+    """A setting, and the number of runs that it needs."""
 
     share: float
     runs: int
@@ -68,7 +68,7 @@ class WantedTrial:
 
 @dataclass(frozen=True)
 class ShareVerdict:
-    """What is known of one setting."""
+    """The assessment of one setting."""
 
     share: float
     outcome: Outcome
@@ -82,25 +82,25 @@ class ShareVerdict:
 
 @dataclass(frozen=True)
 class TuneDecision:
-    """Where a search stands."""
+    """The state of a search, and its next runs."""
 
     wanted: tuple[WantedTrial, ...]
     """Settings that must have been run before the next decision; none: the search is over."""
     verdicts: tuple[ShareVerdict, ...]
     """The synchronous job, then every share in the order in which it was tried."""
     target: float | None
-    """What a setting must reach; None until the synchronous job has run."""
+    """Accuracy that a setting must reach; None until the synchronous job has run."""
     found: float | None
     """The smallest share that meets the target so far."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be run."""
+        """Whether no more runs are needed."""
         return not self.wanted
 
 
 def decide(aim: TuneGoal, ran: Sequence[FinishedTrial]) -> TuneDecision:
-    """Where the search stands after these runs, in whatever order they came."""
+    """Decide the next runs from these runs, in any order."""
     runs: dict[float, list[FinishedTrial]] = {}
     for one in sorted(ran, key=lambda one: one.repeat):
         runs.setdefault(one.share, []).append(one)
@@ -109,16 +109,16 @@ def decide(aim: TuneGoal, ran: Sequence[FinishedTrial]) -> TuneDecision:
 
 
 def first_shares(max_settings: int) -> tuple[float, ...]:
-    """1/2, 1/4, 1/8, ...: the shares of `halving`, and those of `binary` if all of them meet."""
+    """Return 1/2, 1/4, 1/8, ...: the shares of `halving`, and of `binary` if all of them meet."""
     return tuple(0.5**number for number in range(1, max_settings + 1))
 
 
 def bar_epoch(job: JobSpec, share: float) -> int | None:
-    """After how many epochs a run that switches at `share` is looked at; None: not before the end.
+    """Return the epoch after which a run that switches at `share` meets its bar; None: never.
 
-    That is the first evaluation that has one whole epoch behind it in which the rate had decayed
-    and the job had switched. Before the switch it is the synchronous run itself, and before the
-    decay asynchronous runs lag in any case.
+    That is the first evaluation after one complete epoch in which the rate had decayed and the job
+    had switched. Before the switch it equals the synchronous run, and before the decay
+    asynchronous runs lag in any case.
     """
     moment = max(decay_share(job), share) * job.epochs
     epoch = math.ceil(moment - _ROUNDING) + 1
@@ -126,7 +126,7 @@ def bar_epoch(job: JobSpec, share: float) -> int | None:
 
 
 def decay_share(job: JobSpec) -> float:
-    """The share of the job at which its rate first decays."""
+    """Return the share of the job at which its rate first decays."""
     drops = job.schedule.drops(job.epochs)
     if drops:
         return min(1.0, drops[0])
@@ -135,13 +135,13 @@ def decay_share(job: JobSpec) -> float:
 
 
 def bar_value(curve: Mapping[int, float], epoch: int, *, tolerance: float) -> float | None:
-    """The accuracy that a run must have after an epoch: the synchronous one less two tolerances.
+    """Return the accuracy required after an epoch: the synchronous one less two tolerances.
 
     Args:
         curve: Accuracy of the synchronous run of the same seed, by epochs done.
-        epoch: When the run is looked at.
-        tolerance: Loss of accuracy at the end that counts as none; half-way, where accuracies are
-            noisier and what was lost may still be won back, twice as much is.
+        epoch: The epoch of the bar.
+        tolerance: Accepted loss of accuracy at the end; twice as much is accepted half-way, where
+            accuracies are noisier and a loss may still be recovered.
     """
     reached = curve.get(epoch)
     return None if reached is None else reached - 2 * tolerance
@@ -210,7 +210,7 @@ def _confirm(
 
 
 def _begin(synchronous: ShareVerdict, num_runs: int) -> TuneDecision:
-    """Nothing can be judged yet, or ever if the synchronous job fails."""
+    """Request the synchronous runs, or end the search if they fail: there is no target yet."""
     failed = synchronous.outcome == "failed"
     wanted = () if failed else (WantedTrial(SYNCHRONOUS, num_runs),)
     return TuneDecision(wanted, (synchronous,), None, None)
@@ -228,12 +228,12 @@ def _judge(
     num_runs: int,
     target: float | None,
 ) -> ShareVerdict:
-    """What the runs of one setting say; without a target it is enough to have run."""
+    """Assess the runs of one setting; without a target it is enough to have run."""
     mine = runs.get(share, ())
     accuracies = tuple(one.accuracy for one in mine if one.accuracy is not None)
     outcome: Outcome
     if len(accuracies) < len(mine):
-        # Whatever made it fail, it has not shown that it can be relied upon.
+        # A failed setting counts as a miss, whatever the cause: it has not proved reliable.
         outcome = "failed"
     elif any(one.dropped for one in mine):
         outcome = "dropped"

@@ -1,4 +1,4 @@
-"""What a search has come to, read from its directory: never from a search that is under way."""
+"""Read the results of a search from its directory, never from a running search."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from phalanx.study.tune.search_plan import share_label, share_of
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a search has come to so far."""
+    """Results of a search so far."""
 
     study: StudyDir
     tune: TuneManifest
     decision: TuneDecision
     payback: Payback
     whole_s: dict[float, list[float]]
-    """Seconds of every run that went to its end, by share."""
+    """Seconds of every complete run, by share."""
 
     @property
     def best(self) -> float:
-        """The share to go on with: the one found, or 1 if none is found or it saves nothing."""
+        """The recommended share: the one found, or 1 if none is found or it saves nothing."""
         saving = self.payback.saving_s
         found = self.decision.found
         return found if found is not None and saving is not None and saving > 0 else SYNCHRONOUS
 
 
 def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
-    """What a search has come to by its journal.
+    """Read the results of a search from its journal.
 
     Args:
         study: Its directory.
-        without_failed: Take failed runs for ones that never were.
+        without_failed: Ignore failed runs.
     """
     tune = read_tune(study)
     trials = study.trials()
@@ -55,7 +55,7 @@ def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
 
 
 def aim_of(tune: TuneManifest) -> TuneGoal:
-    """The settings of a search as the algorithms take them."""
+    """Convert the settings of a search for the policy."""
     return TuneGoal(
         method="binary" if tune.method == "binary" else "halving",
         runs=tune.runs,
@@ -65,7 +65,7 @@ def aim_of(tune: TuneManifest) -> TuneGoal:
 
 
 def describe_best(findings: TuneResult) -> str:
-    """What the job file that a search writes is headed with."""
+    """Describe the result for the head of the job file that a search writes."""
     tune, decision = findings.tune, findings.decision
     runs = count_noun(tune.runs, "run")
     how = f"Found by `phalanx tune switch` ({tune.method}, {runs} of a setting)"
@@ -90,14 +90,14 @@ def _ran(study: StudyDir, tune: TuneManifest, trials: Sequence[Trial]) -> Iterat
         accuracy = values.get((trial.cell, trial.repeat))
         dropped = False
         if accuracy is not None and tune.method == "halving":
-            # Nothing else ends such a run early: early_stop of the job's own is refused.
+            # Nothing else ends such a run early: a job with `early_stop` is refused.
             summary = study.run(trial).read_summary()
             dropped = summary is not None and summary.stopped_early
         yield FinishedTrial(share_of(trial), trial.repeat, accuracy, dropped)
 
 
 def synchronous_curve(study: StudyDir) -> dict[int, float]:
-    """Validation accuracy of the first synchronous run, by epochs done."""
+    """Read the validation accuracy of the first synchronous run, by epochs done."""
     trial = next(
         trial for trial in study.trials() if share_of(trial) == SYNCHRONOUS and trial.repeat == 0
     )

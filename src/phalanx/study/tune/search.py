@@ -1,8 +1,8 @@
-"""Carrying a search out: ask `tune` what to run, let the study runner run it, ask again.
+"""Run a search: decide the next runs, let the study runner execute them, repeat.
 
-A search lives in a study directory whose cells grow as it goes. All that it decides follows from
-tune.json and the journal, so it is resumed by starting it again, whatever ended it. Journals, locks
-and processes are the runner's business.
+A search is kept in a study directory that gains cells as it proceeds. All its decisions follow from
+tune.json and the journal, so it is resumed by starting it again, whatever ended it. The study
+runner handles journal, lock and processes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Listener = Callable[[TuneResult], None]
 
 
 def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -> StudyDir:
-    """Make the directory of a new search.
+    """Create the directory of a new search.
 
     Args:
-        path: Where.
-        request: What is searched.
-        cores: What its runs may use.
+        path: The directory.
+        request: Job and settings of the search.
+        cores: Cores of its runs.
 
     Raises:
         SpecError: The job's switch cannot be searched, or the directory holds a study already.
@@ -43,20 +43,21 @@ def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -
         )
     manifest, tune = plan_search(request)
     check_plan(manifest, cores)
-    # The study's manifest comes last: without it there is no search, and it may be begun anew.
+    # The study's manifest is written last: without it there is no search, so after a crash it can
+    # be created again.
     write_tune(path, tune)
     return StudyDir.create(path, manifest)
 
 
 class SwitchSearch:
-    """Runs a search to its end, from wherever it stands.
+    """Runs a search to its end, new or resumed.
 
     Args:
         study: Its directory.
-        cores: What its runs may use.
-        observers: Who follows the runs.
-        listen: Told after every decision.
-        retry_failed: Run what has failed once more.
+        cores: Cores of its runs.
+        observers: Called on progress of the runs.
+        listen: Called after every decision.
+        retry_failed: Run failed trials once more.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class SwitchSearch:
         self._retry = retry_failed
 
     def run(self) -> TuneResult:
-        """Search.
+        """Run the search to its end.
 
         Raises:
             PhalanxError: The synchronous job failed, so there is nothing to compare with.
-            Interrupted: Ctrl-C; runs under way will be run again.
+            Interrupted: Ctrl-C; running trials will be run again.
             Terminated: The same by SIGTERM.
         """
         findings = look_at(self._study, without_failed=self._retry)
@@ -96,7 +97,6 @@ class SwitchSearch:
         return findings
 
     def _stage(self, wanted: Sequence[WantedTrial]) -> None:
-        """Run what the next decision needs."""
         curve = synchronous_curve(self._study) if any(one.barred for one in wanted) else {}
         self._study.write_manifest(
             with_cells(self._study.manifest(), self._tune, wanted, curve=curve)
@@ -108,7 +108,7 @@ class SwitchSearch:
             retry_failed=self._retry,
             resume_with="phalanx tune resume",
         ).run()
-        # Once is enough: what fails again would be run for ever.
+        # Retried once only: a run that always fails would be repeated for ever.
         self._retry = False
 
     def _nothing_to_compare(self) -> PhalanxError:

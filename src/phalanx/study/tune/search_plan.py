@@ -1,7 +1,7 @@
-"""The plan of a search: the study that its runs are trials of, and how its cells are called; pure.
+"""Plan a search as a study: its manifest, and cells with their labels; pure.
 
-The cells of a search grow as it goes. Each is the job with another share, and for a first look with
-a bar; which come next is decided by `tune`.
+Cells are added as a search proceeds. Each is the job with another share, and in a first trial with
+a bar; `policy` decides which come next.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NEVER = "synchronous"
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is to be searched, and where it may run."""
+    """Job, settings and directories of a search."""
 
     job: dict[str, object]
-    """What the job file holds."""
+    """The content of the job file."""
     aim: TuneGoal
     seeds: tuple[int, ...]
     """One for each of `aim.runs`."""
@@ -57,10 +57,10 @@ class SearchRequest:
 
 
 def plan_search(request: SearchRequest) -> tuple[StudyManifest, TuneManifest]:
-    """What the directory of a new search holds.
+    """Make the manifests of a new search.
 
     Raises:
-        SpecError: The job's switch cannot be searched, or not so.
+        SpecError: The job's switch cannot be searched, or not with these settings.
     """
     aim = request.aim
     if len(request.seeds) != aim.runs or len(set(request.seeds)) != aim.runs:
@@ -102,11 +102,11 @@ def with_cells(
     *,
     curve: Mapping[int, float],
 ) -> StudyManifest:
-    """The plan with everything that is wanted in it, the synchronous job first.
+    """Return the plan with cells for the wanted settings, the synchronous job first.
 
     Args:
         manifest: The plan so far.
-        tune: What is searched.
+        tune: Settings of the search.
         wanted: Settings, and how often they are run.
         curve: Validation accuracy of the first synchronous run by epochs done, for bars.
     """
@@ -147,11 +147,11 @@ def _job_of(
 
 
 def share_label(share: float) -> str:
-    """A share as tables show it."""
+    """Format a share for tables."""
     return _NEVER if share == SYNCHRONOUS else f"{100 * share:.10g} %"
 
 
 def share_of(trial: Trial) -> float:
-    """The share that a trial switched at."""
+    """Return the share at which a trial switched."""
     label = trial.settings[AXIS]
     return SYNCHRONOUS if label == _NEVER else float(label.removesuffix(" %")) / 100

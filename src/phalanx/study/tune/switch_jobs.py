@@ -1,7 +1,7 @@
-"""From the job of a user to those that a search of the switch share runs; pure.
+"""Derive the jobs of a search for the switch share from the user's job; pure.
 
-The search leaves the job as the user wrote it and changes only its strategy, so that the file that
-it writes in the end looks like the one that it was given.
+Only the strategy is changed; everything else stays as the user wrote it, so that the resulting job
+file resembles the given one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def check_tunable(given: Mapped, method: Method) -> JobSpec:
     """Refuse jobs whose switch share cannot be searched; returns the job.
 
     Args:
-        given: What the job file holds.
-        method: Which search.
+        given: The content of the job file.
+        method: The method of the search.
 
     Raises:
-        SpecError: One sentence that says why, and what would help.
+        SpecError: The job cannot be searched; names the reason and a remedy.
     """
     job = job_from_mapping(given)
     if job.workers < 2:
-        raise SpecError("tune switch needs at least 2 workers: one alone waits for nobody")
+        raise SpecError("tune switch needs at least 2 workers: a single one never waits")
     if job.loss.name != "cross-entropy":
-        raise SpecError("tune switch judges by accuracy, which a job with loss 'mse' has not")
+        raise SpecError("tune switch compares accuracy, which a job with loss 'mse' has not")
     if job.evaluate == "never":
         raise SpecError("tune switch needs evaluation; set 'evaluate: epoch' or 'end'")
     strategy = job.strategy
@@ -56,15 +56,15 @@ def check_tunable(given: Mapped, method: Method) -> JobSpec:
 
 
 def accuracy_of(job: JobSpec) -> str:
-    """The key of the summary by which the jobs of a search are judged.
+    """Return the key of the summary that a search compares.
 
-    The test set must not choose a setting, so it is asked only if nothing else is there.
+    The test set must not choose a setting, so it is used only without validation data.
     """
     return "test_accuracy" if job.data.validation == 0 else "val_accuracy"
 
 
 def with_share(given: Mapped, share: float) -> dict[str, object]:
-    """The job with another moment of the switch; a share of 1: without one."""
+    """Return the job with another switch share; a share of 1: without a switch."""
     strategy = job_from_mapping(given).strategy
     raw = given.get("strategy", "allreduce")
     if share == SYNCHRONOUS:
@@ -81,7 +81,7 @@ def with_share(given: Mapped, share: float) -> dict[str, object]:
 
 
 def with_bar(given: Mapped, epoch: int, value: float) -> dict[str, object]:
-    """The job, ended after an epoch unless its validation accuracy is reached then."""
+    """Return the job, ended after an epoch unless it has reached a validation accuracy."""
     bar = {"epoch": epoch, "value": value}
     return {
         **given,
@@ -90,13 +90,13 @@ def with_bar(given: Mapped, epoch: int, value: float) -> dict[str, object]:
 
 
 def as_file(given: Mapped, heading: str) -> str:
-    """The job as a file, a setting per line."""
+    """Format the job as a file, a setting per line."""
     lines = [f"# {line}" for line in heading.splitlines()]
     return "\n".join([*lines, *(f"{key}: {flow(value)}" for key, value in given.items())]) + "\n"
 
 
 def _first(strategy: StrategySpec, raw: object) -> object:
-    """The synchronous strategy, as the user wrote it."""
+    """Return the synchronous strategy, as the user wrote it."""
     if not strategy.resolved:
         return raw if strategy.synchronous else "allreduce"
     settings: dict[str, Any] = spelled_out(raw) if isinstance(raw, Mapping) else {}
@@ -104,7 +104,7 @@ def _first(strategy: StrategySpec, raw: object) -> object:
 
 
 def _switch_of(strategy: StrategySpec, raw: object, share: float) -> dict[str, object]:
-    """The switch that a job stands for that has none yet."""
+    """Make the switch strategy of a job that has none yet."""
     if not strategy.synchronous:
         return {
             "name": "switch",
@@ -119,7 +119,7 @@ def _switch_of(strategy: StrategySpec, raw: object, share: float) -> dict[str, o
 def _check_for_bars(job: JobSpec) -> None:
     if job.data.validation == 0:
         raise SpecError(
-            "method halving looks at validation during the run, but data.validation is 0; hold "
+            "method halving reads validation during the run, but data.validation is 0; hold "
             "some samples out or use --method binary"
         )
     if job.early_stop is not None:

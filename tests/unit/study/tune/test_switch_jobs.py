@@ -65,7 +65,7 @@ def test_settings_of_the_synchronous_strategy_are_kept() -> None:
     ("given", "method", "message"),
     [
         ({"workers": 1}, "binary", "at least 2 workers"),
-        ({"loss": "mse"}, "binary", "judges by accuracy"),
+        ({"loss": "mse"}, "binary", "compares accuracy"),
         ({"evaluate": "never"}, "binary", "needs evaluation"),
         (
             {"strategy": {"name": "switch", "phases": [*PHASES, BACK]}},
