@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from importlib import resources
@@ -143,7 +143,9 @@ class Session:
         # Registered before it is sent, so that the answer always finds its future.
         self._asked[number] = future
         if self.fault is not None:
-            future.set_exception(self._error(self.fault))
+            # `give_up` may find and fail it at the same time.
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(self._error(self.fault))
             return future
         line = msgspec.json.encode({**order, "id": number, "bytes": len(content)})
         self._to_send.put(line + b"\n" + content)
@@ -164,7 +166,8 @@ class Session:
             self.fault = Fault(machine=self.machine, kind=kind, reason=reason)
         self._end_ssh()
         for future in (self._hello, *self._asked.values()):
-            if not future.done():
+            # An order that `tell` refuses at this moment is failed there already.
+            with contextlib.suppress(InvalidStateError):
                 future.set_exception(self._error(self.fault))
 
     def close(self) -> None:

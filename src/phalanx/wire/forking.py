@@ -146,7 +146,9 @@ def _send(
     data = _LENGTH.pack(len(content)) + content
     # The descriptors travel with the first byte; the rest may need more than one call.
     sent = socket.send_fds(connection, [data], list(descriptors))
-    connection.sendall(data[sent:])
+    # A server that refuses may have closed already: writing nothing would fail and hide its reason.
+    if sent < len(data):
+        connection.sendall(data[sent:])
 
 
 def receive(
