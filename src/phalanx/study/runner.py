@@ -267,7 +267,9 @@ def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
     """
     jobs = {cell.id: job_from_mapping(cell.job) for cell in manifest.cells}
     share_lanes(cores, list(jobs.values()), manifest.parallel)
-    for data, cell in {job.data: name for name, job in jobs.items()}.items():
+    # Each data set once; a spec may hold settings that have no hash.
+    by_data = {job.data.model_dump_json(): (cell, job.data) for cell, job in jobs.items()}
+    for cell, data in by_data.values():
         try:
             open_source(data, data_root=Path(manifest.data_root))
         except (SpecError, DataError) as error:
