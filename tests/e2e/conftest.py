@@ -27,7 +27,7 @@ def warm_starts(shared_fork_server: str, cold_starts: None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.full), "warm"])
 def either_start(request: pytest.FixtureRequest, shared_fork_server: str) -> Iterator[str]:
     """Run a test twice: what it proves may depend on how its processes start."""
     with starting(OFF if request.param == "cold" else shared_fork_server):

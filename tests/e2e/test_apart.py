@@ -126,6 +126,7 @@ def test_apart_or_together_makes_no_difference(
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["allreduce", "bsp-colocated", "switch"])
 def test_a_killed_run_is_taken_up_to_the_same_bits(
     apart: ApartPlace, together: Place, name: str
@@ -147,6 +148,7 @@ def test_a_killed_run_is_taken_up_to_the_same_bits(
     assert resumed["attempts"] == 2
 
 
+@pytest.mark.full
 def test_asynchronous_servers_are_taken_up_where_they_were(apart: ApartPlace) -> None:
     served = APART | {"consistency": "async", "dispatch": "dynamic"}
     apart.write_job(JOB | {"name": "run", "strategy": served} | LONG)

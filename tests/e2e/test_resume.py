@@ -147,6 +147,7 @@ def test_a_group_resumes_to_the_same_bits(group_place: Place, killed: Killed) ->
     assert 0 < resumed_at(RunDir(run)) < resumed["samples"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 3])
 def test_another_number_of_workers_goes_on_by_samples_seen(
     group_place: Place, killed: Killed, workers: int

@@ -208,6 +208,7 @@ def test_one_command_trains_on_all_machines(lab: Lab, strategy: str) -> None:
     assert {path.stem for path in (run / "logs").iterdir()} == set(logs) - {"controller"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "strategy", ["{name: local_sgd, every: 4}", "{name: split, placement: by_layers}"]
 )
@@ -217,6 +218,7 @@ def test_other_strategies_work_over_ssh_as_well(lab: Lab, strategy: str) -> None
     assert json.loads(done.stdout)["test_accuracy"] > 0.4
 
 
+@pytest.mark.full
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="the extra tensorflow is missing")
 @pytest.mark.parametrize(
     "strategy",
@@ -260,6 +262,7 @@ def test_a_frozen_worker_is_replaced_where_it_was(lab: Lab) -> None:
     assert [one.host for one in starts if isinstance(one, Started)] == ["c", "c"]
 
 
+@pytest.mark.full
 def test_a_frozen_worker_ends_lockstep_training_with_the_machine_named(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=5000", "--without", "d")
@@ -270,6 +273,7 @@ def test_a_frozen_worker_ends_lockstep_training_with_the_machine_named(lab: Lab)
     assert "worker-1 on b is frozen" in said
 
 
+@pytest.mark.full
 def test_a_killed_supervisor_is_swept_up_after(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=5000", "--without", "d")
@@ -290,6 +294,7 @@ def test_a_killed_controller_leaves_nothing_on_any_machine(lab: Lab) -> None:
     lab.await_clean()
 
 
+@pytest.mark.full
 def test_an_interrupted_run_goes_on_on_the_same_machines(lab: Lab) -> None:
     before = lab.num_runs()
     run = lab.start("--set", "epochs=5000", "--without", "c", "--without", "d")
@@ -339,6 +344,7 @@ def test_code_and_data_of_the_user_are_sent(lab: Lab) -> None:
     assert said.startswith('[worker-1 b] RANK 1 {"cluster": {"worker": ["10.77.')
 
 
+@pytest.mark.full
 def test_a_machine_that_does_not_answer_is_named_and_can_be_left_out(lab: Lab) -> None:
     before = lab.num_runs()
     lab.cluster.switch_link("b", on=False)
@@ -427,6 +433,7 @@ def test_a_wrong_key_is_bad_input(lab: Lab) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
     """Comes last: nobody starts that server again."""
     before = lab.num_runs()

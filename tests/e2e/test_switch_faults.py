@@ -101,7 +101,11 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, cache: Path) -> Stage:
 
 def struck(*there: tuple[str, str], apart: Sequence[tuple[str, str]]) -> pytest.MarkDecorator:
     """Processes and moments, for runs in one directory and for runs without a common one."""
-    cases = [(Place, *one) for one in there] + [(ApartPlace, *one) for one in apart]
+    # The second worker, and processes without a common directory, go the same ways once more.
+    cases = [
+        pytest.param(Place, *one, marks=[pytest.mark.full] if one[0] == "worker-1" else [])
+        for one in there
+    ] + [pytest.param(ApartPlace, *one, marks=pytest.mark.full) for one in apart]
     return pytest.mark.parametrize(("stage", "process", "moment"), cases, indirect=["stage"])
 
 
@@ -236,7 +240,13 @@ def test_the_evaluator_is_lost_while_it_saves_the_boundary(
 
 @pytest.mark.parametrize(
     "moment",
-    ["leaving lockstep", "entering servers", "joined", "handing over", "entering lockstep"],
+    [
+        "leaving lockstep",
+        pytest.param("entering servers", marks=pytest.mark.full),
+        pytest.param("joined", marks=pytest.mark.full),
+        "handing over",
+        pytest.param("entering lockstep", marks=pytest.mark.full),
+    ],
 )
 def test_the_controller_is_killed_and_the_run_is_taken_up(
     stage: Stage, undisturbed: dict[str, Any], moment: str

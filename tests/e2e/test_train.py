@@ -211,8 +211,12 @@ def build(input_shape, num_classes):
     ("backend", "strategy"),
     [
         ("native", "allreduce"),
-        ("native", {"name": "parameter_server", "consistency": "bsp"}),
-        ("ddp", "allreduce"),
+        pytest.param(
+            "native",
+            {"name": "parameter_server", "consistency": "bsp"},
+            marks=pytest.mark.full,
+        ),
+        pytest.param("ddp", "allreduce", marks=pytest.mark.full),
     ],
     ids=["group", "servers", "ddp"],
 )

@@ -67,7 +67,7 @@ def test_a_search_that_was_killed_is_resumed_with_every_run_once(place: Place) -
     before = study.trials()
     assert not (study.path / "job.yaml").exists()
     shown = place.run("tune", "show", str(study.path))
-    assert "go on with `phalanx tune resume" in shown.stdout, shown.stderr
+    assert "continue with `phalanx tune resume" in shown.stdout, shown.stderr
 
     done = place.run("tune", "resume", str(study.path))
     assert done.returncode == 0, done.stderr + done.stdout

@@ -9,6 +9,7 @@ from support.runs import Place
 pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 
 
+@pytest.mark.full
 def test_a_network_with_statistics_trains_on_two_mirrored_workers(place: Place) -> None:
     place.write_job(
         {

@@ -135,7 +135,7 @@ def resume(
 
     directory = StudyDir.open(study)
     if any(option is not None for option in (repeats, parallel, budget)):
-        lanes = None if parallel is None else lanes_of(parallel)
+        lanes = None if parallel is None else core_sets_of(parallel)
         manifest = amend(directory.manifest(), repeats=repeats, parallel=lanes, budget=budget)
         directory.write_manifest(manifest)
 
@@ -164,7 +164,7 @@ def show(
     )
 
 
-def lanes_of(text: str) -> int | str:
+def core_sets_of(text: str) -> int | str:
     """Parse the option `--parallel`: a number of core sets, or `auto`."""
     if text == "auto":
         return text

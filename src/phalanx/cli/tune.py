@@ -95,7 +95,7 @@ def switch(
     """
     from phalanx import api
     from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.study import lanes_of
+    from phalanx.cli.study import core_sets_of
     from phalanx.spec.loader import read_job, validate_job
     from phalanx.study.tune.policy import TuneGoal
     from phalanx.study.tune.search_plan import SearchRequest
@@ -111,7 +111,7 @@ def switch(
         seeds=given or tuple((spec.seed + repeat) % 2**32 for repeat in range(number)),
         data_root=data_root(data),
         cache_root=cache_root(),
-        parallel=1 if parallel is None else lanes_of(parallel),
+        parallel=1 if parallel is None else core_sets_of(parallel),
     )
     place = to or runs_root() / f"tune-{spec.name}"
 

@@ -154,7 +154,7 @@ class Controller:
     def _carry_out(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Start a coordinator's processes and supervise them until all have ended."""
         server, log = self._server, self._log
-        self._roster = roster = ProcessTable(
+        self._processes = roster = ProcessTable(
             self._request,
             server,
             self._launcher,
@@ -188,7 +188,7 @@ class Controller:
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Supervise until the run has finished; raises when it cannot go on."""
-        roster = self._roster
+        roster = self._processes
         last_tick = started
         while True:
             self._take_messages(coordinator)
@@ -214,9 +214,9 @@ class Controller:
     def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> None:
         while (received := self._server.receive(wait_s)) is not None:
             name, message = received
-            if name not in self._roster.names:
+            if name not in self._processes.names:
                 continue  # the run goes on without it
-            self._roster.take(name, message)
+            self._processes.take(name, message)
             if not isinstance(message, Hello | Heartbeat | Failed):
                 coordinator.take(name, message)
             wait_s = 0.0
@@ -224,15 +224,15 @@ class Controller:
     def _replace(self, failure: ProcessFailure, coordinator: Coordinator) -> None:
         """Replace a lost process, or go on without it where no machine has room."""
         name = failure.process
-        detail = failure.detail or self._roster.log_tail(name)
-        rank = self._roster.rank(name)
+        detail = failure.detail or self._processes.log_tail(name)
+        rank = self._processes.rank(name)
         self._log.record(Failure(rank=rank, cause=failure.cause, detail=detail))
         self._log.record(Decision(what=f"replace {name}", reason=failure.cause, rank=rank))
         # Before the successor starts: servers dismiss by role and rank, which the two share.
         coordinator.left(name)
-        if self._roster.replace(name, crowd=not coordinator.can_shrink):
+        if self._processes.replace(name, crowd=not coordinator.can_shrink):
             return
-        if not self._roster.worker_progress or not name.startswith("worker-"):
+        if not self._processes.worker_progress or not name.startswith("worker-"):
             raise self._failure(failure)
         reason = "no other machine has a free slot for it"
         self._log.record(Decision(what=f"go on without {name}", reason=reason, rank=rank))
@@ -244,21 +244,21 @@ class Controller:
             return
         self._wanted_workers = wanted
         started = coordinator.resize(wanted)
-        started = [process for process in started if self._roster.has_room(process)]
+        started = [process for process in started if self._processes.has_room(process)]
         for process in started:
-            self._roster.add(process)
+            self._processes.add(process)
         names = ", ".join(process.name for process in started) or "no worker"
         self._log.record(Decision(what=f"start {names}", reason=f"{wanted} workers are wanted"))
 
     def _report_progress(self, elapsed_s: float) -> None:
-        workers = self._roster.worker_progress
+        workers = self._processes.worker_progress
         rate = self._speed.rate(elapsed_s, sum(worker.samples for worker in workers))
         progress = combine(workers, epochs=self._request.job.epochs, elapsed_s=elapsed_s, rate=rate)
         self._notify(lambda one: one.progressed(progress))
 
     def _failure(self, failure: ProcessFailure) -> RunFailed:
-        detail = failure.detail or self._roster.log_tail(failure.process)
-        rank = self._roster.rank(failure.process)
+        detail = failure.detail or self._processes.log_tail(failure.process)
+        rank = self._processes.rank(failure.process)
         self._log.record(Failure(rank=rank, cause=failure.cause, detail=detail))
         return RunFailed(
             failure.cause,
@@ -286,11 +286,11 @@ class Controller:
 
     def progress(self, process: str) -> Progress:
         """Return the progress in a process's last heartbeat, for the coordinator."""
-        return self._roster.progress(process)
+        return self._processes.progress(process)
 
     def identity(self, process: str) -> Identity:
         """Return the present keys and incarnation of a process, for the coordinator."""
-        return self._roster.identity(process)
+        return self._processes.identity(process)
 
     def _mark(self, state: str, error: PhalanxError | None = None) -> None:
         status = Status(

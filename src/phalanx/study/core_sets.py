@@ -8,7 +8,7 @@ from phalanx.errors import SpecError
 from phalanx.spec.job import JobSpec
 
 
-def share_lanes(
+def assign_core_sets(
     cores: Sequence[int], jobs: Sequence[JobSpec], parallel: int | str
 ) -> list[list[int]]:
     """Divide the cores into core sets; each runs one trial at a time.

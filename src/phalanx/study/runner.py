@@ -21,7 +21,7 @@ from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.core_sets import share_lanes
+from phalanx.study.core_sets import assign_core_sets
 from phalanx.study.estimate import StudyEstimate, look_ahead
 from phalanx.study.lock import StudyLock
 from phalanx.study.measure import metric_values
@@ -103,7 +103,7 @@ class StudyRunner:
         self._observers = observers
         self._manifest = study.manifest()
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
-        self._lanes = share_lanes(cores, jobs, self._manifest.parallel)
+        self._lanes = assign_core_sets(cores, jobs, self._manifest.parallel)
         self._free = list(self._lanes)
         self._can_fork = any(BACKENDS.find(job.backend).can_fork for job in jobs)
         self._fork_server = OWN
@@ -266,7 +266,7 @@ def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
         DataError: Files of a data set are missing or broken; names the cell.
     """
     jobs = {cell.id: job_from_mapping(cell.job) for cell in manifest.cells}
-    share_lanes(cores, list(jobs.values()), manifest.parallel)
+    assign_core_sets(cores, list(jobs.values()), manifest.parallel)
     # Each data set once; a spec may hold settings that have no hash.
     by_data = {job.data.model_dump_json(): (cell, job.data) for cell, job in jobs.items()}
     for cell, data in by_data.values():

@@ -75,7 +75,7 @@ def evaluate(
     measures = Measures.from_sums(*sums.tolist(), duration_s=time.perf_counter() - begin)
     if speaker is None or judge is None:
         return measures
-    return _judged(measures, judge, part, _everybodys(said, collective))
+    return _judged(measures, judge, part, _gather_predictions(said, collective))
 
 
 def judge_of(dataset: Dataset) -> Dataset | None:
@@ -83,9 +83,11 @@ def judge_of(dataset: Dataset) -> Dataset | None:
     return dataset if set(dataset.metrics) - {"accuracy"} else None
 
 
-def _everybodys(said: npt.NDArray[np.int64], collective: Collective) -> npt.NDArray[np.int64]:
+def _gather_predictions(
+    said: npt.NDArray[np.int64], collective: Collective
+) -> npt.NDArray[np.int64]:
     """Gather the predictions of all workers, each about its own samples."""
-    together = torch.from_numpy(said).double()
+    together = torch.from_numpy(own).double()
     collective.all_reduce(together)
     return together.long().numpy() - 1
 

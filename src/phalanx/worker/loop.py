@@ -17,7 +17,7 @@ from phalanx.wire.switch import StepLimit
 from phalanx.worker.checkpoint import NEWEST
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
-from phalanx.worker.metrics import record_standstill, record_step
+from phalanx.worker.metrics import record_stall, record_step
 from phalanx.worker.rate import Rate
 from phalanx.worker.run_state import RunState
 from phalanx.worker.step_hooks import StepHooks
@@ -196,7 +196,7 @@ class TrainLoop(Generic[BatchT]):
             return
         duration_s = time.perf_counter() - begin
         self.position.train_s += duration_s
-        record_standstill(
+        record_stall(
             self._context.log,
             self._context.metrics,
             epoch=self.position.epoch,

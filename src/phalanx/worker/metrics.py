@@ -81,7 +81,7 @@ class WorkerMetrics:
         if facts.wait_s is None:
             self.exchanges.append(facts.exchange_s)
 
-    def stand_still(self, duration_s: float, *, wait_s: float | None) -> None:
+    def add_stall(self, duration_s: float, *, wait_s: float | None) -> None:
         """Count an exchange, or waiting, between two steps."""
         self.spent.exchange_s += duration_s
         self.spent.wait_s += wait_s or 0.0
@@ -176,7 +176,7 @@ def record_step(
     )
 
 
-def record_standstill(
+def record_stall(
     log: EventLog,
     metrics: WorkerMetrics,
     *,
@@ -195,5 +195,5 @@ def record_standstill(
         duration_s: How long.
         wait_s: The part of it that was waiting for others; None: this worker alone cannot know.
     """
-    metrics.stand_still(duration_s, wait_s=wait_s)
+    metrics.add_stall(duration_s, wait_s=wait_s)
     log.record(Stall(epoch=epoch, what=what, duration_s=duration_s, wait_s=wait_s))

@@ -10,7 +10,7 @@ from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.study_file import study_from_mapping
-from phalanx.study.core_sets import cores_wanted, share_lanes
+from phalanx.study.core_sets import assign_core_sets, cores_wanted
 from phalanx.study.plan import amend, plan_study
 
 
@@ -59,19 +59,19 @@ def job(**fields: object) -> JobSpec:
 
 
 def test_lanes_share_no_core() -> None:
-    lanes = share_lanes(range(10, 18), [job(workers=2)], 3)
+    lanes = assign_core_sets(range(10, 18), [job(workers=2)], 3)
     assert lanes == [[10, 11], [12, 13], [14, 15]]
-    assert share_lanes([0, 1], [job(workers=9)], 1) == [[0, 1]]
+    assert assign_core_sets([0, 1], [job(workers=9)], 1) == [[0, 1]]
 
 
 def test_automatic_lanes_fit_the_largest_job() -> None:
     served = job(workers=2, strategy={"name": "parameter_server", "servers": 2})
     assert cores_wanted(served) == 4
     assert cores_wanted(job(workers=2, threads=3)) == 6
-    assert len(share_lanes(range(8), [job(workers=1), served], "auto")) == 2
-    assert len(share_lanes(range(2), [served], "auto")) == 1
+    assert len(assign_core_sets(range(8), [job(workers=1), served], "auto")) == 2
+    assert len(assign_core_sets(range(2), [served], "auto")) == 1
 
 
 def test_more_lanes_than_cores_are_refused() -> None:
     with pytest.raises(SpecError, match="parallel is 4, but there are only 2 cores"):
-        share_lanes([0, 1], [job()], 4)
+        assign_core_sets([0, 1], [job()], 4)

@@ -87,7 +87,7 @@ class StragglerPolicy:
         )
         if may_loosen and not (spec.reshare and is_even):
             self._loose = True
-            if _deals_batches_out(spec.loosen_to):
+            if _dispatches_batches(spec.loosen_to):
                 # Only at equal shares can times be compared, and slow workers take fewer anyway.
                 self._shares = self._even
             return self._change(PhaseTransition("loosen", words, self._shares))
@@ -111,7 +111,7 @@ class StragglerPolicy:
         return transition
 
 
-def _deals_batches_out(strategy: PhaseStrategy) -> bool:
+def _dispatches_batches(strategy: PhaseStrategy) -> bool:
     return strategy.hands_out_batches
 
 

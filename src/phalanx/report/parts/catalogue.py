@@ -56,9 +56,9 @@ REPORT_PARTS = Registry(
     built_in=_built_in(
         ("summary", "overview:in_short", ("advice",)),
         ("setup", "overview:what_was_run"),
-        ("data", "spread:how_data_lay"),
+        ("data", "spread:show_data_distribution"),
         ("results", "results:results"),
-        ("metrics", "metrics:judged_by_field"),
+        ("metrics", "metrics:show_metrics"),
         ("equivalence", "contrasts:same_result", ("pairs",)),
         ("contrasts", "contrasts:head_to_head", ("pairs",)),
         ("learning", "learning:learning"),

@@ -40,7 +40,7 @@ CLASS_COLOURS = (
 _ERROR_STEPS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.15)
 
 
-def judged_by_field(scope: Scope) -> Section | None:
+def show_metrics(scope: Scope) -> Section | None:
     """Tabulate metrics and draw predictions; None if no data has metrics other than accuracy."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):

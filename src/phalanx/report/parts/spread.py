@@ -7,7 +7,7 @@ from phalanx.report.document import Column, Section, Table, Text, Value, number,
 from phalanx.report.scope import Scope
 
 
-def how_data_lay(scope: Scope) -> Section | None:
+def show_data_distribution(scope: Scope) -> Section | None:
     """Tabulate the cells whose workers owned samples; None if there are none."""
     rows: list[list[Value]] = []
     for cell in scope.cells:

@@ -11,7 +11,7 @@ from phalanx.strategy.push_pull import Pushed, PushPull
 from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
-from phalanx.worker.metrics import record_standstill, record_step
+from phalanx.worker.metrics import record_stall, record_step
 from phalanx.worker.parameter_server.tickets import TicketQueue
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import TrainResources
@@ -88,7 +88,7 @@ class TicketTrainer:
     def record_wait(self, what: str, duration_s: float, *, wait_s: float) -> None:
         """Record a time without computing."""
         context = self._context
-        record_standstill(
+        record_stall(
             context.log,
             context.metrics,
             epoch=context.metrics.epoch,
