@@ -174,18 +174,23 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout_s: float) -> None:
-        """Wait until the fork server reports the end, or is gone."""
+        """Wait until the process or its fork server ends, and take the report if it is there."""
         # Poll, not select: a controller may hold more than 1024 descriptors.
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
-        if poller.poll(timeout_s * 1000):
+        if self._ended_s is None:
+            # Only until it has ended, or no call would ever wait for the report.
+            poller.register(self._pidfd, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(timeout_s * 1000)}
+        if self._connection.fileno() in ready:
             self._end(self._read_report())
-        elif self._is_gone():
-            now = time.monotonic()
-            self._ended_s = self._ended_s or now
-            if now - self._ended_s > _REPORT_S:
-                # A frozen fork server reports nothing, and only SIGKILL needs no report.
-                self._end(-signal.SIGKILL)
+            return
+        now = time.monotonic()
+        if self._pidfd in ready:
+            self._ended_s = now
+        elif self._ended_s is not None and now - self._ended_s >= _REPORT_S:
+            # A frozen fork server reports nothing, and only SIGKILL needs no report.
+            self._end(-signal.SIGKILL)
 
     def _read_report(self) -> int:
         report = None
@@ -200,11 +205,6 @@ class ForkedProcess:
         poller.register(self._pidfd, select.POLLIN)
         poller.poll(_STOP_S * 1000)
         return -signal.SIGKILL
-
-    def _is_gone(self) -> bool:
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        return bool(poller.poll(0))
 
     def _end(self, code: int) -> None:
         self.returncode = code

@@ -275,6 +275,30 @@ def test_a_fork_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> Non
     assert not (tmp_path / "work").exists()
 
 
+def test_a_frozen_or_killed_fork_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay", "warm")
+        pid = heard.pid()
+        [server] = fork_servers(line)
+        os.kill(server, signal.SIGSTOP)
+        line.ask({"do": "kill", "name": "w"}, LIMIT_S)
+        wait_until(lambda: heard.exit_code() == -signal.SIGKILL, "the process to be missed")
+        os.kill(server, signal.SIGCONT)
+        wait_until(lambda: not is_alive(pid), "the process to be reaped")
+        start(line, folder, "stay", "warm")
+        wait_until(lambda: heard.text("logs/w.log").count("pid") == 2, "its successor")
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: heard.count("exit") == 2, "it to be killed with its fork server")
+        assert heard.exit_code() == -signal.SIGKILL
+        start(line, folder, "go", "warm")
+        wait_until(lambda: heard.exit_code() == 7, "a cold process to end", limit_s=LIMIT_S)
+        assert heard.count("cold") == 1
+        line.ask({"do": "end"}, LIMIT_S)
+    assert not (tmp_path / "work").exists()
+
+
 def test_ways_ports_and_addresses() -> None:
     with session(Heard()) as line:
         port = line.ask({"do": "listen", "token": "0" * TOKEN_LENGTH}, LIMIT_S)
