@@ -22,6 +22,7 @@ from phalanx.launch.base import (
     ProcessStatus,
     WorkerGroup,
 )
+from phalanx.launch.catalogue import make_launcher
 from phalanx.launch.local import LocalLauncher
 from phalanx.launch.ssh import SshLauncher
 from phalanx.records.rundir import RunDir
@@ -29,6 +30,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.pool import PoolSpec
 from phalanx.spec.worker import WorkerSpec
 from support.fake_launcher import FakeLauncher, Script
+from support.plugins import PLUGINS
 from support.there import HereRoute, here
 from support.waiting import wait_until
 
@@ -119,6 +121,19 @@ class LocalCase(Case):
         self.monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
 
+class PluginCase(Case):
+    """A launcher of another package."""
+
+    @override
+    def make(self, request: LaunchRequest) -> Launcher:
+        self.monkeypatch.syspath_prepend(str(PLUGINS))
+        return make_launcher("phalanx_extras.polite:POLITE", request)
+
+    @override
+    def refuse_starts(self) -> None:
+        self.monkeypatch.setenv("PATH", str(self.folder))
+
+
 class HereLauncher(SshLauncher):
     """Reaches its machines by a shell of this one."""
 
@@ -147,7 +162,9 @@ class SshCase(Case):
             hosts[name] = replace(host, python="/nowhere/python")
 
 
-@pytest.fixture(params=[FakeCase, LocalCase, SshCase], ids=["fake", "local", "ssh"])
+@pytest.fixture(
+    params=[FakeCase, LocalCase, PluginCase, SshCase], ids=["fake", "local", "plugin", "ssh"]
+)
 def case(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Case]:

@@ -18,11 +18,13 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def test_every_part_may_come_from_another_package(place: Place) -> None:
-    summary = place.summary(JOB)
+    summary = place.summary(JOB, "--launch", "phalanx_extras.polite:POLITE")
     assert summary["updates"] == 27
     assert set(summary["test_metrics"]) == {"accuracy", "worst_class"}
     run = RunDir(Path(summary["run_dir"]))
-    job = json.loads((run.path / "manifest.json").read_text())["job"]
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    assert manifest["launch"] == "phalanx_extras.polite:POLITE"
+    job = manifest["job"]
     assert job["optimizer"]["name"] == "phalanx_extras:LION"
     assert job["python_path"] == [str(PLUGINS)]
     steps = [one for log in read_logs(run.path / "events", Step).values() for one in log]

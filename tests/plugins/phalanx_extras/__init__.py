@@ -1,4 +1,4 @@
-"""Extend Phalanx from another package: an optimiser, a loss, a metric, an augmentation, a source.
+"""Extend Phalanx from another package: optimiser, loss, metric, augmentation, source, launcher.
 
 This module holds kinds, which are plain facts; what needs torch is imported where it is used.
 """
