@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from phalanx.pool.emulate.cluster import EmulatedCluster
 from phalanx.pool.emulate.system import obstacle
@@ -85,14 +86,38 @@ class Lab:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, pool: Path | None = None, fork_server: str = "own"
+    ) -> subprocess.Popen[str]:
+        command = self.command("train", "job.yaml", "--pool", str(pool or self.pool), *arguments)
         return subprocess.Popen(
-            self.command("train", "job.yaml", "--pool", str(self.pool), *arguments),
+            ["env", f"PHALANX_FORK_SERVER={fork_server}", *command],
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def pool_of(self, host: str, *, slots: int) -> Path:
+        """A pool of one host that takes several workers."""
+        pool = YAML(typ="safe").load(self.pool)
+        [machine] = [one for one in pool["machines"] if one["name"] == host]
+        path = self.pool.with_name(f"{host}.yaml")
+        # JSON is YAML too.
+        path.write_text(json.dumps(pool | {"machines": [machine | {"slots": slots}]}))
+        return path
+
+    def starts(self, process: str) -> list[Started]:
+        log = self.run_dir() / "events" / f"{process}.jsonl"
+        found = read_events(log, Started) if log.exists() else []
+        return [one for one in found if isinstance(one, Started)]
+
+    def await_starts(self, before: int, *processes: str) -> list[Started]:
+        """Wait for the first start of each process of the run that follows."""
+        wait_until(lambda: self.num_runs() > before, "the run directory", limit_s=LIMIT_S)
+        for process in processes:
+            wait_until(lambda name=process: self.starts(name), "its start", limit_s=LIMIT_S)
+        return [self.starts(process)[0] for process in processes]
 
     def run_dir(self) -> Path:
         return max((self.folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -260,6 +285,50 @@ def test_a_frozen_worker_is_replaced_where_it_was(lab: Lab) -> None:
     assert "replace worker-2" in lab.decisions()
     starts = read_events(lab.run_dir() / "events" / "worker-2.jsonl", Started)
     assert [one.host for one in starts if isinstance(one, Started)] == ["c", "c"]
+
+
+def is_forked(pid: int) -> bool:
+    """Whether a process has the command line of a fork server, which it has from its parent."""
+    return b"phalanx.worker.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_workers_of_one_machine_start_warm_with_the_result_of_cold_ones(lab: Lab) -> None:
+    pool = lab.pool_of("a", slots=2)
+    ways, results = {}, {}
+    for setting in ("off", "own"):
+        before = lab.num_runs()
+        run = lab.start("--set", "epochs=40", pool=pool, fork_server=setting)
+        ways[setting] = {
+            is_forked(started.pid) for started in lab.await_starts(before, "worker-0", "worker-1")
+        }
+        _, said = run.communicate(timeout=LIMIT_S)
+        assert run.returncode == 0, said
+        summary = json.loads((lab.run_dir() / "summary.json").read_text())
+        results[setting] = (summary["parameters_sha256"], summary["val_loss"])
+        lab.await_clean()
+    assert ways == {"off": {False}, "own": {True}}
+    assert results["off"] == results["own"]
+
+
+def test_the_successor_of_a_killed_worker_starts_warm(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start(
+        *("--set", "epochs=5000", "--set", f"strategy={SERVED}"), pool=lab.pool_of("a", slots=2)
+    )
+    lab.await_training(before)
+    [first, other] = lab.await_starts(before, "worker-0", "worker-1")
+    os.kill(first.pid, signal.SIGKILL)
+    [_, successor] = wait_until(
+        lambda: (found := lab.starts("worker-0"))[1:] and found, "its successor", limit_s=LIMIT_S
+    )
+    assert is_forked(successor.pid)
+    assert is_forked(other.pid), "the other one is still there"
+    # Under the limits of its machine: a forked process is in the group of its fork server.
+    assert successor.pid in lab.cluster.processes("a")
+    assert "replace worker-0" in lab.decisions()
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 130
 
 
 @pytest.mark.full

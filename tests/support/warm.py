@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from phalanx.launch.fork_server import ForkServer, chosen_fork_server, use_fork_server
+from phalanx.launch.fork_server import chosen_fork_server, use_fork_server
+from phalanx.wire.fork_client import ForkServer
 
 
 @contextmanager

@@ -45,13 +45,13 @@ _LOADER = (
     "import sys; n = int(sys.stdin.buffer.readline()); "
     f'exec(compile(sys.stdin.buffer.read(n), "{AGENT_NAME}", "exec"))'
 )
-# Builds the package in memory, so that an installed Phalanx on the machine is never mixed in.
+# Makes the modules in memory, so that a Phalanx that is installed there is never mixed in.
 _BOOT = """\
 import sys, types
 package = sys.modules["{package}"] = types.ModuleType("{package}")
 for name, source in {modules!r}:
-    module = sys.modules["{package}." + name] = types.ModuleType("{package}." + name)
-    setattr(package, name, module)
+    module = sys.modules[name] = types.ModuleType(name)
+    setattr(package, name.rpartition(".")[2], module)
     exec(compile(source, "{agent}/" + name, "exec"), vars(module))
 module.main()
 """
@@ -60,8 +60,10 @@ module.main()
 @cache
 def agent_program() -> bytes:
     """Return the source of the agent as one program."""
-    folder = resources.files(_PACKAGE)
-    modules = [(name, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in MODULES]
+    modules = []
+    for name in MODULES:
+        folder, _, stem = name.rpartition(".")
+        modules.append((name, resources.files(folder).joinpath(f"{stem}.py").read_text("utf-8")))
     return _BOOT.format(package=_PACKAGE, modules=modules, agent=AGENT_NAME).encode()
 
 

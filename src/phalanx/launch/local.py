@@ -23,10 +23,11 @@ from phalanx.data.sources import open_source
 from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
-from phalanx.launch.fork_server import ChildProcess, WarmStart
+from phalanx.launch.fork_server import WarmStart
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.fork_client import ChildProcess
 
 _KILL_LIMIT_S = 10.0
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,12 +25,15 @@ from phalanx.agent.ssh import SshRoute
 from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
+from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
+
+_log = logging.getLogger(__name__)
 
 _START_S = 30.0
 _KILL_S = 10.0
@@ -99,6 +104,8 @@ class SshGroup(WorkerGroup):
         self._silence_s = silence_s
         self._serials = itertools.count(1)
         self._processes: dict[str, _RemoteProcess] = {}
+        self._may_fork = chosen_fork_server() != OFF
+        self._num_forkable: Counter[str] = Counter()
         self._changed = threading.Condition()
         # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
@@ -111,12 +118,15 @@ class SshGroup(WorkerGroup):
             LaunchError: One could not be started.
         """
         deadline = Deadline.after(_START_S, "processes to be started")
+        # All are counted before the first is started: it is forked too if others follow.
+        self._count(specs)
         # Send all orders before waiting for the first answer, so that machines work in parallel.
         for session, answer in [self._begin(spec) for spec in specs]:
             session.wait(answer, deadline.remaining_s)
 
     @override
     def add(self, spec: WorkerSpec) -> None:
+        self._count([spec])
         session, answer = self._begin(spec)
         try:
             session.wait(answer, _START_S)
@@ -174,6 +184,11 @@ class SshGroup(WorkerGroup):
         for name in late:
             self._hosts.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
 
+    def _count(self, specs: Sequence[WorkerSpec]) -> None:
+        """Count what each machine is given to start; one that was lost there counts as well."""
+        if self._may_fork:
+            self._num_forkable.update(spec.host for spec in specs if spec.can_fork)
+
     def _begin(self, spec: WorkerSpec) -> tuple[Session, Future[Any]]:
         machine = self._hosts.by_name[spec.host]
         with self._changed:
@@ -187,6 +202,8 @@ class SshGroup(WorkerGroup):
             "command": [machine.python, "-m", spec.module],
             "environment": {"PYTHONPATH": ":".join(machine.code)},
             "directory": machine.code[-1],
+            # For a single process the imports of a fork server would cost what they save.
+            "warm": spec.can_fork and self._num_forkable[spec.host] > 1,
             "spec": spec.model_dump(mode="json", by_alias=True),
         }
         return machine.session, machine.session.tell(order)
@@ -211,6 +228,8 @@ class SshGroup(WorkerGroup):
                     sync.append(news["path"], news["content"])
                 case "whole":
                     sync.replace(news["path"], news["content"])
+                case "cold":
+                    _log.info("%s starts cold: %s", news["name"], news["reason"])
                 case "exit":
                     # Flush before the exit is visible: `log_tail` must be complete by then.
                     sync.finish(news["name"])

@@ -2,8 +2,9 @@
 
 The launcher sends a `ForkRequest` with the descriptors of the three standard streams; the fork
 server answers with the process id and a pidfd, or with a refusal, and later with the exit code.
-A connection lasts as long as the launcher and the process both do: its end means that the launcher
-is gone. Only the standard library is imported, because a fork server counts what its imports start.
+A connection lives as long as the launcher and the process both do: its end means that the launcher
+is gone. Only the standard library is imported, because a fork server counts what its imports start,
+and because an agent takes this module along to machines where nothing is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,17 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
     return {
         "interpreter": [os.path.realpath(sys.executable), sys.prefix, sys.version],
         "packages": _packages(),
+        **inherited(environment),
+    }
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Collect the part of the surroundings that does not depend on the interpreter.
+
+    An agent names this part alone: it started the fork server with the command of a cold process,
+    and may itself run under another interpreter.
+    """
+    return {
         "user": [os.getuid(), os.getgid(), *sorted(os.getgroups())],
         "namespaces": [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES],
         "cgroup": Path("/proc/self/cgroup").read_text(),
@@ -85,14 +97,14 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """Name the first part in which two surroundings differ; None: they are the same."""
-    for name in ours:
-        if ours[name] != theirs.get(name):
+    """Name the first part of their surroundings that differs from ours; None: all are the same."""
+    for name in theirs:
+        if theirs[name] != ours.get(name):
             return name
     return None
 
 
-@cache
+@lru_cache(maxsize=None)  # noqa: UP033 (an agent may run on Python 3.8)
 def _packages() -> list[str | None]:
     """Return where a fork server's packages come from; located, never imported."""
     specs = [find_spec(name) for name in _PACKAGES]
@@ -146,8 +158,8 @@ def _send(
     data = _LENGTH.pack(len(content)) + content
     # The descriptors travel with the first byte; the rest may need more than one call.
     sent = socket.send_fds(connection, [data], list(descriptors))
-    # A server that refuses may have closed already: writing nothing would fail and hide its reason.
     if sent < len(data):
+        # Not without a rest: even an empty call fails once the other end has answered and gone.
         connection.sendall(data[sent:])
 
 

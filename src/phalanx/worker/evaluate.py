@@ -84,7 +84,7 @@ def judge_of(dataset: Dataset) -> Dataset | None:
 
 
 def _gather_predictions(
-    said: npt.NDArray[np.int64], collective: Collective
+    own: npt.NDArray[np.int64], collective: Collective
 ) -> npt.NDArray[np.int64]:
     """Gather the predictions of all workers, each about its own samples."""
     together = torch.from_numpy(own).double()

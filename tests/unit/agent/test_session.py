@@ -15,22 +15,24 @@ from typing import Any
 
 import pytest
 
+import phalanx
 from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session
 from phalanx.errors import LaunchError
 from support.there import children_of, here, is_alive
 from support.waiting import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
+WAYS = ("cold", "warm")
+CODE = str(Path(str(phalanx.__file__)).parent.parent)
 # Writes down its pid, its lifeline's first line and a last word, then waits.
 WORKER = """
-import os, pathlib, sys
-folder = pathlib.Path(sys.argv[1])
-spec = sys.stdin.readline()
-(folder / "events" / "w.jsonl").write_text(spec)
+import json, os, pathlib, signal, sys
+line = sys.stdin.readline()
+spec = json.loads(line)
+(pathlib.Path(spec["folder"]) / "events" / "w.jsonl").write_text(line)
 print("pid", os.getpid(), flush=True)
-if sys.argv[2] == "stay":
-    import signal
+if spec["mode"] == "stay":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()
@@ -60,8 +62,12 @@ class Heard:
             codes = [one["code"] for one in self.news if one["news"] == "exit"]
         return codes[-1] if codes else None
 
+    def count(self, kind: str) -> int:
+        with self._lock:
+            return sum(one["news"] == kind for one in self.news)
+
     def pid(self) -> int:
-        said = wait_until(lambda: self.text("logs/w.log"), "the process to say its pid")
+        said = wait_until(lambda: self.text("logs/w.log"), "its pid", limit_s=LIMIT_S)
         return int(said.split()[1])
 
 
@@ -80,31 +86,46 @@ def begin(line: Session, folder: Path, *, limit_s: float = LIMIT_S, token: str =
     assert line.ask({**order, "limit_s": limit_s}, LIMIT_S) == str(folder)
 
 
-def start(line: Session, folder: Path, mode: str) -> None:
+def start(line: Session, folder: Path, mode: str, way: str = "cold", path: str = CODE) -> None:
+    code = folder.parents[1] / "code"
+    code.mkdir(exist_ok=True)
+    (code / "asked.py").write_text(WORKER)
     order = {
         "do": "start",
         "name": "w",
         "serial": 1,
-        "command": [sys.executable, "-c", WORKER, str(folder), mode],
-        "environment": {},
-        "directory": str(folder),
-        "spec": {"hello": "there"},
+        "command": [sys.executable, "-m", "asked"],
+        "environment": {"PYTHONPATH": path},
+        "directory": str(code),
+        "spec": {"folder": str(folder), "mode": mode},
+        "warm": way == "warm",
     }
     line.ask(order, LIMIT_S)
 
 
-def test_what_a_process_writes_comes_home_before_its_exit_code(tmp_path: Path) -> None:
+def fork_servers(line: Session) -> dict[int, str]:
+    """The fork servers that the agent at the other end has started."""
+    assert line._process is not None
+    children = children_of(line._process.pid)
+    return {pid: said for pid, said in children.items() if "phalanx.worker.fork_server" in said}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_process_writes_comes_home_before_its_exit_code(tmp_path: Path, way: str) -> None:
     heard, folder = Heard(), tmp_path / "work" / "run@m"
     with session(heard) as line:
         begin(line, folder)
-        start(line, folder, "go")
-        wait_until(lambda: heard.exit_code() is not None, "the process to end")
+        start(line, folder, "go", way)
+        wait_until(lambda: heard.exit_code() is not None, "the process to end", limit_s=LIMIT_S)
         assert heard.exit_code() == 7
         assert heard.news[-1]["news"] == "exit"
         assert heard.text("logs/w.log").endswith("last words")
         spec = json.loads(heard.text("events/w.jsonl"))
-        assert spec["hello"] == "there"
-        assert spec["parent_pid"] > 0, "the process is to die with its agent"
+        assert spec["mode"] == "go"
+        assert line._process is not None
+        parents = fork_servers(line) if way == "warm" else [line._process.pid]
+        assert spec["parent_pid"] in parents, "the process is to die with its agent"
+        assert "cold" not in [one["news"] for one in heard.news]
         line.ask({"do": "end"}, LIMIT_S)
         assert not (tmp_path / "work").exists()
 
@@ -139,17 +160,21 @@ def test_silence_ends_everything(tmp_path: Path) -> None:
             os.kill(cat, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_a_killed_agent_takes_its_processes_along_and_is_swept_up_after(
-    tmp_path: Path,
+    tmp_path: Path, way: str
 ) -> None:
     heard, folder = Heard(), tmp_path / "work" / "run@m"
     with session(heard) as line:
         begin(line, folder)
-        start(line, folder, "stay")
-        pid = heard.pid()
+        start(line, folder, "stay", way)
+        pids = [heard.pid(), *fork_servers(line)]
         assert line._process is not None
         os.kill(line._process.pid, signal.SIGKILL)
         wait_until(lambda: line.fault, "the line to be missed")
+        if way == "warm":
+            # Without a lifeline of its own tied: the system ends it with the fork server.
+            wait_until(lambda: not any(map(is_alive, pids)), "both to die with the agent")
         assert "broke off" in str(line.fault)
         with pytest.raises(LaunchError, match="broke off"):
             line.ask({"do": "ports", "address": "127.0.0.1", "count": 1}, LIMIT_S)
@@ -157,7 +182,7 @@ def test_a_killed_agent_takes_its_processes_along_and_is_swept_up_after(
     with session(Heard()) as again:
         again.ask({"do": "sweep", "folder": str(folder), "token": f"t{folder}"}, LIMIT_S)
     assert not folder.exists()
-    assert not is_alive(pid)
+    assert not any(map(is_alive, pids))
 
 
 def test_the_next_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
@@ -177,28 +202,101 @@ def test_the_next_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
         assert new.exists(), "its agent lives"
 
 
-def test_killing_and_starting_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_killing_and_starting_again(tmp_path: Path, way: str) -> None:
     heard, folder = Heard(), tmp_path / "work" / "run@m"
     with session(heard) as line:
         begin(line, folder)
-        start(line, folder, "stay")
+        start(line, folder, "stay", way)
         pid = heard.pid()
+        marks = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert f"PHALANX_RUN=t{folder}".encode() in marks, "by it whatever is left is found"
+        assert os.getsid(pid) == pid
         os.kill(pid, signal.SIGSTOP)
         line.ask({"do": "kill", "name": "w"}, LIMIT_S)
         assert not is_alive(pid)
-        start(line, folder, "go")
-        wait_until(lambda: heard.exit_code() == 7, "its successor to end")
+        servers = fork_servers(line)
+        start(line, folder, "go", way)
+        wait_until(lambda: heard.exit_code() == 7, "its successor to end", limit_s=LIMIT_S)
+        assert fork_servers(line) == servers
+        assert len(servers) == (way == "warm"), "one forks for all"
 
 
-def test_a_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_asks_first_and_kills_after_the_grace(tmp_path: Path, way: str) -> None:
     heard, folder = Heard(), tmp_path / "work" / "run@m"
     with session(heard) as line:
         begin(line, folder)
-        start(line, folder, "stay")
+        start(line, folder, "stay", way)
         heard.pid()
         line.ask({"do": "stop", "grace_s": 0.2}, LIMIT_S)
         wait_until(lambda: heard.exit_code() is not None, "the process to be killed")
         assert heard.exit_code() == -signal.SIGKILL
+
+
+def test_a_process_starts_cold_where_no_fork_server_can_run(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')")
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "go", "warm", path=f"{tmp_path}:{CODE}")
+        wait_until(lambda: heard.exit_code() == 7, "the process to end", limit_s=LIMIT_S)
+        assert line._process is not None
+        assert json.loads(heard.text("events/w.jsonl"))["parent_pid"] == line._process.pid
+        [reason] = [one["reason"] for one in heard.news if one["news"] == "cold"]
+        assert "the fork server" in reason
+        # What kept the first from importing is still there.
+        wait_until(lambda: not any(map(is_alive, fork_servers(line))), "the fork server to end")
+        start(line, folder, "go", "warm", path=f"{tmp_path}:{CODE}")
+        wait_until(lambda: heard.count("exit") == 2, "its successor to end", limit_s=LIMIT_S)
+        assert heard.count("cold") == 2
+
+
+def test_a_fork_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    (tmp_path / "torch.py").write_text("import signal\nsignal.pause()")
+    with session(heard) as line:
+        begin(line, folder)
+        path = f"{tmp_path}:{CODE}"
+        start(line, folder, "go", "warm", path=path)
+        assert line.ask({"do": "clock"}, LIMIT_S) > 0
+        [server] = fork_servers(line)
+        line.ask({"do": "stop", "grace_s": LIMIT_S}, LIMIT_S)
+        wait_until(lambda: heard.exit_code() == -signal.SIGTERM, "the request to be withdrawn")
+        start(line, folder, "go", "warm", path=path)
+        line.ask({"do": "kill", "name": "w"}, LIMIT_S)
+        wait_until(lambda: heard.exit_code() == -signal.SIGKILL, "the next to be withdrawn")
+        # Another command than that of the fork server is never forked from it.
+        start(line, folder, "go", "warm")
+        wait_until(lambda: heard.exit_code() == 7, "a cold process to end", limit_s=LIMIT_S)
+        start(line, folder, "go", "warm", path=path)
+        line.ask({"do": "end"}, LIMIT_S)
+        assert not is_alive(server)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_frozen_or_killed_fork_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line:
+        begin(line, folder)
+        start(line, folder, "stay", "warm")
+        pid = heard.pid()
+        [server] = fork_servers(line)
+        os.kill(server, signal.SIGSTOP)
+        line.ask({"do": "kill", "name": "w"}, LIMIT_S)
+        wait_until(lambda: heard.exit_code() == -signal.SIGKILL, "the process to be missed")
+        os.kill(server, signal.SIGCONT)
+        wait_until(lambda: not is_alive(pid), "the process to be reaped")
+        start(line, folder, "stay", "warm")
+        wait_until(lambda: heard.text("logs/w.log").count("pid") == 2, "its successor")
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: heard.count("exit") == 2, "it to be killed with its fork server")
+        assert heard.exit_code() == -signal.SIGKILL
+        start(line, folder, "go", "warm")
+        wait_until(lambda: heard.exit_code() == 7, "a cold process to end", limit_s=LIMIT_S)
+        assert heard.count("cold") == 1
+        line.ask({"do": "end"}, LIMIT_S)
+    assert not (tmp_path / "work").exists()
 
 
 def test_ways_ports_and_addresses() -> None:

@@ -17,19 +17,17 @@ import psutil
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.launch import fork_server
 from phalanx.launch.fork_server import (
     OFF,
     OWN,
-    ForkedProcess,
-    ForkRefused,
-    ForkServer,
     WarmStart,
     chosen_fork_server,
     fork_process,
     use_fork_server,
     warm_workers,
 )
+from phalanx.wire import fork_client
+from phalanx.wire.fork_client import ForkedProcess, ForkRefused, ForkServer
 from support.leaks import watch_children_of
 from support.runs import is_running
 from support.waiting import wait_until
@@ -260,7 +258,7 @@ def test_a_killed_fork_server_takes_its_processes_along_and_is_noticed(
 def test_a_process_can_be_ended_while_its_fork_server_is_frozen(
     fork: Fork, folder: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_server, "_REPORT_S", 0.1)
+    monkeypatch.setattr(fork_client, "_REPORT_S", 0.1)
     process = fork(WAIT)
     wait_until(lambda: is_ready(folder), "the process to run")
     assert server.pid is not None
@@ -276,7 +274,8 @@ def test_a_process_can_be_ended_while_its_fork_server_is_frozen(
 
 LAUNCHER = """
 import sys, time
-from phalanx.launch.fork_server import ForkServer, fork_process
+from phalanx.launch.fork_server import fork_process
+from phalanx.wire.fork_client import ForkServer
 server = ForkServer()
 if len(sys.argv) > 1:
     server.address = sys.argv[1]

@@ -15,11 +15,12 @@ import pytest
 
 from phalanx.errors import LaunchError
 from phalanx.launch.base import LaunchRequest
-from phalanx.launch.fork_server import OFF, OWN, ForkedProcess, WarmStart
+from phalanx.launch.fork_server import OFF, OWN, WarmStart
 from phalanx.launch.local import LocalGroup, LocalLauncher
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
+from phalanx.wire.fork_client import ForkedProcess
 from support.leaks import watch_children_of
 from support.waiting import wait_until
 from support.warm import running_fork_server

@@ -16,16 +16,19 @@ import phalanx
 from phalanx.agent.session import Session
 from phalanx.launch.allocation import PoolAllocation
 from phalanx.launch.base import ProcessStatus
+from phalanx.launch.fork_server import OFF, OWN
 from phalanx.launch.hosts import Host, HostGroup
 from phalanx.launch.placement import HostCapacity, place
 from phalanx.launch.ssh import SshGroup
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
-from support.there import here, is_alive
+from support.there import children_of, here, is_alive
 from support.waiting import wait_until
+from support.warm import starting
 
 CODE = str(Path(str(phalanx.__file__)).parent.parent)
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -113,6 +116,45 @@ def test_a_machine_that_falls_silent_is_lost(hosts: HostGroup, tmp_path: Path) -
     wait_until(lambda: by_name(group)["worker-1"].lost, "b to be missed")
     assert "nothing was heard of it" in str(by_name(group)["worker-1"].lost)
     wait_until(lambda: not is_alive(process.pid), "the frozen agent to be killed")
+
+
+def forked_on(hosts: HostGroup, name: str) -> list[int]:
+    """How many processes each fork server of a machine has forked."""
+    agent = hosts.by_name[name].session._process
+    assert agent is not None
+    return [
+        len(children_of(pid))
+        for pid, command in children_of(agent.pid).items()
+        if "phalanx.worker.fork_server" in command
+    ]
+
+
+def test_processes_that_share_a_machine_or_replace_a_lost_one_are_forked(
+    hosts: HostGroup, tmp_path: Path
+) -> None:
+    with starting(OWN):
+        group = SshGroup(hosts, tmp_path / "run", silence_s=60.0)
+    specs = [spec(hosts, 0, "a"), spec(hosts, 1, "a"), spec(hosts, 2, "b")]
+    group.start(specs)
+    wait_until(lambda: forked_on(hosts, "a") == [2], "both to be forked", limit_s=LIMIT_S)
+    assert forked_on(hosts, "b") == [], "alone it would gain nothing"
+    for one in specs[1:]:
+        group.kill(one.process)
+        group.add(one)
+    wait_until(lambda: forked_on(hosts, "a") == [2], "the successor on a", limit_s=LIMIT_S)
+    wait_until(lambda: forked_on(hosts, "b") == [1], "the successor on b", limit_s=LIMIT_S)
+    assert [one.exit_code for one in group.poll()] == [None] * 3
+    group.stop(grace_s=10.0)
+    # Asked to end, as a cold one would be.
+    assert {one.exit_code for one in group.poll()} <= {-signal.SIGTERM, 128 + signal.SIGTERM}
+
+
+def test_no_process_is_forked_where_the_user_said_so(hosts: HostGroup, tmp_path: Path) -> None:
+    with starting(OFF):
+        group = SshGroup(hosts, tmp_path / "run", silence_s=60.0)
+    group.start([spec(hosts, 0, "a"), spec(hosts, 1, "a")])
+    assert forked_on(hosts, "a") == []
+    group.stop(grace_s=0.0)
 
 
 def test_processes_move_to_machines_that_are_there(hosts: HostGroup) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MARKER = "@phalanx@"
 _TICK_S = 0.2
+# While a fork is awaited: a worker must not start later than it has to.
+_SHORT_TICK_S = 0.05
 _ALIVE_S = 1.0
 _END_S = 12.0
 # Orders before a run may take a while; `begin` sets the limit of a run.
@@ -79,7 +81,8 @@ class Agent:
         threading.Thread(target=self._guard, daemon=True).start()
         while True:
             with contextlib.suppress(queue.Empty):
-                order = self._orders.get(timeout=_TICK_S)
+                tick_s = _SHORT_TICK_S if self._run.awaits_forks else _TICK_S
+                order = self._orders.get(timeout=tick_s)
                 if order is None:
                     self._end_all()
                 else:

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.remote.child import Child, MachineForkServer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,24 +29,12 @@ LOCK = ".supervisor"
 AGENT_NAME = "phalanx-agent"
 """Marker in the command line of the agent."""
 _KILL_S = 3.0
+# Longer than the report of a fork server that is frozen is waited for.
+_REAP_S = 8.0
 _MAX_CHUNK_BYTES = 1 << 17
 # Files that grow while a process runs, and files written once when it ends.
 _GROWING = ("events", "logs")
 _WHOLE = ("profile",)
-
-
-class Child:
-    """A process of the run."""
-
-    def __init__(self, name: str, serial: int, process: subprocess.Popen[bytes]) -> None:
-        self.name = name
-        self.serial = serial
-        self.process = process
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the process and to the process group that it leads."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
 
 
 class RunProcesses:
@@ -57,6 +47,7 @@ class RunProcesses:
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
         self._children: dict[str, Child] = {}
+        self._fork_server = MachineForkServer()
         self._sent: dict[Path, int] = {}
         self._folder: Path | None = None
         self._lock: int | None = None
@@ -81,37 +72,28 @@ class RunProcesses:
         self._folder, self._token = folder, order["token"]
         return str(folder)
 
-    def start(self, order: dict[str, Any]) -> int:
-        """Start a process with its spec on standard input, which stays open as its lifeline."""
+    @property
+    def awaits_forks(self) -> bool:
+        """Whether a fork server has yet to answer, so that `tick` should be called sooner."""
+        return any(child.is_pending for child in self._children.values())
+
+    def start(self, order: dict[str, Any]) -> int | None:
+        """Start a process, or have it forked; returns its id if that is known already."""
         assert self._folder is not None, "start comes after begin"
         name = order["name"]
         variables = {**os.environ, **order["environment"]}  # noqa: TID251 (what children inherit)
         variables[RUN_VARIABLE] = self._token
-        with (self._folder / "logs" / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                order["command"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=Path(order["directory"]).expanduser(),
-                env=variables,
-                start_new_session=True,
-            )
-        self._children[name] = Child(name, order["serial"], process)
-        spec = {**order["spec"], "parent_pid": os.getpid()}
-        assert process.stdin is not None
-        # A process that exited already breaks the pipe; `tick` reports its exit code.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(spec).encode() + b"\n")
-            process.stdin.flush()
-        return process.pid
+        child = Child(order, variables=variables, log=self._folder / "logs" / f"{name}.log")
+        child.start(self._fork_server)
+        self._children[name] = child
+        return child.pid
 
     def kill(self, name: str) -> None:
         """Kill a process, and wait for its end."""
         child = self._children.get(name)
         if child is not None:
             child.signal(signal.SIGKILL)
-            child.process.wait(_KILL_S)
+            child.wait(_REAP_S)
 
     def stop(self, grace_s: float) -> None:
         """Send SIGTERM to every process; `tick` kills those left after the grace period."""
@@ -125,11 +107,13 @@ class RunProcesses:
         """Kill all processes, send the remaining news, and remove all files."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
-        # Also finds descendants that left the process group.
+        # The fork server is marked too, and has first to tell how its processes ended.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for child in self._children.values():
+                child.wait(_KILL_S)
         kill_marked(self._token)
         for child in self._children.values():
-            child.process.wait(_KILL_S)
-        # Send the last output before its files are removed.
+            child.wait(_KILL_S)
         self.tick()
         self.clean()
 
@@ -146,16 +130,19 @@ class RunProcesses:
             self._kill_at = None
             for child in self._children.values():
                 child.signal(signal.SIGKILL)
-        # Poll before reading files: all output of a process is sent before its exit code.
-        ended = [child for child in self._children.values() if child.process.poll() is not None]
+        for child in self._children.values():
+            child.settle()
+            if child.cold_because is not None:
+                self._send({"news": "cold", "name": child.name, "reason": child.cold_because})
+                child.cold_because = None
+        # First who has ended, then what was written: the last lines are home before the exit code.
+        ended = [child for child in self._children.values() if child.poll() is not None]
         self._send_files()
         for child in ended:
             self._send_whole(child.name)
             del self._children[child.name]
-            with contextlib.suppress(BrokenPipeError):
-                assert child.process.stdin is not None
-                child.process.stdin.close()
-            code = child.process.returncode
+            child.close()
+            code = child.poll()
             self._send({"news": "exit", "name": child.name, "serial": child.serial, "code": code})
 
     def _send_files(self) -> None:
