@@ -28,7 +28,7 @@ RULES = [
 
 
 def test_both_run_the_very_same_policy() -> None:
-    assert simulated.Policy is real.Policy
+    assert simulated.ConsistencyPolicy is real.ConsistencyPolicy
 
 
 class Pair:

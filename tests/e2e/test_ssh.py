@@ -325,7 +325,7 @@ def test_the_successor_of_a_killed_worker_starts_warm(lab: Lab) -> None:
     assert is_forked(other.pid), "the other one is still there"
     # Under the limits of its machine: a forked process is in the group of its fork server.
     assert successor.pid in lab.cluster.processes("a")
-    assert "replace worker-0" in lab.decisions()
+    wait_until(lambda: "replace worker-0" in lab.decisions(), "the record of it", limit_s=LIMIT_S)
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=LIMIT_S)
     assert run.returncode == 130
