@@ -46,8 +46,10 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
         "blamed": blamed,
     }
     chapters = [
-        part.function()(scope, *(material[need] for need in part.needs))
-        for part in report_parts(scope.parts)
+        part.function()(
+            scope, *({**material, "file": scope.parts.get(name)}[need] for need in part.needs)
+        )
+        for name, part in report_parts(scope.parts).items()
     ]
     return Report(
         title=_title(scope.material),

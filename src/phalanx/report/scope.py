@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -67,8 +68,8 @@ class Scope(msgspec.Struct, kw_only=True):
     baseline: str | None
     confidence: float
     styles: dict[str, Style]
-    parts: tuple[str, ...] = ()
-    """Further parts, of the study and of the caller."""
+    parts: dict[str, Path | None] = {}
+    """Further parts, of the study and of the caller, with the file of each."""
 
     @property
     def saved(self) -> Measure:
@@ -136,10 +137,19 @@ def open_scope(material: Material, options: Options) -> Scope:
         baseline=baseline,
         confidence=study.repeats.confidence if study is not None else 0.95,
         styles=_styles(cells),
-        parts=(*(study.report_parts if study is not None else ()), *options.parts),
+        parts=dict.fromkeys(options.parts) | _planned_parts(material),
     )
     _check(scope)
     return scope
+
+
+def _planned_parts(material: Material) -> dict[str, Path | None]:
+    if material.study is None or material.study_path is None:
+        return {}
+    return {
+        one.name: None if one.file is None else material.study_path / one.file
+        for one in material.study.report_parts
+    }
 
 
 def _check(scope: Scope) -> None:

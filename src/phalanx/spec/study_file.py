@@ -114,8 +114,7 @@ def _base_job(document: Document, folder: Path) -> Document:
         return read_job(folder / given)
     if isinstance(given, dict):
         locate_code(given, folder)
-        inside = {path[1:]: at for path, at in document.marks.items() if path[:1] == ("job",)}
-        return Document(given, inside)
+        return document.part("job")
     where = f"{mark}: " if mark.source else ""
     raise SpecError(
         f"{where}job must be a mapping or the path of a job file, not {quoted(given)}",

@@ -27,7 +27,10 @@ from phalanx.report.scope import Scope
 from phalanx.spec.loader import job_from_mapping
 
 # Listed last: these never explain a result.
-_HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory")
+_HOUSEKEEPING = (
+    *("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory"),
+    "python_path",
+)
 
 
 def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:

@@ -2,7 +2,7 @@
 
 A file names its source, each measure with our counterpart, and tables of figures by the labels of
 the study's axes. A misprinted figure carries the printed and the corrected value, with the reason.
-`report` shows them.
+`chapter` shows them.
 """
 
 from __future__ import annotations
