@@ -61,9 +61,6 @@ QUALITY = {
         Measure("kappa", "kappa", digits=3, high_is_good=True),
         Measure("mean_class_accuracy", "class mean", "%", 100, 2, high_is_good=True),
         Measure("within_one", "within one", "%", 100, 2, high_is_good=True),
-        Measure("nmad", "NMAD", "10⁻³", 1000, 3),
-        Measure("outliers", "outliers", "%", 100, 2),
-        Measure("catastrophic", "catastrophic", "%", 100, 2),
     )
 }
 """Metrics of the test part other than accuracy."""

@@ -94,35 +94,18 @@ def _as_metric(path: str, found: object) -> MetricKind | None:
     return MetricKind(path.partition(":")[2], function=path) if callable(found) else None
 
 
-def _metric(name: str, *, needs_scale: bool = False) -> MetricKind:
-    return MetricKind(name, function=f"phalanx.data.metrics:{name}", needs_scale=needs_scale)
-
-
 METRICS: Registry[MetricKind] = Registry(
     "metric",
     MetricKind,
     group="phalanx.metrics",
     built_in={
-        "accuracy": _metric("accuracy"),
-        "mean_class_accuracy": _metric("mean_class_accuracy"),
-        "kappa": _metric("kappa"),
-        "within_one": _metric("within_one"),
-        "nmad": _metric("nmad", needs_scale=True),
-        "outliers": _metric("outliers", needs_scale=True),
-        "catastrophic": _metric("catastrophic", needs_scale=True),
+        name: MetricKind(name, function=f"phalanx.data.metrics:{name}")
+        for name in ("accuracy", "mean_class_accuracy", "kappa", "within_one")
     },
     adapt=_as_metric,
 )
 MetricName = (
-    Literal[
-        "accuracy",
-        "mean_class_accuracy",
-        "kappa",
-        "within_one",
-        "nmad",
-        "outliers",
-        "catastrophic",
-    ]
+    Literal["accuracy", "mean_class_accuracy", "kappa", "within_one"]
     | Annotated[str, AfterValidator(METRICS.checked_name), Words("package.module:function")]
 )
 
@@ -189,9 +172,8 @@ class DataSpec(Spec):
     """Arrays of a .npz file, one per sensor and each (samples, channels, height, width), that make
     up the samples instead of `input_key`; they are packed in this order."""
     metrics: ListOf[MetricName] | Literal["auto"] = "auto"
-    """Metrics besides loss and accuracy: mean_class_accuracy, kappa, and for
-    classes that are ranges of a number within_one (class off by at most one), nmad, outliers,
-    catastrophic; auto: those usual for the data."""
+    """Metrics besides loss and accuracy: mean_class_accuracy, kappa, within_one (class off by at
+    most one), or functions of your own; auto: those usual for the data."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> DataSpec:
