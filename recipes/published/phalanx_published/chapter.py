@@ -7,7 +7,6 @@ from pathlib import Path
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, axis, epoch_axis, lines, shorten
-from phalanx.report.curves import curve_of
 from phalanx.report.document import (
     MINUS,
     Block,
@@ -24,7 +23,7 @@ from phalanx.report.document import (
     plus_minus,
     text,
 )
-from phalanx.report.measures import MEASURES, Measure, estimate_cell, shared_digits
+from phalanx.report.measures import MEASURES, Measure, curve_of, estimate_cell, shared_digits
 from phalanx.report.scope import CURVE_MEASURES, Scope, Style
 from phalanx_published.figures import (
     CurveSpec,

@@ -143,6 +143,19 @@ def tabulate(
     )
 
 
+def table_of(id: str, caption: str, rows: Iterable[Mapping[Column, Value]]) -> Table:
+    """Make a table of rows that name their columns; all have those of the first."""
+    found = list(rows)
+    columns = list(found[0]) if found else []
+    cells = [[row[column] for column in columns] for row in found]
+    return Table(id=id, caption=caption, columns=columns, rows=cells)
+
+
+def label(key: str, title: str = "") -> Column:
+    """Make a column of words; its title is the key unless another is given."""
+    return Column(key, title or key, is_text=True)
+
+
 def line(content: str, kind: Kind = "paragraph") -> Text:
     """Make a block of one line."""
     return Text(lines=[content], kind=kind)

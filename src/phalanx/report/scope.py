@@ -16,7 +16,7 @@ import msgspec
 from phalanx.errors import SpecError
 from phalanx.records.study import RecommendSettings
 from phalanx.report.cells import Cell, group_runs, tasks_of
-from phalanx.report.document import Swatch
+from phalanx.report.document import Column, Swatch, Value, label, text
 from phalanx.report.facts import Material
 from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 
@@ -89,6 +89,15 @@ class Scope(msgspec.Struct, kw_only=True):
             )
             for cell in cells
         ]
+
+    def place_of(self, cell: Cell) -> dict[Column, Value]:
+        """Make the first columns of a row: the task, if there are several, and the cell."""
+        task = {label("task"): text(cell.task)} if len(self.tasks) > 1 else {}
+        return {**task, label("cell"): text(cell.label)}
+
+    def name_of(self, cell: Cell) -> str:
+        """Name a cell in a sentence: with its task, if there are several."""
+        return f"{cell.task}, {cell.label}" if len(self.tasks) > 1 else cell.label
 
     def baseline_of(self, cell: Cell) -> Cell | None:
         """Return the nearest cell of the baseline; None for a baseline cell."""

@@ -76,6 +76,18 @@ def read(file: FilePath) -> Document:
     return parse(read_text(file), str(file))
 
 
+def read_settings(file: FilePath, such_as: str) -> Document:
+    """Read a YAML file of settings by name.
+
+    Raises:
+        SpecError: As for `read`, or it holds something else; says what it is, `such_as` ...
+    """
+    document = read(file)
+    if not isinstance(document.data, dict):
+        raise SpecError(f"{file}: {such_as}", file=str(file))
+    return document
+
+
 def read_text(file: FilePath) -> str:
     """Read a text file.
 

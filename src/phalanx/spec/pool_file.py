@@ -11,19 +11,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
-
-from pydantic import ValidationError
+from typing import cast
 
 from phalanx.errors import SpecError
-from phalanx.spec.base import Spec
 from phalanx.spec.cluster import ClusterSpec
-from phalanx.spec.document import Document, from_mapping, read
-from phalanx.spec.messages import spec_error
+from phalanx.spec.document import Document, from_mapping, read_settings
+from phalanx.spec.messages import validated
 from phalanx.spec.pool import INVENTORIES, InventorySpec, PoolSpec
 from phalanx.spec.registry import add_import_path, load
-
-Kind = TypeVar("Kind", bound=Spec)
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,11 @@ def load_pool(path: str | os.PathLike[str]) -> PoolFile:
         SpecError: One sentence with file, line, value and what would be right.
     """
     folder = Path(path).parent
-    document = _settings(Path(path), "a pool", "'machines: [{host: ...}]'")
+    document = read_settings(
+        Path(path), "a pool is settings by name, such as 'machines: [{host: ...}]'"
+    )
     notes = _take_inventory(document, folder)
-    spec = _validated(document, PoolSpec)
+    spec = validated(document, PoolSpec)
     machines = tuple(
         one.model_copy(update={"key": _absolute(one.key, folder)}) for one in spec.machines
     )
@@ -68,7 +65,8 @@ def load_cluster(path: str | os.PathLike[str]) -> ClusterSpec:
     Raises:
         SpecError: One sentence with file, line, value and what would be right.
     """
-    return _validated(_settings(Path(path), "a cluster", "'hosts: [{name: a}]'"), ClusterSpec)
+    such_as = "a cluster is settings by name, such as 'hosts: [{name: a}]'"
+    return validated(read_settings(Path(path), such_as), ClusterSpec)
 
 
 def cluster_from_mapping(mapping: Mapping[str, object]) -> ClusterSpec:
@@ -77,7 +75,7 @@ def cluster_from_mapping(mapping: Mapping[str, object]) -> ClusterSpec:
     Raises:
         SpecError: One sentence with setting, value and what would be right.
     """
-    return _validated(from_mapping(mapping), ClusterSpec)
+    return validated(from_mapping(mapping), ClusterSpec)
 
 
 def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
@@ -88,7 +86,7 @@ def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
     if "machines" in document.data:
         where = document.mark(("machines",))
         raise SpecError(f"{where}: a pool has machines or an inventory; keep one of the two")
-    spec = _validated(document.part("inventory"), InventorySpec)
+    spec = validated(document.part("inventory"), InventorySpec)
     add_import_path([str(folder / one) for one in spec.python_path])
     read = cast("Callable[[Path], ReadInventory]", load(INVENTORIES.find(spec.name).read))
     found = read(folder / spec.file)
@@ -96,20 +94,6 @@ def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
     for path, mark in found.machines.marks.items():
         document.marks["machines", *path] = mark
     return found.notes
-
-
-def _validated(document: Document, kind: type[Kind]) -> Kind:
-    try:
-        return kind.model_validate(document.data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, document, kind) from None
-
-
-def _settings(file: Path, what: str, such_as: str) -> Document:
-    document = read(file)
-    if not isinstance(document.data, dict):
-        raise SpecError(f"{file}: {what} is settings by name, such as {such_as}", file=str(file))
-    return document
 
 
 def _absolute(path: str | None, folder: Path) -> str | None:

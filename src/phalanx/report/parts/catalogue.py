@@ -75,7 +75,7 @@ REPORT_PARTS = Registry(
         ("machines", "machines:machines"),
         ("doubts", "run_list:doubts"),
         ("runs", "run_list:every_run"),
-        ("notes", "notes:notes"),
+        ("notes", "overview:notes"),
     ),
 )
 

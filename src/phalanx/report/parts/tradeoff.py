@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import axis, scatter, shorten
-from phalanx.report.curves import time_to
 from phalanx.report.document import (
     NOTHING,
     Block,
@@ -27,6 +26,7 @@ from phalanx.report.measures import (
     Measure,
     estimate_cell,
     shared_digits,
+    time_to,
     value_of,
 )
 from phalanx.report.scope import Scope
