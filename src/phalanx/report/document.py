@@ -124,6 +124,8 @@ class Report(msgspec.Struct, kw_only=True):
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
 
+Entries = dict[Column, Value]
+"""One row of a table, by column."""
 Row = TypeVar("Row")
 CellFormat = Callable[[Row], Value]
 
@@ -143,7 +145,7 @@ def tabulate(
     )
 
 
-def table_of(id: str, caption: str, rows: Iterable[Mapping[Column, Value]]) -> Table:
+def table_of(id: str, caption: str, rows: Iterable[Entries]) -> Table:
     """Make a table of rows that name their columns; all have those of the first."""
     found = list(rows)
     columns = list(found[0]) if found else []

@@ -16,7 +16,7 @@ import msgspec
 from phalanx.errors import SpecError
 from phalanx.records.study import RecommendSettings
 from phalanx.report.cells import Cell, group_runs, tasks_of
-from phalanx.report.document import Column, Swatch, Value, label, text
+from phalanx.report.document import Entries, Swatch, label, text
 from phalanx.report.facts import Material
 from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 
@@ -90,7 +90,7 @@ class Scope(msgspec.Struct, kw_only=True):
             for cell in cells
         ]
 
-    def place_of(self, cell: Cell) -> dict[Column, Value]:
+    def place_of(self, cell: Cell) -> Entries:
         """Make the first columns of a row: the task, if there are several, and the cell."""
         task = {label("task"): text(cell.task)} if len(self.tasks) > 1 else {}
         return {**task, label("cell"): text(cell.label)}

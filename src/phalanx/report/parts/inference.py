@@ -5,7 +5,16 @@ from __future__ import annotations
 from statistics import fmean
 
 from phalanx.report.cells import Cell
-from phalanx.report.document import Column, Section, Text, Value, label, number, table_of, text
+from phalanx.report.document import (
+    Column,
+    Entries,
+    Section,
+    Text,
+    label,
+    number,
+    table_of,
+    text,
+)
 from phalanx.report.scope import Scope
 from phalanx.wire.messages import InferenceFacts
 
@@ -32,7 +41,7 @@ def _measured(cell: Cell) -> list[InferenceFacts]:
     ]
 
 
-def _row(cell: Cell, found: list[InferenceFacts]) -> dict[Column, Value]:
+def _row(cell: Cell, found: list[InferenceFacts]) -> Entries:
     median, slow, speed = (
         fmean(getattr(one, key) for one in found)
         for key in ("latency_p50_s", "latency_p95_s", "samples_per_s")

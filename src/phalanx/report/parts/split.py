@@ -8,6 +8,7 @@ from phalanx.records.summary import SplitSummary
 from phalanx.report.cells import Cell
 from phalanx.report.document import (
     Column,
+    Entries,
     Section,
     Table,
     Text,
@@ -113,7 +114,7 @@ def _workers(runs: Shown) -> Table:
     return table_of("split-workers", caption, rows)
 
 
-def _lead(cell: Cell, seed: int) -> dict[Column, Value]:
+def _lead(cell: Cell, seed: int) -> Entries:
     return {label("cell"): text(cell.label), Column("seed", "seed"): text(seed)}
 
 

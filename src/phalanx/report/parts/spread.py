@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from phalanx.records.distribution import Distribution
-from phalanx.report.document import Column, Section, Text, Value, label, number, table_of, text
+from phalanx.report.document import (
+    Column,
+    Entries,
+    Section,
+    Text,
+    label,
+    number,
+    table_of,
+    text,
+)
 from phalanx.report.scope import Scope
 
 
@@ -30,7 +39,7 @@ def show_data_distribution(scope: Scope) -> Section | None:
     )
 
 
-def _values(dealt: Distribution) -> dict[Column, Value]:
+def _values(dealt: Distribution) -> Entries:
     named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
     return {
         label("scheme"): text(f"{dealt.scheme} ({named})" if named else dealt.scheme),
