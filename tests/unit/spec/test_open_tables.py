@@ -16,8 +16,9 @@ from phalanx.data.sources import open_source
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.errors import EngineError, SpecError
-from phalanx.spec import JobSpec, job_from_mapping, load_job
 from phalanx.spec.data import DataSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.spec.optimize import LossSpec
 from phalanx.spec.render import to_mapping
 from support.plugins import PLUGINS

@@ -3,21 +3,12 @@
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.spec import (
-    AdamSpec,
-    AllreduceSpec,
-    BatchSpec,
-    EarlyStopSpec,
-    JobSpec,
-    LocalSgdSpec,
-    LossSpec,
-    MilestonesSpec,
-    OuterStepSpec,
-    ResnetSpec,
-    SgdSpec,
-    UserModelSpec,
-    job_from_mapping,
-)
+from phalanx.spec.data import BatchSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec
+from phalanx.spec.model import ResnetSpec, UserModelSpec
+from phalanx.spec.optimize import AdamSpec, EarlyStopSpec, LossSpec, MilestonesSpec, SgdSpec
 
 BASE = {
     "optimizer": "sgd",
