@@ -27,7 +27,7 @@ from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
