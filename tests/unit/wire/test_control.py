@@ -313,6 +313,15 @@ def test_statistics_of_any_network_arrive_though_they_are_above_the_limit_of_a_f
     assert _words(seen) == [Paused(statistics), WorkDone((), 1)]
 
 
+def test_a_part_of_a_message_is_a_sign_of_life(server: ControlServer) -> None:
+    delivery = Delivery()
+    delivery.put(msgspec.msgpack.encode(Paused(bytes(1 << 20))))
+    keys = server.admit("worker-0")
+    with raw_socket(server.address, keys, server.public_key) as slow:
+        slow.send(next(delivery.frames()))
+        wait_until(lambda: server.receive(0.05) is None and server.take_heard(), "a part")
+
+
 def test_totals_of_a_server_with_two_hundred_workers_arrive(server: ControlServer) -> None:
     staleness = {
         worker: StalenessStats({value * 97: value for value in range(2000)})
