@@ -231,11 +231,12 @@ class StudyDir:
         path = self.path / JOURNAL
         line = msgspec.json.encode(trial) + b"\n"
         try:
-            with path.open("ab", buffering=0) as file:
+            with path.open("ab") as file:
                 if file.tell() and _last_byte(path) != b"\n":
                     # A killed study left a partial line; this one must not become part of it.
                     line = b"\n" + line
                 file.write(line)
+                file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise StoreError(
