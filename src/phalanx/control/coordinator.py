@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict
+from phalanx.errors import PhalanxError
 from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -25,6 +26,10 @@ from phalanx.wire.messages import (
     WorkTimes,
 )
 from phalanx.wire.split import SplitFacts
+
+
+class ProtocolError(PhalanxError):
+    """A process sent what it may not send; the controller treats it as an error of that process."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,10 @@ class ControllerApi(Protocol):
         """Notify the observers of a finished epoch."""
 
     def progress(self, process: str) -> Progress:
-        """Return the progress in a process's last heartbeat."""
+        """Return the progress in a process's last heartbeat, also once it has left the run."""
+
+    def learning_rate(self) -> float:
+        """Return the learning rate of the worker that is furthest, whichever are left."""
 
     def identity(self, process: str) -> Identity:
         """Return the present keys and incarnation of a process."""
@@ -131,7 +139,11 @@ class Coordinator(ABC):
 
     @abstractmethod
     def take(self, process: str, message: FromWorker) -> None:
-        """Handle a message of a process; heartbeats and failures do not come here."""
+        """Handle a message of a process; heartbeats and failures do not come here.
+
+        Raises:
+            ProtocolError: The process must not send it; so does a part that cannot be decoded.
+        """
 
     @abstractmethod
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:

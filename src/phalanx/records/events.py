@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.records.measures import PartFigures
 from phalanx.split.placement import SplitForecast
-from phalanx.wire.messages import EpochFigures
+from phalanx.wire.messages import EpochFigures, WorkTimes
 from phalanx.wire.server_stats import ServerStats
 
 
@@ -314,6 +314,22 @@ class HostSample(Event):
     attempt: int = 1
 
 
+class AttemptTotals(Event):
+    """Elapsed time, phases and bytes of an attempt so far; its last one counts.
+
+    Attributes:
+        attempt: Number of the attempt.
+        elapsed_s: Since it began.
+        startup_s: Until the first step of a worker.
+        times: Seconds as means per worker, bytes as sums over workers, lost ones included.
+    """
+
+    attempt: int
+    elapsed_s: float
+    startup_s: float
+    times: WorkTimes
+
+
 class Decision(Event):
     """A decision of the controller, with its reason."""
 
@@ -360,6 +376,7 @@ AnyEvent = (
     | ProcessSample
     | Watching
     | HostSample
+    | AttemptTotals
     | Decision
     | Failure
     | Warned

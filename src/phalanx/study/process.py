@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from phalanx.errors import LaunchError
+from phalanx.records.log import read_tail
 from phalanx.records.study import Trial
 from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
 from phalanx.study.stopping import Planned
@@ -169,8 +170,8 @@ class TrialProcess:
         if self._ended is not None and self._ended.cause:
             return self._ended.cause
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        tail = self._assignment.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        said = "; ".join(line.strip() for line in tail[-_LAST_LINES:] if line.strip())
+        tail = read_tail(self._assignment.log, _LAST_LINES).splitlines()
+        said = "; ".join(line.strip() for line in tail if line.strip())
         return f"the process of the trial {how}" + (f": {said}" if said else "")
 
 

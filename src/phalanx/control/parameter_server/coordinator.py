@@ -13,7 +13,13 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from phalanx.consistency.rule import rule_for
-from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.coordinator import (
+    ControllerApi,
+    Coordinator,
+    PhaseEnd,
+    Process,
+    ProtocolError,
+)
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
@@ -173,7 +179,9 @@ class ParameterServerCoordinator(Coordinator):
             case Done() | PhaseOver():
                 self._take_end(process, message)
             case _:
-                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
+                raise ProtocolError(
+                    f"sent {type(message).__name__}, which is not for this strategy"
+                )
         cycle.advance()
 
     @override
@@ -184,8 +192,7 @@ class ParameterServerCoordinator(Coordinator):
             gone = {failure.process for failure in losses.replaceable}
             over = all(f.exit_code is not None or f.process in gone for f in processes)
             return RunVerdict(finished=over)
-        num_lost, allowed = self._run.account.num_lost, self._spec.max_failures
-        verdict = losses.verdict(num_before=num_lost, max_failures=allowed)
+        verdict = losses.verdict()
         if verdict.failure is None:
             self._cycle.even_out()
         return verdict

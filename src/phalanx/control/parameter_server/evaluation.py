@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from phalanx.control.coordinator import ControllerApi
+from phalanx.control.coordinator import ControllerApi, ProtocolError
 from phalanx.control.state_machine import StateMachine, Transitions
 from phalanx.records import events
 from phalanx.records.improvement import is_validation_due, may_stop, note_validation
@@ -248,7 +248,9 @@ class EvaluationScheduler:
                 self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
                 self._take_saved(request, message)
             case _:
-                raise AssertionError(f"the evaluator sent {message} while {state}")
+                raise ProtocolError(
+                    f"sent {type(message).__name__} while it was {type(state).__name__}"
+                )
 
     def _read(
         self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None
@@ -323,7 +325,7 @@ class EvaluationScheduler:
     def _report(self, of: Position) -> None:
         figures = of.epoch_figures(
             of.epoch - 1,
-            lr=self._api.progress("worker-0").lr,
+            lr=self._api.learning_rate(),
             regularisation=self.regularisation,
         )
         self._api.record(events.Epoch.of(figures))
