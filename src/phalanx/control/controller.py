@@ -165,11 +165,12 @@ class Controller:
                 coordinator = coordinator.successor
                 self._request = replace(self._request, resume=self._request.run.checkpoints)
                 self._carry_out(coordinator, caught, started)
-        coordinator.outcome()  # completes its times
+        outcome = coordinator.outcome()  # before its times, which it completes
         whole = self._totals.conclude(
             coordinator.times,
             add_times(lost, self._processes.lost_times),
             elapsed_s=time.monotonic() - started,
+            startup_s=outcome.startup_s,
         )
         log.record(Finished(rank=-1, state="finished"))
         # Before the summary, which reads the logs, this one's last samples included.
@@ -228,6 +229,7 @@ class Controller:
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Supervise until the run has finished; raises when it cannot go on."""
         roster = self._processes
+        self._clock.skip()  # starting the processes
         while True:
             self._take_messages(coordinator)
             self._tick()
@@ -247,6 +249,8 @@ class Controller:
                 self._replace(failure, coordinator)
             roster.start_due()
             self._grow(coordinator)
+            if verdict.replace:
+                self._clock.skip()  # ending and starting processes on other machines takes time
             self._report_progress(time.monotonic() - started)
 
     def _tick(self) -> None:

@@ -83,7 +83,12 @@ class RunTotals:
         )
 
     def conclude(
-        self, reported: Mapping[str, WorkTimes], lost: Mapping[str, WorkTimes], *, elapsed_s: float
+        self,
+        reported: Mapping[str, WorkTimes],
+        lost: Mapping[str, WorkTimes],
+        *,
+        elapsed_s: float,
+        startup_s: float,
     ) -> AttemptTotals:
         """Return the totals of the whole run once its workers have reported; recorded as well.
 
@@ -91,18 +96,19 @@ class RunTotals:
             reported: By the workers at their end.
             lost: Of workers that could not report.
             elapsed_s: Of this attempt.
+            startup_s: Of this attempt as reported, if it ended before a heartbeat told of a step.
         """
         own = AttemptTotals(
             attempt=self._attempt,
             elapsed_s=elapsed_s,
-            startup_s=self._startup_s or 0.0,
+            startup_s=startup_s if self._startup_s is None else self._startup_s,
             times=mean_times(reported, lost),
         )
         self._log.record(own)
         return AttemptTotals(
             attempt=self._attempt,
             elapsed_s=self._before.elapsed_s + elapsed_s,
-            startup_s=self._before.startup_s,
+            startup_s=self._before.startup_s + own.startup_s,
             times=add_two(self._before.times, own.times),
         )
 

@@ -39,10 +39,9 @@ def summarise(
         job: Its job.
         coordinator: Of its last phase.
         threads: Of each worker.
-        whole: Totals of all attempts; its start-up is that of the attempts before the last.
+        whole: Totals of all attempts.
     """
-    outcome = coordinator.outcome()
-    outcome = msgspec.structs.replace(outcome, startup_s=whole.startup_s + outcome.startup_s)
+    outcome = msgspec.structs.replace(coordinator.outcome(), startup_s=whole.startup_s)
     resources = total_use(run.path / "events")
     times = {name: getattr(whole.times, name) for name in _PHASES}
     return Summary(

@@ -44,6 +44,10 @@ class TickClock:
             self._pause_s, self._pause_ended_s = true_s, self.elapsed_s
         return counted_s
 
+    def skip(self) -> None:
+        """Leave out the time since the last tick: the controller knows what it did in it."""
+        self._last_s = self._clock()
+
     @property
     def new_pause_s(self) -> float | None:
         """Length of the pause that the last tick ended; None: it was an ordinary tick."""

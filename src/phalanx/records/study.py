@@ -101,6 +101,8 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     """Further parts of the report, by name or import path."""
     recommend: RecommendSettings = msgspec.field(default_factory=RecommendSettings)
     budget_s: float | None = None
+    trial_limit_s: float | None = 3600.0
+    """A trial that has not moved for so long is ended; None: never."""
     parallel: int | str = 1
     wall_s: float = 0.0
     """When the study was created."""

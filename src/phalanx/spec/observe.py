@@ -15,7 +15,8 @@ class ObserveSpec(Spec):
     """Sampling of the resources of processes and machines."""
 
     interval_s: Annotated[float, Field(ge=0.05)] | None = 1.0
-    """Seconds between two samples of CPU, memory, network and disk; null: no samples."""
+    """Seconds between two samples of CPU, memory, network and disk; after an hour at least 5 s,
+    after a day 30 s; null: no samples."""
     baseline_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds of sampling the idle machine before training begins."""
     energy: Literal["auto", "rapl", "model", "off"] = "auto"

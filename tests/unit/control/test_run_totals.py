@@ -34,12 +34,12 @@ def test_a_resumed_run_counts_what_the_attempts_before_it_spent(tmp_path: Path) 
         second.record({"worker-0": beat(40, 4.0)}, {}, 6.0)
     with EventLog(path) as log:
         third = RunTotals(log, 3, earlier_totals(path, 3))
-        whole = third.conclude({"worker-0": times(7, 0.5)}, {}, elapsed_s=2.0)
+        whole = third.conclude({"worker-0": times(7, 0.5)}, {}, elapsed_s=2.0, startup_s=0.5)
     assert (whole.elapsed_s, whole.attempt) == (36.0 + 6.0 + 2.0, 3)
     assert whole.times.sent_bytes == 100 + 40 + 7
     assert whole.times.compute_s == pytest.approx(24.5)
     # The second attempt never made a step: all of it was start-up, as far as anybody knows.
-    assert whole.startup_s == pytest.approx(5.0 + 6.0)
+    assert whole.startup_s == pytest.approx(5.0 + 6.0 + 0.5)
 
 
 def test_a_lost_worker_has_sent_what_it_has_sent(tmp_path: Path) -> None:

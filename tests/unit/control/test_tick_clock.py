@@ -52,3 +52,12 @@ def test_a_busy_second_is_not_worth_a_word() -> None:
     clock = TickClock(time)
     assert tick(clock, time, 2.0) == 0.5
     assert clock.new_pause_s is None
+
+
+def test_what_the_controller_knows_it_did_is_no_pause() -> None:
+    time = Time()
+    clock = TickClock(time)
+    time.now_s += 20.0
+    clock.skip()
+    assert tick(clock, time, 0.1) == pytest.approx(0.1)
+    assert clock.recent_pause_s is None
