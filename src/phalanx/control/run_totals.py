@@ -1,7 +1,7 @@
 """Add up elapsed time, phases and bytes of a run over its processes and attempts.
 
 A worker that is lost, and an attempt that fails, cannot report what they spent. Heartbeats can: the
-controller records their sums twice a minute and at the end of an attempt, and a resumed run
+controller records their sums from time to time and at the end of an attempt, and a resumed run
 begins with the last record of every attempt before it.
 """
 
@@ -17,7 +17,8 @@ from phalanx.records.events import AttemptTotals
 from phalanx.records.log import EventLog, read_events
 from phalanx.wire.messages import Progress, WorkTimes
 
-_EVERY_S = 30.0
+# Between two records: a tenth of the training so far, so that hardly more is ever missing.
+_SHORTEST_S, _LONGEST_S = 1.0, 30.0
 
 
 def earlier_totals(path: Path, attempt: int) -> AttemptTotals:
@@ -61,10 +62,11 @@ class RunTotals:
     def note(
         self, workers: Mapping[str, Progress], lost: Mapping[str, WorkTimes], elapsed_s: float
     ) -> None:
-        """Record the sums of this attempt, if the last record is older than half a minute."""
+        """Record the sums of this attempt, if the last record has become too old."""
         if self._startup_s is None and any(one.step for one in workers.values()):
             self._startup_s = elapsed_s
-        if elapsed_s - self._recorded_s >= _EVERY_S:
+        trained_s = elapsed_s - (self._startup_s or 0.0)
+        if elapsed_s - self._recorded_s >= min(_LONGEST_S, max(_SHORTEST_S, 0.1 * trained_s)):
             self.record(workers, lost, elapsed_s)
 
     def record(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ def test_a_resumed_run_counts_what_the_attempts_before_it_spent(tmp_path: Path) 
         first.note({"worker-0": beat(10, 1.0)}, {}, 5.0)
         # It is killed: what was recorded last counts.
         first.note({"worker-0": beat(100, 20.0)}, {}, 36.0)
+        first.note({"worker-0": beat(105, 20.5)}, {}, 36.5)
     with EventLog(path) as log:
         second = RunTotals(log, 2, earlier_totals(path, 2))
         # It fails: the end is recorded.
@@ -54,6 +56,8 @@ def test_records_are_few(tmp_path: Path) -> None:
     path = tmp_path / "controller.jsonl"
     with EventLog(path) as log:
         totals = RunTotals(log, 1, earlier_totals(path, 1))
-        for tick in range(1000):
-            totals.note({"worker-0": beat(tick, 0.0)}, {}, 0.1 * tick)
-    assert len(list(read_events(path, AttemptTotals))) == 3
+        for second in range(86400):
+            totals.note({"worker-0": beat(second, 0.0)}, {}, float(second))
+    records = [one.elapsed_s for one in read_events(path) if isinstance(one, AttemptTotals)]
+    assert len(records) < 86400 / 30 + 60
+    assert all(after - before <= max(1.0, 0.1 * after + 1.0) for before, after in pairwise(records))
