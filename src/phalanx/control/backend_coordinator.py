@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from typing_extensions import override
 
-from phalanx.control.coordinator import ControllerApi, Coordinator, Process, ProtocolError
+from phalanx.control.coordinator import ControllerApi, Coordinator, Process
 from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
@@ -25,7 +25,7 @@ from phalanx.control.failure_policy import (
 from phalanx.control.summarize import summarise_servers
 from phalanx.control.switch.boundaries import boundary, describe_moment
 from phalanx.control.work_times import add_times
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -149,9 +149,7 @@ class BackendCoordinator(Coordinator):
             case Done():
                 self._done(process, message)
             case _:
-                raise ProtocolError(
-                    f"sent {type(message).__name__}, which is not for this strategy"
-                )
+                raise ProtocolError(f"it sent {type(message).__name__}, which no backend takes")
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:

@@ -9,29 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from phalanx.control.backend_coordinator import BackendCoordinator
-from phalanx.control.coordinator import Coordinator, Identity, ProtocolError
+from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.failure_budget import FailureBudget
 from phalanx.control.failure_policy import ProcessFailure
 from phalanx.control.log_rotation import LogRotation
+from phalanx.control.message_roles import check_sender
 from phalanx.control.process_table import ProcessTable, RunRequest
 from phalanx.control.progress import Observer, ObserverGroup, ProcessLoss, SpeedMeter, combine
+from phalanx.control.run_end import RunFailed, describe_end, interruption, unforeseen
 from phalanx.control.run_totals import RunTotals, earlier_totals
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.summarize import summarise
 from phalanx.control.tick_clock import TickClock
 from phalanx.control.work_times import add_times
-from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
+from phalanx.errors import (
+    ExitCode,
+    Interrupted,
+    PhalanxError,
+    ProtocolError,
+    StoreError,
+    Terminated,
+)
 from phalanx.launch.allocation import Allocation
 from phalanx.launch.base import Launcher
 from phalanx.observe.sampler import Sampler
@@ -43,7 +50,7 @@ from phalanx.records.summary import Summary
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.registry import load
 from phalanx.store.server import StoreServer
-from phalanx.wire.control import ControlServer
+from phalanx.wire.control import ControlServer, Violation
 from phalanx.wire.messages import (
     EpochFigures,
     Failed,
@@ -59,16 +66,6 @@ from phalanx.wire.messages import (
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
-
-
-class RunFailed(PhalanxError):
-    """A run ended before its time; the message is the cause, `exit_code` its kind."""
-
-    def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message, **facts)
-        code = facts.get("exit_code", ExitCode.FAILED)
-        assert isinstance(code, int)
-        self.exit_code = ExitCode(code)
 
 
 class Controller:
@@ -118,7 +115,7 @@ class Controller:
             self._mark_ended(error)
             raise
         except Exception as error:  # the boundary of a run: whatever it is must not stay "running"
-            failure = _unforeseen(error, self._log.path)
+            failure = unforeseen(error, self._log.path)
             detail = "".join(traceback.format_exception(error))
             self._log.append_last(Failure(rank=None, cause=str(failure), detail=detail))
             self._mark_ended(failure)
@@ -201,7 +198,7 @@ class Controller:
             self._tell_end(error, time.monotonic() - started)
             # Asked before they are ended, so that they can close their logs.
             for name in roster.names:
-                server.send(name, Stop(_describe(error)))
+                server.send(name, Stop(describe_end(error)))
             # A second Ctrl-C skips the grace period.
             roster.stop(0.0 if caught.times > 1 else grace_s)
             raise
@@ -209,7 +206,7 @@ class Controller:
 
     def _tell_end(self, error: BaseException, elapsed_s: float) -> None:
         """Record and show why the run ends, before its processes are ended, which takes time."""
-        reason, roster = _describe(error), self._processes
+        reason, roster = describe_end(error), self._processes
         # The full disk that broke the run may refuse this too; the processes must end anyway.
         with contextlib.suppress(StoreError):
             self._log.record(Decision(what="stop all processes", reason=reason))
@@ -232,14 +229,16 @@ class Controller:
         self._clock.skip()  # starting the processes
         while True:
             self._take_messages(coordinator)
+            self._processes.heard(self._server.take_heard())
             self._tick()
             if caught.number is not None:
-                raise _interruption(caught.number)
+                raise interruption(caught.number)
             self._request.check_owner()
             # Exit codes before messages: what a process sent before its exit is then read in the
             # same round, and one that has finished is not mistaken for a lost one.
             statuses = roster.poll()
-            self._take_messages(coordinator, wait_s=0.0)
+            if not self._take_messages(coordinator, wait_s=0.0):
+                statuses = {}  # the last words of a process that has ended may be unread
             verdict = coordinator.judge(roster.facts(statuses))
             if verdict.failure is not None:
                 raise self._failure(self._with_pause(verdict.failure))
@@ -265,25 +264,40 @@ class Controller:
             self._log.record(Warned(message=message))
             self._notify(lambda one: one.noted(message))
 
-    def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> None:
+    def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> bool:
+        """Handle what has arrived, for one tick at most; False: there is more.
+
+        Other work has its turn however fast messages come: signals, exit codes, deadlines.
+        """
+        end = time.monotonic() + wait_s + _TICK_S
         while (received := self._server.receive(wait_s)) is not None:
             name, message = received
             wait_s = 0.0
             if name in self._processes.names:  # otherwise the run goes on without it
-                self._take(name, message, coordinator)
+                self._take_message(name, message, coordinator)
+            if time.monotonic() > end:
+                return False
+        return True
 
-    def _take(self, name: str, message: FromWorker, coordinator: Coordinator) -> None:
-        self._processes.take(name, message)
+    def _take_message(
+        self, name: str, message: FromWorker | Violation, coordinator: Coordinator
+    ) -> None:
+        """Handle one message; one that is malformed or misplaced ends its sender, nobody else."""
+        try:
+            if isinstance(message, Violation):
+                raise ProtocolError(message.reason)
+            self._processes.take(name, message)
+            self._note_return(name)
+            if not isinstance(message, Hello | Heartbeat | Failed):
+                check_sender(name, message)
+                coordinator.take(name, message)
+        except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._processes.blame(name, str(error))
+
+    def _note_return(self, name: str) -> None:
         if name in self._returning and self._processes.has_joined(name):
             self._returning.discard(name)
             self._notify(lambda one: one.noted(f"{name} is back"))
-        if isinstance(message, Hello | Heartbeat | Failed):
-            return
-        try:
-            coordinator.take(name, message)
-        except (ProtocolError, msgspec.DecodeError) as error:
-            # A fault of that process, which is replaced or ends the run like any other.
-            self._processes.blame(name, error)
 
     def _replace(self, failure: ProcessFailure, coordinator: Coordinator) -> None:
         """Replace a lost process, or go on without it where no machine has room."""
@@ -419,23 +433,3 @@ class Controller:
     def _notify(self, tell: Callable[[Observer], None]) -> None:
         for observer_fault in self._observers.notify(tell):
             self._log.record(Warned(message=observer_fault))
-
-
-def _unforeseen(error: Exception, log: Path) -> RunFailed:
-    return RunFailed(
-        f"{_describe(error)}; please report it together with {log}, which holds the traceback",
-        exit_code=ExitCode.FAILED,
-    )
-
-
-def _describe(error: BaseException) -> str:
-    """Describe the end of a run in one sentence; what no one foresaw is named as such."""
-    if isinstance(error, PhalanxError):
-        return str(error)
-    return f"a fault of Phalanx itself: {type(error).__name__}: {error}"
-
-
-def _interruption(number: int) -> PhalanxError:
-    if number == signal.SIGINT:
-        return Interrupted("interrupted by Ctrl-C; continue with `phalanx train --resume`")
-    return Terminated("ended by SIGTERM; continue with `phalanx train --resume`")

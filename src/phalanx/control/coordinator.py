@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict
-from phalanx.errors import PhalanxError
 from phalanx.records.events import Event, Placed, Switched
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -26,10 +25,6 @@ from phalanx.wire.messages import (
     WorkTimes,
 )
 from phalanx.wire.split import SplitFacts
-
-
-class ProtocolError(PhalanxError):
-    """A process sent what it may not send; the controller treats it as an error of that process."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from phalanx.spec.job import DeadlineSpec
 # Wait this long for secondary failures before naming the cause: the first report is often one.
 ECHO_S = 1.0
 # Errors that a restart would only repeat.
-_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
+_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError", "MessageTooLarge"})
 
 
 @dataclass(frozen=True)

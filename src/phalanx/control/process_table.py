@@ -7,14 +7,14 @@ what the facts mean. Time is what `age` adds up: the controller's own delays do 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.control.work_times import add_times, work_times
-from phalanx.errors import ExitCode
+from phalanx.errors import ExitCode, ProtocolError
 from phalanx.launch.allocation import Allocation, ProcessSlot
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
 from phalanx.records.rundir import RunDir
@@ -203,16 +203,20 @@ class ProcessTable:
         elif isinstance(message, Done):
             entry.done = True
 
-    def blame(self, name: str, error: Exception) -> None:
-        """Note that a process broke the protocol, as if it had reported the error itself."""
-        entry = self._entries[name]
-        if entry.error is None:
-            entry.error = ReportedError(
-                kind=type(error).__name__,
-                message=f"it broke the protocol: {error}",
-                traceback="",
-                exit_code=ExitCode.WORKER_LOST,
-            )
+    def heard(self, names: Iterable[str]) -> None:
+        """Note signs of life: parts of messages are some, too."""
+        for name in names:
+            if name in self._entries:
+                self._entries[name].silent_s = 0.0
+
+    def blame(self, name: str, reason: str) -> None:
+        """Count a process that broke the protocol as failed, for this reason."""
+        self._entries[name].error = ReportedError(
+            kind=ProtocolError.__name__,
+            message=reason,
+            traceback="",
+            exit_code=ExitCode.WORKER_LOST,
+        )
 
     def age(self, elapsed_s: float) -> None:
         """Add undisturbed time to the age and the silence of every process."""

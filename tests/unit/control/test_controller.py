@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from phalanx.control.controller import Controller, RunFailed
+from phalanx.control.controller import Controller
 from phalanx.control.process_table import RunRequest
 from phalanx.control.progress import Observer, ProcessLoss
+from phalanx.control.run_end import RunFailed
 from phalanx.errors import ExitCode, Interrupted, LaunchError, StoreError, Terminated
 from phalanx.launch.allocation import LocalAllocation
 from phalanx.launch.base import LaunchRequest
@@ -332,7 +333,7 @@ def test_a_process_that_breaks_the_protocol_is_to_blame_and_not_the_controller(
 
     monkeypatch.setattr(ControlServer, "receive", receive)
     made = run_with(Script())
-    with pytest.raises(RunFailed, match=r"worker-1 failed: it broke the protocol") as caught:
+    with pytest.raises(RunFailed, match=r"worker-1 failed: JSON is malformed") as caught:
         made.controller.run()
     assert caught.value.exit_code is ExitCode.WORKER_LOST
 

@@ -12,8 +12,9 @@ from enum import StrEnum
 
 import msgspec
 
-from phalanx.control.coordinator import ControllerApi, ProtocolError
+from phalanx.control.coordinator import ControllerApi
 from phalanx.control.state_machine import StateMachine, Transitions
+from phalanx.errors import ProtocolError
 from phalanx.records import events
 from phalanx.records.improvement import is_validation_due, may_stop, note_validation
 from phalanx.records.position import Position
@@ -248,9 +249,8 @@ class EvaluationScheduler:
                 self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
                 self._take_saved(request, message)
             case _:
-                raise ProtocolError(
-                    f"sent {type(message).__name__} while it was {type(state).__name__}"
-                )
+                said, due = type(message).__name__, type(state).__name__
+                raise ProtocolError(f"it sent {said} in the state {due}")
 
     def _read(
         self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None
