@@ -21,7 +21,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Progress
+from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Ping, Progress
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class _Entry:
     spec: WorkerSpec
     started: float
     joined: bool = False
+    is_starting: bool = True
     done: bool = False
     silent_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
@@ -75,6 +76,7 @@ class ProcessTable:
         self._allocation = allocation
         self._store = store
         self._entries: dict[str, _Entry] = {}
+        self._last_arrival = 0.0  # when a process joined or was up last
         self._group: WorkerGroup | None = None
 
     @property
@@ -149,7 +151,11 @@ class ProcessTable:
         if entry is None:
             return
         entry.silent_s = 0.0
+        before = (entry.joined, entry.is_starting)
         entry.joined |= isinstance(message, Hello | Heartbeat)
+        entry.is_starting &= _may_be_starting(message)
+        if before != (entry.joined, entry.is_starting):
+            self._last_arrival = time.monotonic()
         if isinstance(message, Heartbeat):
             entry.progress = message.progress
         elif isinstance(message, Failed):
@@ -176,13 +182,21 @@ class ProcessTable:
         """Return the facts about every process."""
         now = time.monotonic()
         found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
+        crowded = {
+            entry.spec.host
+            for name, entry in self._entries.items()
+            if entry.is_starting and found[name].exit_code is None and found[name].lost is None
+        }
         return [
             ProcessFacts(
                 process=name,
                 joined=entry.joined,
                 done=entry.done,
                 silent_s=entry.silent_s,
-                age_s=now - entry.started,
+                # Deadlines count from the last movement: many processes start one after another.
+                age_s=now - max(entry.started + entry.spec.baseline_s, self._last_arrival),
+                is_starting=entry.is_starting,
+                is_crowded=entry.spec.host in crowded,
                 exit_code=found[name].exit_code,
                 error=entry.error,
                 machine=entry.spec.host if entry.spec.is_networked else "",
@@ -258,6 +272,13 @@ class ProcessTable:
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
+
+
+def _may_be_starting(message: FromWorker) -> bool:
+    """Tell whether a process may still import its code when it sends this."""
+    if isinstance(message, Heartbeat):
+        return message.progress.is_starting
+    return isinstance(message, Hello | Ping)
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

@@ -48,11 +48,11 @@ class DeadlineSpec(Spec):
     """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
-    """From launch until every worker has joined."""
+    """From launch, or since another process was up, until a process has joined and is up."""
     exchange_s: Seconds = 60.0
     """One collective exchange."""
     heartbeat_s: Seconds = 7.0
-    """Silence after which a worker counts as frozen."""
+    """Silence after which a worker that is up counts as frozen."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 

@@ -26,6 +26,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     loss_sum: float = 0.0
     num_correct: int = 0
     activity: str = "starting"
+    is_starting: bool = False
+    """The process imports its code, which may hold up this very message for long."""
     lr: float = 0.0
     input_s: float = 0.0
     compute_s: float = 0.0

@@ -36,6 +36,8 @@ class WorkerMetrics:
     """
 
     activity: str = "starting"
+    is_starting: bool = True
+    """Until all code is imported."""
     epoch: int = 0
     step: int = 0
     lr: float = 0.0
@@ -115,6 +117,7 @@ class WorkerMetrics:
             loss_sum=self.epoch_loss_sum,
             num_correct=self.epoch_correct,
             activity=self.activity,
+            is_starting=self.is_starting,
             lr=self.lr,
             input_s=self.spent.input_s,
             compute_s=self.spent.compute_s,

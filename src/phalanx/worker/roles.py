@@ -20,4 +20,6 @@ def run_role(context: WorkerContext) -> Done:
     """
     keep_freed_memory()
     path = kind_of(context.job.strategy).role(context.spec.role)
-    return cast(Callable[[WorkerContext], Done], load(path))(context)
+    role = cast(Callable[[WorkerContext], Done], load(path))
+    context.metrics.is_starting = False
+    return role(context)
