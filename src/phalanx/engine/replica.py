@@ -31,6 +31,9 @@ from phalanx.engine.spans import span
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import LossSpec, OptimizerSpec
 
+# What `data.normalize` makes: quantities, or whole numbers such as token ids.
+_INPUT_TYPES = (np.float32, np.int64)
+
 
 class Replica:
     """A module with its flat buffers, loss and optimiser.
@@ -220,20 +223,27 @@ class Replica:
         with autocast(self._precision):
             try:
                 outputs = self.module(inputs)
-            except RuntimeError as error:
+            except (RuntimeError, IndexError) as error:
                 raise EngineError(
-                    f"the model failed on inputs of shape {tuple(inputs.shape)}: {error}"
+                    f"the model failed on inputs of shape {tuple(inputs.shape)}"
+                    f"{_hint(inputs)}: {error}"
                 ) from error
             with span("loss"):
                 return *self._loss.sum_and_correct(outputs, targets), outputs
 
 
+def _hint(inputs: Tensor) -> str:
+    if inputs.is_floating_point():
+        return ""
+    return " (whole numbers, as they are stored; store quantities as float32)"
+
+
 def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the batch as tensors on the same memory; images become (N, C, H, W)."""
     arrays = (batch.inputs, batch.targets)
-    if batch.inputs.dtype != np.float32 or not batch.inputs.flags.c_contiguous:
+    if batch.inputs.dtype not in _INPUT_TYPES or not batch.inputs.flags.c_contiguous:
         raise EngineError(
-            f"inputs must be contiguous float32, not {batch.inputs.dtype} with strides "
+            f"inputs must be contiguous float32 or int64, not {batch.inputs.dtype} with strides "
             f"{batch.inputs.strides}"
         )
     if len(batch.inputs) != len(batch.targets):

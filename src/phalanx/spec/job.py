@@ -197,6 +197,14 @@ class JobSpec(Spec):
         return self.processes.workers
 
     @property
+    def reads_whole_numbers(self) -> bool:
+        """Whether rows of whole numbers reach the network as they are, not as quantities.
+
+        The built-in networks compute with quantities only.
+        """
+        return self.model.user_args is not None
+
+    @property
     def global_batch(self) -> int:
         """Samples per step over all workers together."""
         return self.batch.global_size(self.workers)

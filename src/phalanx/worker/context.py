@@ -94,6 +94,7 @@ class WorkerContext:
             self.job.data,
             data_root=Path(self.spec.data_root),
             cache_root=Path(self.spec.cache_root),
+            whole_numbers=self.job.reads_whole_numbers,
         )
         dataset = distribute(dataset, self.job)
         if self.spec.role == "worker" and self.spec.rank == 0:

@@ -196,7 +196,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             return tf.function(distributed_step, reduce_retracing=True)
         part = self.dataset.train
         batch = (
-            tf.TensorSpec([None, *part.inputs.shape[1:]], tf.float32),
+            tf.TensorSpec([None, *part.inputs.shape[1:]], tf.as_dtype(part.normalizer.dtype)),
             tf.TensorSpec([None, *part.targets.shape[1:]], tf.as_dtype(part.targets.dtype)),
         )
         numbers = [tf.TensorSpec([], one) for one in (tf.int32, tf.float32, tf.int32)]
