@@ -32,10 +32,10 @@ def as_samples(inputs: Array, targets: Array, *, origin: str) -> Samples:
 
 
 def as_inputs(inputs: Array, *, origin: str) -> InputArray:
-    """Convert images of bytes to uint8 (N, H, W, C), rows of whole numbers to int64, else float32.
+    """Convert images of bytes to uint8 (N, H, W, C), rows of whole numbers to int32 or int64.
 
-    Whole numbers with more axes are quantities, such as the counts of a sensor; rows of them may be
-    token ids, which no float stands for.
+    Anything else that is numeric becomes float32: whole numbers with more axes are quantities, such
+    as the counts of a sensor, but rows of them may be token ids, which no float stands for.
     """
     if inputs.dtype.kind not in "buif":
         raise DataError(
@@ -51,7 +51,11 @@ def as_inputs(inputs: Array, *, origin: str) -> InputArray:
     if is_image:
         return np.ascontiguousarray(inputs)
     if inputs.dtype.kind in "ui" and inputs.ndim <= 2:
-        return np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.int64)
+        # By type rather than by content: all files of a data set must come out alike.
+        rows = inputs.reshape(len(inputs), -1)
+        if np.can_cast(inputs.dtype, np.int32):
+            return np.ascontiguousarray(rows, dtype=np.int32)
+        return np.ascontiguousarray(rows, dtype=np.int64)
     values = np.ascontiguousarray(inputs, dtype=np.float32)
     if values.ndim == 1:
         values = values[:, None]

@@ -24,7 +24,7 @@ class Normalizer:
         kind: standard, unit or none, as in `DataSpec.normalize`.
         statistics: Of the training part.
         like: Any array of stored samples, for its shape and type.
-        whole_numbers: Leave stored int64 as they are, whatever the kind.
+        whole_numbers: Leave stored whole numbers as they are, whatever the kind.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Normalizer:
         self._shape = like.shape[1:]
         self.dtype: np.dtype[np.int64] | np.dtype[np.float32] = np.dtype(np.float32)
         """Type of the inputs."""
-        if whole_numbers and like.dtype == np.int64:
+        if whole_numbers and like.dtype.kind == "i":
             kind, self.dtype = "none", np.dtype(np.int64)
         scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
         # One entry per value of a sample, so that the loops over a batch are long.

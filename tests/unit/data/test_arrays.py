@@ -10,8 +10,9 @@ from phalanx.data.arrays import as_inputs
     ("shape", "stored", "kept"),
     [
         ((6, 5), np.int64, np.int64),
-        ((6, 5), np.uint8, np.int64),
-        ((6,), np.int32, np.int64),
+        ((6, 5), np.uint32, np.int64),
+        ((6, 5), np.uint8, np.int32),
+        ((6,), np.int32, np.int32),
         ((6, 5), np.float64, np.float32),
         ((6, 5), np.bool_, np.float32),
         ((6, 5, 4), np.uint8, np.uint8),

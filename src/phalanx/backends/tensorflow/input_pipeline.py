@@ -113,7 +113,7 @@ def make_transform(part: Part, changes: Sequence[str]) -> Transform:
         if "pad-crop" in changes:
             inputs = _crop(inputs, drawn[:, 1], drawn[:, 2])
         if part.normalizer.dtype == np.int64:
-            return inputs
+            return tf.cast(inputs, tf.int64)
         return tf.cast(inputs, tf.float32) * scale + shift
 
     return transform
