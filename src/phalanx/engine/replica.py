@@ -22,7 +22,7 @@ from phalanx.data.stream import Batch
 from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
-from phalanx.engine.loss import Loss
+from phalanx.engine.loss import Loss, error_sums
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult
@@ -189,7 +189,9 @@ class Replica:
             self.module.eval()
         with torch.inference_mode():
             loss_sum, num_correct, outputs = self._forward(batch)
-        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets)), outputs
+            errors = error_sums(outputs, batch.targets)
+        sums = EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
+        return sums, outputs
 
     def state(self) -> dict[str, Tensor]:
         """Return the live state that a resumed run needs: copy or write it before the next step."""

@@ -78,7 +78,8 @@ class Epoch(Event):
     samples: int
     updates: int
     train_loss: float
-    train_accuracy: float
+    train_accuracy: float | None
+    """None: the targets are no classes."""
     regularisation: float
     val_loss: float | None
     val_accuracy: float | None
@@ -99,7 +100,8 @@ class Evaluation(Event):
     epoch: int
     num_samples: int
     loss: float
-    accuracy: float
+    accuracy: float | None
+    """None: the targets are no classes."""
     duration_s: float
     metrics: dict[str, float] = {}
     """Metrics other than accuracy."""

@@ -41,7 +41,8 @@ class CheckpointSpec(Spec):
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
     best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; null: keep none."""
+    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
+    none."""
 
 
 class DeadlineSpec(Spec):
@@ -124,6 +125,18 @@ class JobSpec(Spec):
             add_import_path(data.get("python_path"))
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _judge_values_by_loss(cls, data: object) -> object:
+        # The default of a setting that depends on another one: values have no accuracy.
+        if not isinstance(data, dict):
+            return data
+        loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
+        name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
+        if name != "mse" or not isinstance(checkpoint, dict):
+            return data
+        return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
+
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:
         shares = self.batch.shares
@@ -144,6 +157,13 @@ class JobSpec(Spec):
                 )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        monitor = self.early_stop.monitor if self.early_stop is not None else None
+        if self.loss.name == "mse" and monitor == "val_accuracy":
+            raise fault(
+                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                "; set 'val_loss'",
+                at=("early_stop", "monitor"),
+            )
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.

@@ -96,6 +96,7 @@ class WorkerContext:
             cache_root=Path(self.spec.cache_root),
             whole_numbers=self.job.reads_whole_numbers,
         )
+        self.metrics.has_classes = dataset.is_classification
         dataset = distribute(dataset, self.job)
         if self.spec.role == "worker" and self.spec.rank == 0:
             dealt = describe_distribution(dataset, self.job)

@@ -51,6 +51,8 @@ class WorkerMetrics:
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
+    has_classes: bool = True
+    """Whether a sample can be correct at all."""
     exchanges: list[float] = field(default_factory=list)
     """Exchanges of the epoch whose waiting only a comparison with other workers can tell."""
 
@@ -116,6 +118,7 @@ class WorkerMetrics:
             epoch_total=self.epoch_total,
             loss_sum=self.epoch_loss_sum,
             num_correct=self.epoch_correct,
+            has_classes=self.has_classes,
             activity=self.activity,
             is_starting=self.is_starting,
             lr=self.lr,

@@ -144,7 +144,11 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         begin = time.perf_counter()
         rank, size = self._group.eval_share
         sums = self.total(self._parts.sums(part, rank=rank, num_workers=size))
-        return Measures.from_sums(*sums, duration_s=time.perf_counter() - begin)
+        return Measures.from_sums(
+            *sums,
+            duration_s=time.perf_counter() - begin,
+            has_classes=self.dataset.is_classification,
+        )
 
     @override
     def regularisation(self) -> float:

@@ -39,27 +39,34 @@ CLASS_COLOURS = (
 )
 _ERROR_STEPS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.15)
 
+_ABOUT_CLASSES = (
+    "kappa: agreement beyond chance; class mean: accuracy averaged over classes; within one: "
+    "off by at most one class.",
+    "For classes that are ranges of a number z: d = (z' - z) / (1 + z), with z the middle of "
+    "the true class and z' that of the predicted one. NMAD is 1.4826 times the median of "
+    "|d - median d|; outliers have |d| > 0.001, catastrophic ones |d| > 0.15.",
+)
+_ABOUT_VALUES = (
+    "Errors are those of the test part, in the unit of the targets. R²: the share of the targets' "
+    "variance that the predictions explain; 1 at best, 0 for the mean of the targets.",
+)
+
 
 def show_metrics(scope: Scope) -> Section | None:
     """Tabulate metrics and draw predictions; None if no data has metrics other than accuracy."""
     blocks: list[Block] = []
+    explained: dict[str, None] = {}
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         measures = metrics_of(cells)
         if not measures:
             continue
+        explained |= dict.fromkeys(_ABOUT_VALUES if "rmse" in measures else _ABOUT_CLASSES)
         blocks.append(_measures_table(f"metrics-{index}", task, cells, measures))
         blocks += _pictures(index, task, cells)
     if not blocks:
         return None
-    explained = [
-        "kappa: agreement beyond chance; class mean: accuracy averaged over classes; within one: "
-        "off by at most one class.",
-        "For classes that are ranges of a number z: d = (z' - z) / (1 + z), with z the middle of "
-        "the true class and z' that of the predicted one. NMAD is 1.4826 times the median of "
-        "|d - median d|; outliers have |d| > 0.001, catastrophic ones |d| > 0.15.",
-    ]
     return Section(
-        id="metrics", title="Metrics and predictions", blocks=[Text(lines=explained), *blocks]
+        id="metrics", title="Metrics and predictions", blocks=[Text(lines=list(explained)), *blocks]
     )
 
 

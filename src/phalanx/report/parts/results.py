@@ -16,7 +16,7 @@ from phalanx.report.document import (
     text,
 )
 from phalanx.report.measures import MEASURES, Measure, estimate_cell, shared_digits, value_of
-from phalanx.report.scope import Scope, cost_of, has_values
+from phalanx.report.scope import Scope, cost_of, quality_keys
 from phalanx.report.stats import Estimate, flag_outliers
 
 _SHOWN = (
@@ -73,7 +73,7 @@ def estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[
 
 
 def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
-    shown = [MEASURES[key] for key in _SHOWN if has_values(cells, key)]
+    shown = [MEASURES[key] for key in quality_keys(cells, _SHOWN)]
     columns = [
         Column("method", "method", is_text=True),
         Column("batch", "batch", is_text=True),
