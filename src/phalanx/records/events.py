@@ -60,6 +60,8 @@ class NetworkBuilt(Event):
     class_names: list[str] = []
     renamed: dict[str, str] = {}
     """Names in the network of tensors that checkpoints keep by another name."""
+    whole_numbers: bool = False
+    """The network reads stored whole numbers as they are."""
 
 
 class Step(Event):
