@@ -43,7 +43,7 @@ class ProcessFacts:
     age_s: float
     exit_code: int | None = None
     error: ReportedError | None = None
-    is_starting: bool = False  # it imports its code, which may silence its heartbeats
+    is_starting: bool = False  # it imports code, which may silence its heartbeats
     is_crowded: bool = False  # others start on its machine, and take its time
     machine: str = ""  # where it runs, if not on the controller's own
     lost: str | None = None  # why nothing is known of it any more
@@ -207,23 +207,24 @@ def _diagnose_silence(
     facts: ProcessFacts, deadlines: DeadlineSpec
 ) -> tuple[Severity, ProcessFailure] | None:
     """Return what is wrong with a process that runs, as far as anybody knows."""
-    is_up = facts.joined and not facts.is_starting
-    if not is_up and facts.age_s > deadlines.start_s:
-        what = "finish its imports" if facts.joined else "join"
+    if not facts.joined and facts.age_s > deadlines.start_s:
         return Severity.NEVER_JOINED, ProcessFailure(
             process=facts.process,
-            cause=f"{facts.who} did not {what} within {deadlines.start_s:g} s, and no other "
-            "process did meanwhile; on slow or crowded machines raise deadlines.start_s",
+            cause=f"{facts.who} did not join within {deadlines.start_s:g} s, and no other process "
+            "did meanwhile; on slow or crowded machines raise deadlines.start_s",
             exit_code=ExitCode.LAUNCH,
         )
     # Imports hold the interpreter's lock, and many at once all of a machine: such silence says
     # nothing, and a successor would only add to the load.
-    limit_s = deadlines.start_s if facts.is_crowded else deadlines.heartbeat_s
-    if is_up and facts.silent_s > limit_s:
+    is_quiet = facts.is_starting or facts.is_crowded
+    limit, limit_s = "heartbeat_s", deadlines.heartbeat_s
+    if is_quiet and deadlines.start_s > limit_s:
+        limit, limit_s = "start_s", deadlines.start_s
+    if facts.joined and facts.silent_s > limit_s:
         return Severity.FROZEN, ProcessFailure(
             process=facts.process,
             cause=f"{facts.who} is frozen: no sign of life for {facts.silent_s:.1f} s; if its "
-            "machine is only overloaded, raise deadlines.heartbeat_s",
+            f"machine is only overloaded, raise deadlines.{limit}",
             exit_code=ExitCode.WORKER_LOST,
         )
     return None

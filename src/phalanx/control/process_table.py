@@ -21,7 +21,17 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Ping, Progress
+from phalanx.wire.messages import (
+    Done,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    Ping,
+    Progress,
+    PutValue,
+    WantValue,
+)
 
 
 @dataclass(frozen=True)
@@ -275,10 +285,10 @@ class ProcessTable:
 
 
 def _may_be_starting(message: FromWorker) -> bool:
-    """Tell whether a process may still import its code when it sends this."""
+    """Tell whether a process may still import code or build its network when it sends this."""
     if isinstance(message, Heartbeat):
         return message.progress.is_starting
-    return isinstance(message, Hello | Ping)
+    return isinstance(message, Hello | Ping | PutValue | WantValue)
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

@@ -49,7 +49,8 @@ class DeadlineSpec(Spec):
     """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
-    """From launch, or since another process was up, until a process has joined and is up."""
+    """From launch, or since another process joined or was up, until a process has joined; also the
+    silence of a process that starts."""
     exchange_s: Seconds = 60.0
     """One collective exchange."""
     heartbeat_s: Seconds = 7.0

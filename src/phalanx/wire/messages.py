@@ -29,7 +29,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a sample can be correct at all."""
     activity: str = "starting"
     is_starting: bool = False
-    """The process imports its code, which may hold up this very message for long."""
+    """The process imports code or builds its network, which may hold up this very message."""
     lr: float = 0.0
     input_s: float = 0.0
     compute_s: float = 0.0

@@ -111,6 +111,7 @@ class WorkerContext:
             precision: The number format that it computes in.
             reason: Why this one.
         """
+        self.metrics.is_starting = False
         startup_s = time.monotonic() - self.started
         self.log.record(
             events.Started(

@@ -37,7 +37,7 @@ class WorkerMetrics:
 
     activity: str = "starting"
     is_starting: bool = True
-    """Until all code is imported."""
+    """Until all code is imported and the network is built."""
     epoch: int = 0
     step: int = 0
     lr: float = 0.0

@@ -20,6 +20,4 @@ def run_role(context: WorkerContext) -> Done:
     """
     keep_freed_memory()
     path = kind_of(context.job.strategy).role(context.spec.role)
-    role = cast(Callable[[WorkerContext], Done], load(path))
-    context.metrics.is_starting = False
-    return role(context)
+    return cast(Callable[[WorkerContext], Done], load(path))(context)

@@ -16,7 +16,7 @@ from phalanx.launch.base import LaunchRequest
 from phalanx.records.rundir import RunDir
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Done, Heartbeat, Hello, Progress
+from phalanx.wire.messages import Done, Heartbeat, Hello, Progress, PutValue
 from support.fake_launcher import FakeLauncher
 from support.toy import toy_job
 
@@ -93,8 +93,10 @@ def test_starting_is_judged_by_movement_and_silence_only_once_all_are_up(
             (0.0, False, True),
             (0.0, True, True),
         ]
-        # A message of its role shows as much as a heartbeat does.
+        # A message of its role shows as much as a heartbeat does, but for the rendezvous before it.
         table.take("worker-1", Hello(pid=2, host="here"))
+        table.take("worker-1", PutValue("address", b""))
+        assert facts()[1].is_starting
         table.take("worker-1", Done())
         assert [(one.is_starting, one.is_crowded) for one in facts()] == [(False, False)] * 2
         # One that was under way when the code was there changes nothing.

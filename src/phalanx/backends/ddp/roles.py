@@ -25,7 +25,6 @@ from phalanx.worker.torch_trainer import TrainSetup
 def run_ddp_role(context: WorkerContext) -> Done:
     """Run this process's role to its end."""
     spec, job = context.spec, context.job
-    context.metrics.is_starting = False
     if spec.role != "worker":
         raise SpecError(f"backend ddp has no role '{spec.role}'")
     torch.set_num_threads(spec.threads)

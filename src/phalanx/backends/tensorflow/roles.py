@@ -16,5 +16,4 @@ def run_tensorflow_role(context: WorkerContext) -> Done:
     prepare_environment()
     from phalanx.backends.tensorflow.phase import run_phase
 
-    context.metrics.is_starting = False
     return run_phase(context)
