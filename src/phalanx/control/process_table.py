@@ -28,7 +28,10 @@ from phalanx.wire.messages import (
     FromWorker,
     Heartbeat,
     Hello,
+    Ping,
     Progress,
+    PutValue,
+    WantValues,
     WorkTimes,
 )
 
@@ -61,6 +64,7 @@ class _Entry:
     spec: WorkerSpec
     age_s: float = 0.0
     joined: bool = False
+    is_starting: bool = True
     done: bool = False
     silent_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
@@ -190,7 +194,13 @@ class ProcessTable:
         if entry is None:
             return
         entry.silent_s = 0.0
+        before = (entry.joined, entry.is_starting)
         entry.joined |= isinstance(message, Hello | Heartbeat)
+        entry.is_starting &= _may_be_starting(message)
+        if before != (entry.joined, entry.is_starting):
+            # Deadlines count from the last movement: many processes start one after another.
+            for other in self._entries.values():
+                other.age_s = min(other.age_s, other.spec.baseline_s)
         if isinstance(message, Heartbeat):
             entry.progress = message.progress
         elif isinstance(message, Failed):
@@ -234,13 +244,20 @@ class ProcessTable:
     def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
         """Return the facts about every process that has been started."""
         found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
+        crowded = {
+            entry.spec.host
+            for name, entry in self._entries.items()
+            if entry.is_starting and found[name].exit_code is None and found[name].lost is None
+        }
         return [
             ProcessFacts(
                 process=name,
                 joined=entry.joined,
                 done=entry.done,
                 silent_s=entry.silent_s,
-                age_s=entry.age_s,
+                age_s=entry.age_s - entry.spec.baseline_s,
+                is_starting=entry.is_starting,
+                is_crowded=entry.spec.host in crowded,
                 exit_code=found[name].exit_code,
                 error=entry.error,
                 machine=entry.spec.host if entry.spec.is_networked else "",
@@ -328,6 +345,13 @@ class ProcessTable:
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
+
+
+def _may_be_starting(message: FromWorker) -> bool:
+    """Tell whether a process may still import code or build its network when it sends this."""
+    if isinstance(message, Heartbeat):
+        return message.progress.is_starting
+    return isinstance(message, Hello | Ping | PutValue | WantValues)
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

@@ -63,6 +63,9 @@ QUALITY = {
         Measure("kappa", "kappa", digits=3, high_is_good=True),
         Measure("mean_class_accuracy", "class mean", "%", 100, 2, high_is_good=True),
         Measure("within_one", "within one", "%", 100, 2, high_is_good=True),
+        Measure("r2", "R²", digits=4, high_is_good=True),
+        Measure("mae", "mean absolute error"),
+        Measure("rmse", "root mean square error"),
     )
 }
 """Metrics of the test part other than accuracy."""
@@ -82,7 +85,14 @@ def metrics_of(cells: Sequence[Cell]) -> dict[str, Measure]:
     return known | {key: Measure(key, key, digits=4) for key in others}
 
 
-_ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "train_loss")
+_QUALITIES = (
+    "test_accuracy",
+    "val_accuracy",
+    "train_accuracy",
+    "test_loss",
+    "val_loss",
+    "train_loss",
+)
 
 
 def value_of(run: RunRecord, key: str) -> float | None:
@@ -128,7 +138,7 @@ def contrast_cells(first: Cell, second: Cell, key: str) -> Contrast | None:
 def quality_measure(cells: Sequence[Cell]) -> Measure | None:
     """Choose the measure of quality: the best one that every finished run has."""
     runs = [run for cell in cells for run in cell.finished]
-    for key in _ACCURACIES:
+    for key in _QUALITIES:
         if runs and all(value_of(run, key) is not None for run in runs):
             return MEASURES[key]
     return None

@@ -94,7 +94,8 @@ def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
         return f"{text}, and its {quality.title} is the best as well."
     contrast = contrast_cells(chosen, best, saved.key)
     assert contrast is not None
-    return f"{text}, {_times(contrast)} that of the most accurate, {best.phrase}."
+    which = "most accurate" if quality.high_is_good else "best"
+    return f"{text}, {_times(contrast)} that of the {which}, {best.phrase}."
 
 
 def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
@@ -108,7 +109,7 @@ def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     sign = 1 if quality.high_is_good else -1
     unit = _points(quality)
     loss = plain(-sign * contrast.difference, 2 if unit else 4, scale=quality.scale)
-    text = f"{reached}, {loss}{unit} less than the best"
+    text = f"{reached}, {loss}{unit} {'less' if quality.high_is_good else 'more'} than the best"
     if contrast.low is None or contrast.high is None:
         return f"{text}."
     worst = max(-sign * contrast.low, -sign * contrast.high)

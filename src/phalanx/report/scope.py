@@ -220,6 +220,15 @@ def cost_of(seconds: float, settings: RecommendSettings) -> float | None:
     return None if price is None else seconds / 3600 * price
 
 
+def quality_keys(cells: Sequence[Cell], keys: Sequence[str]) -> list[str]:
+    """Return the keys that any finished run has a value for; losses if there is no accuracy."""
+    known = [key for key in keys if has_values(cells, key)]
+    if any(key.endswith("accuracy") for key in known):
+        return known
+    losses = (key.replace("accuracy", "loss") for key in keys if key.endswith("accuracy"))
+    return [*(key for key in losses if has_values(cells, key)), *known]
+
+
 def has_values(cells: Sequence[Cell], key: str) -> bool:
     """Tell whether any finished run has a measure."""
     return any(value_of(run, key) is not None for cell in cells for run in cell.finished)

@@ -40,18 +40,20 @@ class CheckpointSpec(Spec):
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
     best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; null: keep none."""
+    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
+    none."""
 
 
 class DeadlineSpec(Spec):
     """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
-    """From launch until every worker has joined."""
+    """From launch, or since another process joined or was up, until a process has joined; also the
+    silence of a process that starts."""
     exchange_s: Seconds = 60.0
     """One collective exchange."""
     heartbeat_s: Seconds = 7.0
-    """Silence after which a worker counts as frozen."""
+    """Silence after which a worker that is up counts as frozen."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -123,6 +125,18 @@ class JobSpec(Spec):
             add_import_path(data.get("python_path"))
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _judge_values_by_loss(cls, data: object) -> object:
+        # The default of a setting that depends on another one: values have no accuracy.
+        if not isinstance(data, dict):
+            return data
+        loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
+        name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
+        if name != "mse" or not isinstance(checkpoint, dict):
+            return data
+        return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
+
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:
         shares = self.batch.shares
@@ -143,6 +157,13 @@ class JobSpec(Spec):
                 )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        monitor = self.early_stop.monitor if self.early_stop is not None else None
+        if self.loss.name == "mse" and monitor == "val_accuracy":
+            raise fault(
+                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                "; set 'val_loss'",
+                at=("early_stop", "monitor"),
+            )
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.
@@ -194,6 +215,14 @@ class JobSpec(Spec):
     def worker_processes(self) -> int:
         """Number of worker processes."""
         return self.processes.workers
+
+    @property
+    def reads_whole_numbers(self) -> bool:
+        """Whether rows of whole numbers reach the network as they are, not as quantities.
+
+        The built-in networks compute with quantities only.
+        """
+        return self.model.user_args is not None
 
     @property
     def global_batch(self) -> int:

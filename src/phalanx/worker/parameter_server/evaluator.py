@@ -171,7 +171,7 @@ class _Evaluator:
                 size_bytes=written.size_bytes,
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
-                parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                parameters_sha256=hashlib.sha256(parameters.numpy().data).hexdigest(),
                 pinned=pinned(written.name) if order.pin else "",
             )
         )

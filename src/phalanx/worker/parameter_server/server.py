@@ -339,5 +339,10 @@ def make_shard(
         ),
         # A successor does not wait for workers that may be gone by now.
         policy=ConsistencyPolicy(rule, () if start.restoring else range(job.workers)),
-        step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
+        step_size=StepSize(
+            rate,
+            scaling=serving.lr_scaling,
+            rule=rule,
+            push_samples=job.global_batch / job.workers,
+        ),
     )

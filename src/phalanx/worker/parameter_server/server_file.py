@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -9,9 +10,11 @@ import msgspec
 import torch
 
 from phalanx.consistency.shards import ShardLayout
-from phalanx.errors import StoreError
+from phalanx.errors import StoreError, TimeoutExpired
 from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
+
+_log = logging.getLogger(__name__)
 
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
 # On a slow link, uploads take at most about this share of the time.
@@ -51,7 +54,7 @@ class ServerFile:
         """Return whether it is time to write again.
 
         Raises:
-            StoreError: The previous write failed.
+            StoreError: The store refused the previous write.
         """
         return self._background.wait(0.0) and time.monotonic() > self._due
 
@@ -62,11 +65,8 @@ class ServerFile:
         self._write(state)
 
     def write_meanwhile(self, state: ServerState) -> None:
-        """Replace the file; in a remote store without waiting for the upload."""
-        if self._store.is_remote:
-            self._background.start(lambda: self._write(state))
-        else:
-            self._write(state)
+        """Start to replace the file; a store that does not answer is tried again the next time."""
+        self._background.start(lambda: self._try_to_write(state))
 
     def read(self) -> ServerState | None:
         """Return the state written last; None: there is no complete file."""
@@ -91,6 +91,14 @@ class ServerFile:
     def close(self) -> None:
         """Wait for the last write: the next phase has a server of the same name."""
         self._background.wait()
+
+    def _try_to_write(self, state: ServerState) -> None:
+        try:
+            self._write(state)
+        except TimeoutExpired as error:
+            # An older snapshot costs momentum if this server is lost; ending it costs that now.
+            _log.warning("the snapshot of version %d was not written: %s", state.version, error)
+            self._due = time.monotonic() + self._every_s
 
     def _write(self, state: ServerState) -> None:
         begin = time.monotonic()

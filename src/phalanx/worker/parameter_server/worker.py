@@ -219,6 +219,7 @@ class ParameterServerWorker:
                 portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
+                has_classes=dataset.is_classification,
             )
         )
         context.metrics.activity = "waiting for servers"
