@@ -2,7 +2,7 @@
 
 A process that is frozen or does not end is killed by its machine's agent. A machine whose session
 breaks, or that is silent for some seconds, is lost with all of its processes: they exit because
-their lifeline is the same connection.
+their lifeline is the same connection. Time in which this process itself was held up is no silence.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from typing import Any
 from typing_extensions import override
 
 from phalanx.agent.session import News, Session
-from phalanx.agent.ssh import SshRoute
-from phalanx.errors import LaunchError
+from phalanx.agent.ssh import MachineFault, SshRoute
+from phalanx.errors import LaunchError, printable
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
+from phalanx.launch.log_tail import log_tail
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.launch.silence import SilenceMeter
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -38,6 +40,7 @@ _log = logging.getLogger(__name__)
 _START_S = 30.0
 _KILL_S = 10.0
 _AFTER_GRACE_S = 10.0
+_DISK_S = 120.0
 _SILENCE_SHARE = 0.75
 
 
@@ -65,7 +68,7 @@ class SshLauncher(Launcher):
     def allocate(self, run: RunDir) -> Allocation:
         ready = self._ready
         assert ready is not None, "check comes first"
-        ready.group.begin(run.name, limit_s=self.request.job.deadlines.heartbeat_s)
+        ready.group.begin(run.name, limit_s=self.request.job.deadlines.controller_s)
         self._run_dir = run.path
         return PoolAllocation(ready.group, ready.placement, ready.capacities)
 
@@ -102,14 +105,17 @@ class SshGroup(WorkerGroup):
         self._hosts = hosts
         self._run_dir = run_dir
         self._silence_s = silence_s
+        self._silence = SilenceMeter()
         self._serials = itertools.count(1)
         self._processes: dict[str, _RemoteProcess] = {}
         self._may_fork = chosen_fork_server() != OFF
         self._num_forkable: Counter[str] = Counter()
         self._changed = threading.Condition()
+        self._of_machine: dict[str, set[str]] = {name: set() for name in hosts.by_name}
         # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
-            machine.session.on_news = self._listener(LogSync(run_dir, name))
+            sync = LogSync(run_dir, name, self._of_machine[name])
+            machine.session.on_news = self._listener(name, sync)
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start processes on all machines in parallel.
@@ -130,34 +136,33 @@ class SshGroup(WorkerGroup):
         session, answer = self._begin(spec)
         try:
             session.wait(answer, _START_S)
-        except LaunchError:
-            # Skip a machine that was lost meanwhile: poll() reports it.
-            if session.fault is None:
-                raise
+        except MachineFault as error:
+            # Gone, or it does not even answer; either way poll() reports it as lost.
+            self._hosts.lose(session.machine, error.fault.reason)
 
     @override
     def poll(self) -> list[ProcessStatus]:
+        self._silence.tick()
         for name, machine in self._hosts.by_name.items():
             session = machine.session
-            if session.fault is None and session.silent_s > self._silence_s:
-                self._hosts.lose(
-                    name,
-                    f"nothing was heard of it for {session.silent_s:.1f} s; check that it is on, "
-                    "and its network",
-                )
-            elif session.fault is not None:
+            silent_s = self._silence.silent_s(
+                name, session.heard_s, is_held_up=self._hosts.news.is_full(name)
+            )
+            if session.fault is not None:
                 # The session noticed the fault itself; `lose` still has to clean up.
                 self._hosts.lose(name, session.fault.reason)
+            elif silent_s > self._silence_s:
+                self._hosts.lose(
+                    name,
+                    f"nothing was heard of it for {silent_s:.1f} s; check that it is on, and its "
+                    "network",
+                )
         with self._changed:
             return [self._status(name, one) for name, one in self._processes.items()]
 
     @override
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        path = self._run_dir / "logs" / f"{process}.log"
-        if not path.exists():
-            return ""
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-num_lines:])
+        return log_tail(self._run_dir / "logs" / f"{process}.log", num_lines)
 
     @override
     def kill(self, process: str) -> None:
@@ -177,10 +182,14 @@ class SshGroup(WorkerGroup):
             session.tell({"do": "stop", "grace_s": grace_s})
         # Agents kill after the grace period; a machine with processes left after that is lost.
         deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
+        slow_disk = Deadline.after(deadline.limit_s + _DISK_S, "a slow disk")
         with self._changed:
-            while self._running() and not deadline.expired:
-                self._changed.wait(min(0.2, deadline.remaining_s))
-            late = {one.machine for one in self._running()}
+            while late := {one.machine for one in self._running()}:
+                # An exit that has come and waits for this disk is no fault of the machine.
+                is_ours = any(map(self._hosts.news.has_waiting, late)) and not slow_disk.expired
+                if deadline.expired and not is_ours:
+                    break
+                self._changed.wait(0.2)
         for name in late:
             self._hosts.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
 
@@ -193,6 +202,11 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
+            # From now on that machine alone writes its files; what others still send is refused.
+            for name, processes in self._of_machine.items():
+                processes.discard(spec.process)
+                if name == spec.host:
+                    processes.add(spec.process)
         # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -221,26 +235,31 @@ class SshGroup(WorkerGroup):
             if one.exit_code is None and self._hosts.by_name[one.machine].session.fault is None
         ]
 
-    def _listener(self, sync: LogSync) -> Callable[[News], None]:
-        def listen(news: News) -> None:
+    def _listener(self, machine: str, sync: LogSync) -> Callable[[News], None]:
+        def handle(news: News) -> None:
             match news["news"]:
                 case "more":
                     sync.append(news["path"], news["content"])
                 case "whole":
-                    sync.replace(news["path"], news["content"])
+                    sync.replace(
+                        news["path"], news["content"], first=news["first"], last=news["last"]
+                    )
                 case "cold":
-                    _log.info("%s starts cold: %s", news["name"], news["reason"])
+                    _log.info("%s starts cold: %s", news["name"], printable(news["reason"]))
                 case "exit":
                     # Flush before the exit is visible: `log_tail` must be complete by then.
-                    sync.finish(news["name"])
-                    self._note_exit(news)
+                    try:
+                        sync.finish(news["name"])
+                    finally:
+                        self._note_exit(machine, news)
 
-        return listen
+        # Not here, where the machine is listened to: a disk may take its time.
+        return lambda news: self._hosts.news.put(machine, news, handle)
 
-    def _note_exit(self, news: News) -> None:
+    def _note_exit(self, machine: str, news: News) -> None:
         with self._changed:
             one = self._processes.get(news["name"])
-            # Ignore exits of an earlier start of the same process.
-            if one is not None and one.serial == news["serial"]:
-                one.exit_code = news["code"]
+            # Ignore exits of an earlier start of the same process, and what others say of it.
+            if one is not None and (one.serial, one.machine) == (news["serial"], machine):
+                one.exit_code = int(news["code"])
                 self._changed.notify_all()

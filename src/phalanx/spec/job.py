@@ -53,6 +53,9 @@ class DeadlineSpec(Spec):
     """One collective exchange."""
     heartbeat_s: Seconds = 7.0
     """Silence after which a worker counts as frozen."""
+    controller_s: Seconds = 60.0
+    """Silence of the controller's machine, suspended or cut off, after which another machine ends
+    its processes of the run."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
