@@ -316,4 +316,6 @@ class Controller:
 def _interruption(number: int) -> PhalanxError:
     if number == signal.SIGINT:
         return Interrupted("interrupted by Ctrl-C; continue with `phalanx train --resume`")
+    if number == signal.SIGHUP:
+        return Terminated("its terminal was closed; continue with `phalanx train --resume`")
     return Terminated("ended by SIGTERM; continue with `phalanx train --resume`")

@@ -28,9 +28,11 @@ from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
 from phalanx.launch.log_tail import log_tail
+from phalanx.launch.private_network import PrivateNetwork, opens_ports, trusted_network_note
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.descriptors import ensure_descriptors
 from phalanx.wire.fork_client import ChildProcess
 
 _KILL_LIMIT_S = 10.0
@@ -42,9 +44,13 @@ class LocalLauncher(Launcher):
     def __init__(self, request: LaunchRequest) -> None:
         super().__init__(request)
         self._logs = Path()
+        self._network = PrivateNetwork()
 
     @override
     def check(self) -> None:
+        if opens_ports(self.request.job):
+            self._keep_private()
+        ensure_descriptors(num_machines=0, num_processes=self.request.job.processes.total)
         # Reports missing files before anything is started.
         open_source(self.request.job.data, data_root=self.request.data_root)
 
@@ -61,7 +67,7 @@ class LocalLauncher(Launcher):
 
     @override
     def start(self, specs: Sequence[WorkerSpec]) -> WorkerGroup:
-        group = LocalGroup(self._logs)
+        group = LocalGroup(self._logs, network_pid=self._network.pid)
         try:
             group.prepare(specs)
             for spec in specs:
@@ -71,12 +77,35 @@ class LocalLauncher(Launcher):
             raise
         return group
 
+    @override
+    def close(self) -> None:
+        self._network.close()
+
+    def _keep_private(self) -> None:
+        job = self.request.job
+        if job.trust_network:
+            self.notes = (trusted_network_note(job, why=""),)
+            return
+        try:
+            self._network.start()
+        except LaunchError as error:
+            trusted_network_note(job, why=str(error))
+
 
 class LocalGroup(WorkerGroup):
-    """Child processes on this machine."""
+    """Child processes on this machine.
 
-    def __init__(self, logs: Path, warm: WarmStart | None = None) -> None:
+    Args:
+        logs: Directory of their output.
+        warm: How processes are forked; None: as set by `use_fork_server`.
+        network_pid: Process whose network they enter; None: they stay in this process's.
+    """
+
+    def __init__(
+        self, logs: Path, warm: WarmStart | None = None, *, network_pid: int | None = None
+    ) -> None:
         self._logs = logs
+        self._network_pid = network_pid
         self._warm = warm or WarmStart()
         self._children: dict[str, ChildProcess] = {}
         self._secret = secrets.token_hex(16)
@@ -96,6 +125,7 @@ class LocalGroup(WorkerGroup):
         if forked is not None and spec.parent_pid == os.getpid():
             # Its parent is the fork server, which ends when this process does.
             spec = spec.model_copy(update={"parent_pid": forked.parent_pid})
+        spec = spec.model_copy(update={"network_pid": self._network_pid})
         self._children[spec.process] = child
         self._with_helpers.add(spec.process)
         # A process that exited already breaks the pipe; poll() reports its exit code and log.

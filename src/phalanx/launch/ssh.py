@@ -29,11 +29,13 @@ from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
 from phalanx.launch.log_tail import log_tail
+from phalanx.launch.private_network import opens_ports, trusted_network_note
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
 from phalanx.launch.silence import SilenceMeter
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.descriptors import ensure_descriptors
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +62,17 @@ class SshLauncher(Launcher):
     @override
     def check(self) -> None:
         assert self.request.pool is not None, "the table of launchers says that it needs one"
+        notes: list[str] = []
+        if opens_ports(self.request.job):
+            why = "a run on several machines cannot keep them private"
+            notes.append(trusted_network_note(self.request.job, why=why))
+        ensure_descriptors(
+            num_machines=len(self.request.pool.machines),
+            num_processes=self.request.job.processes.total,
+        )
         ready = provision(self.request, self.request.pool, route=self.route)
         self._ready = self._stack.enter_context(ready)
-        self.notes = self._ready.group.notes
+        self.notes = (*notes, *self._ready.group.notes)
 
     @override
     def allocate(self, run: RunDir) -> Allocation:

@@ -29,6 +29,11 @@ class ProcessCounts:
     """Parameter servers that are separate processes, not threads of workers."""
     evaluators: int = 0
 
+    @property
+    def total(self) -> int:
+        """Number of all processes."""
+        return self.workers + self.servers + self.evaluators
+
 
 class StrategySpec(Spec):
     """Settings of a strategy. Subclass it for a new one and override what differs.

@@ -253,6 +253,19 @@ def test_processes_move_to_machines_that_are_there(hosts: HostGroup) -> None:
     assert allocation.move("worker", 2, crowd=True)
 
 
+def test_no_process_moves_to_a_machine_without_memory_for_it(
+    hosts: HostGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacities = [HostCapacity("a", cores=2, slots=2), HostCapacity("b", cores=4, slots=1)]
+    allocation = PoolAllocation(hosts, place(2, capacities), capacities)
+    hosts.lose("b", "gone")
+    monkeypatch.setattr("phalanx.launch.allocation.PROCESS_BYTES", 1 << 60)
+    for role, rank in (("worker", 1), ("server", 0)):
+        assert not allocation.move(role, rank, crowd=True)
+    assert allocation.move("worker", 0, crowd=False), "it is there already"
+    assert allocation.slot("server", 0).machine == "a", "a first one was counted before"
+
+
 def test_everybody_finds_the_others_in_the_environment(hosts: HostGroup) -> None:
     capacities = [HostCapacity("a", cores=1), HostCapacity("b", cores=1)]
     allocation = PoolAllocation(hosts, place(2, capacities), capacities)

@@ -7,6 +7,7 @@ nor the other files: every file gets its turn, and what does not fit waits on th
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MAX_CHUNK_BYTES = 1 << 17
 """Of a file in one item of news."""
 _CHUNKS_AT_A_TIME = 8
+# What is printed must not fill the disk of a machine in a long run.
+_LONG_LOG_BYTES = 64 << 20
 # Files that grow while a process runs, and files written once when it ends.
 _GROWING = ("events", "logs")
 _WHOLE = ("profile",)
@@ -112,7 +115,17 @@ class FileSender:
         if chunk:
             self._sent[path] = start + len(chunk)
             self._tell("more", path, chunk)
+            self._shorten(path)
         return len(chunk) == MAX_CHUNK_BYTES
+
+    def _shorten(self, path: Path) -> None:
+        """Empty a long log that has been sent; its process appends to what is then there."""
+        sent = self._sent[path]
+        if path.suffix == ".log" and sent >= _LONG_LOG_BYTES and path.stat().st_size == sent:
+            os.truncate(path, 0)
+            self._sent[path] = 0
+            for files in self._at_end.values():
+                files.pop(path, None)
 
     def _tell(self, kind: str, path: Path, chunk: bytes, **more: object) -> None:
         assert self._folder is not None

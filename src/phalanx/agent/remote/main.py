@@ -60,6 +60,7 @@ class Agent:
             "clock": lambda order: time.time(),
             "resolve": lambda order: host.numeric_address(order["address"]),
             "ports": lambda order: host.free_ports(order["address"], order["count"]),
+            "memory": lambda order: host.free_memory(),
             "begin": self._begin,
             "start": run.start,
             "kill": lambda order: run.kill(order["name"]),
