@@ -27,8 +27,8 @@ from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
-from phalanx.launch.log_tail import log_tail
 from phalanx.launch.private_network import PrivateNetwork, opens_ports, trusted_network_note
+from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -143,7 +143,7 @@ class LocalGroup(WorkerGroup):
 
     @override
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        return log_tail(self._log_path(process), num_lines)
+        return read_tail(self._log_path(process), num_lines)
 
     @override
     def kill(self, process: str) -> None:

@@ -28,10 +28,10 @@ from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGr
 from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
-from phalanx.launch.log_tail import log_tail
 from phalanx.launch.private_network import opens_ports, trusted_network_note
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
 from phalanx.launch.silence import SilenceMeter
+from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -172,7 +172,7 @@ class SshGroup(WorkerGroup):
 
     @override
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        return log_tail(self._run_dir / "logs" / f"{process}.log", num_lines)
+        return read_tail(self._run_dir / "logs" / f"{process}.log", num_lines)
 
     @override
     def kill(self, process: str) -> None:
