@@ -20,12 +20,13 @@ import msgspec
 
 from phalanx.control.backend_coordinator import BackendCoordinator
 from phalanx.control.coordinator import Coordinator, Identity
-from phalanx.control.failure_policy import ProcessFailure
+from phalanx.control.failure_policy import ProcessFacts, ProcessFailure
 from phalanx.control.message_roles import check_sender
 from phalanx.control.process_table import ProcessTable, RunRequest
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.summarize import summarise
+from phalanx.control.watchdog import ProgressWatchdog
 from phalanx.errors import (
     ExitCode,
     Interrupted,
@@ -98,6 +99,7 @@ class Controller:
         self._observers = observers
         self._speed = SpeedMeter()
         self._wanted_workers: int | None = request.run.requested_workers()
+        self._watchdog = ProgressWatchdog(request.job.deadlines.progress_s)
 
     def run(self) -> Summary:
         """Run to the end; no process of the run is left on any way out.
@@ -205,8 +207,8 @@ class Controller:
             self._take_messages(coordinator)
             self._processes.heard(self._server.take_heard())
             now = time.monotonic()
-            roster.age(min(now - last_tick, _LONGEST_TICK_S))
-            last_tick = now
+            tick_s, last_tick = min(now - last_tick, _LONGEST_TICK_S), now
+            roster.age(tick_s)
             if caught.number is not None:
                 raise _interruption(caught.number)
             # Exit codes before messages: what a process sent before its exit is then read in the
@@ -214,7 +216,8 @@ class Controller:
             statuses = roster.poll()
             if not self._take_messages(coordinator, wait_s=0.0):
                 statuses = {}  # the last words of a process that has ended may be unread
-            verdict = coordinator.judge(roster.facts(statuses))
+            facts = roster.facts(statuses)
+            verdict = coordinator.judge(facts)
             if verdict.failure is not None:
                 raise self._failure(verdict.failure)
             if verdict.finished:
@@ -222,6 +225,9 @@ class Controller:
             for failure in verdict.replace:
                 self._replace(failure, coordinator)
             self._grow(coordinator)
+            self._watchdog.age(tick_s, is_starting=not all(one.joined for one in facts))
+            if self._watchdog.is_stuck:
+                raise self._failure(self._stuck(coordinator, facts))
             self._report_progress(now - started)
 
     def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> bool:
@@ -247,6 +253,7 @@ class Controller:
             if isinstance(message, Violation):
                 raise ProtocolError(message.reason)
             self._processes.take(name, message)
+            self._watchdog.take(name, message)
             if not isinstance(message, Hello | Heartbeat | Failed):
                 check_sender(name, message)
                 coordinator.take(name, message)
@@ -287,6 +294,11 @@ class Controller:
         rate = self._speed.rate(elapsed_s, sum(worker.samples for worker in workers))
         progress = combine(workers, epochs=self._request.job.epochs, elapsed_s=elapsed_s, rate=rate)
         self._notify(lambda one: one.progressed(progress))
+
+    def _stuck(self, coordinator: Coordinator, facts: Sequence[ProcessFacts]) -> ProcessFailure:
+        names = [one.process for one in facts if not one.done] or self._processes.names
+        activities = {name: self._processes.progress(name).activity for name in names}
+        return self._watchdog.failure(coordinator.awaited(), activities)
 
     def _failure(self, failure: ProcessFailure) -> RunFailed:
         detail = failure.detail or self._processes.log_tail(failure.process)

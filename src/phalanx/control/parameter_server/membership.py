@@ -96,6 +96,11 @@ class Membership:
         """Whether every server that owns parameters is up."""
         return bool(self._addresses) and self._expected <= self._addresses.keys()
 
+    @property
+    def missing(self) -> list[int]:
+        """Servers that own parameters and are not up."""
+        return sorted(self._expected - self._addresses.keys())
+
     def server_up(self, host: str, address: ServerAddress, *, restoring: bool) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
         self._hosts[address.server] = host
