@@ -19,6 +19,7 @@ from phalanx.wire.parameter_server import (
     RestoreFromDisk,
     SendParameters,
     ServerAddress,
+    ServerLost,
 )
 
 _READER = "reader"  # what servers call the evaluator
@@ -129,6 +130,9 @@ class Membership:
         self._addresses.pop(server, None)
         self._offers.pop(server, None)
         self._donors.pop(server, None)
+        # Those who wait for it must not give up before its successor is there.
+        for peer in self._peers:
+            self._api.send(peer.name, ServerLost(server))
 
     def grow(self, num_workers: int) -> list[Process]:
         """Extend the run to so many workers; returns the ones to start."""
