@@ -42,8 +42,7 @@ from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
-from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.switch import LOOSENED, SwitchSpec, phase_job, strategy_of
 from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome
 from phalanx.wire.parameter_server import Finish, WorkDone
 from phalanx.wire.switch import BeginPhase, KeepSnapshot, PhaseBegun, PhaseIdle, WindowReport
