@@ -40,7 +40,12 @@ from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.network_record import record_network
-from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
+from phalanx.worker.parameter_server.handover import (
+    PhaseEntry,
+    check_statistics,
+    read_statistics,
+    set_statistics,
+)
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
     GATE_OPEN,
@@ -161,6 +166,7 @@ class ParameterServerWorker:
         """When this worker last ran out of tickets."""
         self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
         """The slices of the model over servers."""
+        check_statistics(basis.replica)
         self._context = context
         self._basis = basis
         self._stack = stack
