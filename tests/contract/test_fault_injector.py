@@ -144,6 +144,9 @@ def test_kill_strikes_once_and_at_the_right_time(tmp_path: Path) -> None:
 
     # Its successor comes to the same moment and lives.
     assert said_by(tmp_path, times=4)[0] == 0
+    seen = plan.seen("worker-0")
+    assert len(seen) == 2
+    assert set(map(frozenset, seen.values())) == {frozenset({"flushing"})}
 
 
 def test_a_fault_may_be_planned_meanwhile_and_taken_back(tmp_path: Path) -> None:

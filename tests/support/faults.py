@@ -32,7 +32,7 @@ from phalanx.consistency import policy
 from phalanx.wire.moments import MomentListener
 from support import harm
 
-PLAN, FIRED = Path("faults.json"), Path("faults-fired")
+PLAN, FIRED, SEEN = Path("faults.json"), Path("faults-fired"), Path("faults-seen")
 LISTENER = "support.faults:make_listener"
 Kind = Literal[
     "kill", "freeze", "cut", "delay", "duplicate", "disk_full", "disk_slow", "clock_jump"
@@ -209,6 +209,15 @@ class FaultPlan:
         """Whether a fault has happened."""
         return (self._folder / FIRED / f"{fault.number}.json").exists()
 
+    def seen(self, process: str) -> dict[int, set[str]]:
+        """The moments that each process of this name has come to, by process id."""
+        found: dict[int, set[str]] = {}
+        with suppress(FileNotFoundError):
+            for line in (self._folder / f"{SEEN}-{process}").read_text().splitlines():
+                pid, _, moment = line.partition(" ")
+                found.setdefault(int(pid), set()).add(moment)
+        return found
+
     def _write(self) -> None:
         (self._folder / FIRED).mkdir(exist_ok=True)
         temporary = self._folder / f".{PLAN}"
@@ -259,14 +268,22 @@ class _Listener:
     stamp: tuple[int, int] = (0, 0)
     faults: dict[int, Fault] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
+    seen: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, moment: str) -> None:
         with self.lock:
+            self._note(moment)
             self._read()
             due = list(self._due(moment))
         for fault in due:
             self._strike(fault)
+
+    def _note(self, moment: str) -> None:
+        if moment not in self.seen:
+            self.seen.add(moment)
+            with (self.folder / f"{SEEN}-{self.process}").open("a") as file:
+                file.write(f"{os.getpid()} {moment}\n")
 
     def _read(self) -> None:
         try:

@@ -1,0 +1,483 @@
+"""Runs with servers and runs that switch, under random faults until they end; and what must hold.
+
+`benchmarks/soak.py` is the long form, `tests/e2e/test_soak.py` the short one. A run's steps take
+their time as long as faults are to come; one or two faults are armed at a time, strike when their
+processes come to the moment, and must be recovered from before the next. A run that ends by design,
+because its controller or a lockstep worker is gone, is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from phalanx.records.events import Epoch, Failure, Served, Switched
+from phalanx.records.rundir import RunDir
+from support.faults import (
+    Deed,
+    Fault,
+    FaultPlan,
+    clock_jump,
+    cut,
+    delay,
+    disk_full,
+    disk_slow,
+    duplicate,
+    freeze,
+    kill,
+)
+from support.runs import Place, events_of
+
+NUM_TRAIN, EPOCHS, WORKERS = 1294, 24, 3
+HEARTBEAT_S = 3.0
+BEYOND_S = 10.0
+ARM_S = 4.0
+_POLL_S = 0.03
+_STEP_S = 0.03
+# A process that was replaced, or never harmed, has come to one of these.
+RECOVERED = {
+    "worker": {"Computing", "Starved"},
+    "server": {"push received", "flushing"},
+    "evaluator": {"meeting servers"},
+    "controller": {"Training", "InPhase"},
+}
+USER_MODEL = f"""
+import threading
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Sequential):
+    def forward(self, inputs):
+        if self.training and Path("slow").exists():
+            threading.Event().wait({_STEP_S})
+        return super().forward(inputs)
+
+def build(input_shape, num_classes):
+    height, breadth, channels = input_shape
+    return Net(nn.Flatten(), nn.Linear(height * breadth * channels, 64), nn.ReLU(),
+               nn.Linear(64, num_classes))
+"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of run.
+
+    Attributes:
+        name: For the table.
+        strategy: Of its job.
+        moments: Where each kind of process is struck.
+        switches: Whether it has lockstep phases, where the loss of a worker ends the run.
+    """
+
+    name: str
+    strategy: dict[str, Any]
+    moments: dict[str, tuple[str, ...]]
+    switches: bool = False
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job, with deadlines that make a freeze cost seconds only."""
+        return {
+            "name": "soak",
+            "model": "soak_net:build",
+            "data": "digits",
+            "batch": {"global": 64},
+            "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+            "epochs": EPOCHS,
+            "workers": WORKERS,
+            "deadlines": {"heartbeat_s": HEARTBEAT_S, "exchange_s": 15.0, "stop_s": 2.0},
+            "strategy": self.strategy,
+        }
+
+    @property
+    def processes(self) -> list[str]:
+        """Every process of the run but its controller."""
+        servers = self.strategy.get("servers", "colocated")
+        count = servers if isinstance(servers, int) else 0
+        names = [f"worker-{rank}" for rank in range(WORKERS)]
+        return [*names, *(f"server-{rank}" for rank in range(count)), "evaluator-0"]
+
+
+_CLIENT = ("Connecting", "Entering", "Attached", "Pushing", "Awaiting")
+_WORKER = ("Computing", "Resting", "Starved", *_CLIENT)
+_SERVER = ("making server", "push received", "flushing", "flushed", "writing snapshot")
+_RESTORED = ("donation received", "restored")
+_EVALUATOR = ("meeting servers", "reading servers", "saving", "checkpoint written")
+_GATES = ("Training", "Pausing", "Flushing", "Closing", "AtGate")
+_SWITCHING = ("leaving lockstep", "entering servers", "handing over", "entering lockstep")
+
+
+def _serving(name: str, *, servers: int | str = 2, **settings: Any) -> Scenario:
+    strategy = {
+        "name": "parameter_server",
+        "dispatch": "dynamic",
+        "servers": servers,
+        "min_shard_bytes": 1024,
+        "snapshot_s": 1.0,
+        "max_failures": 100_000,
+        **settings,
+    }
+    colocated = servers == "colocated"
+    moments = {
+        "worker": (*_WORKER, *_SERVER) if colocated else _WORKER,
+        "server": (*_SERVER, *_RESTORED),
+        "evaluator": _EVALUATOR,
+        "controller": _GATES,
+    }
+    return Scenario(name, strategy, moments)
+
+
+def _switching(name: str, **settings: Any) -> Scenario:
+    served = _serving(name, servers="colocated", **settings)
+    moments = served.moments | {
+        "worker": (*served.moments["worker"], *_SWITCHING),
+        "controller": (*_GATES, "InPhase", "Committed"),
+    }
+    phases = [
+        {"strategy": "allreduce"},
+        {"strategy": served.strategy, "epoch": 1.5},
+        {"strategy": "allreduce", "epoch": EPOCHS - 1.5},
+    ]
+    return Scenario(name, {"name": "switch", "phases": phases}, moments, switches=True)
+
+
+SCENARIOS = (
+    _serving("bsp", consistency="bsp"),
+    _serving("async", consistency="async"),
+    _serving("ssp, int8", consistency="ssp", compression="int8"),
+    _serving("bsp, colocated", servers="colocated", consistency="bsp"),
+    _serving("async, overlap", consistency="async", overlap=True),
+    _switching("switch to bsp", consistency="bsp"),
+    _switching("switch to async", consistency="async"),
+)
+
+
+def draw_deed(chance: random.Random, role: str, others: Sequence[str]) -> Deed:
+    """A fault at random; `others` may be struck in the same moment."""
+    if role == "controller":
+        deeds: list[tuple[float, Callable[[], Deed]]] = [
+            (2, kill),
+            (3, lambda: freeze(chance.uniform(0.5, HEARTBEAT_S + 1))),
+            (4, lambda: cut("control")),
+            (1, lambda: clock_jump(chance.choice([-86400.0, 86400.0]))),
+            (1, lambda: disk_slow(0.1)),
+        ]
+    else:
+        deeds = [
+            (8, kill),
+            (4, lambda: kill(*others)),
+            (1, freeze),
+            (3, lambda: freeze(chance.uniform(0.1, 1.0))),
+            (4, lambda: cut("control")),
+            (4, lambda: cut("bulk")),
+            (2, lambda: delay(chance.uniform(0.1, 1.0))),
+            (2, lambda: duplicate("control")),
+            (2, lambda: duplicate("bulk")),
+            (0.3, lambda: disk_full(1.0)),
+            (1, lambda: disk_slow(0.1)),
+            (1, lambda: clock_jump(chance.choice([-86400.0, 86400.0]))),
+        ]
+    return chance.choices([deed for _, deed in deeds], [weight for weight, _ in deeds])[0]()
+
+
+@dataclass
+class RunReport:
+    """What came of one run.
+
+    Attributes:
+        scenario: Its name.
+        seed: Of its faults.
+        deeds: Kinds of the faults that struck, one for each victim.
+        attempts: How often it was started.
+        findings: What should not have been.
+        recovered_s: From each fault until everyone was back at work.
+        seconds: Duration of the whole run.
+    """
+
+    scenario: str
+    seed: str
+    deeds: list[str] = field(default_factory=list)
+    attempts: int = 0
+    findings: list[str] = field(default_factory=list)
+    recovered_s: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class SoakRun:
+    """One run under faults.
+
+    Args:
+        place: Where; an empty folder.
+        scenario: What kind.
+        seed: Of its faults.
+        num_faults: How many strike at most.
+    """
+
+    def __init__(self, place: Place, scenario: Scenario, *, seed: str, num_faults: int) -> None:
+        self._place = place
+        self._scenario = scenario
+        self._chance = random.Random(seed)
+        self._num_faults = num_faults
+        self._plan = FaultPlan(place.folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._fatal = False
+        self._pause = threading.Event()
+        self._growth = Growth()
+        self.report = RunReport(scenario.name, seed)
+        place.environment |= self._plan.settings
+        (place.folder / "soak_net.py").write_text(USER_MODEL)
+        (place.folder / "slow").touch()
+        place.write_job(scenario.job)
+
+    def run(self) -> RunReport:
+        """Carry it out to its end; never raises for what the run does."""
+        begin = time.monotonic()
+        with self._plan:
+            summary = self._until_finished()
+        report = self.report
+        report.seconds = time.monotonic() - begin
+        if summary is not None:
+            run = RunDir.open(Path(summary["run_dir"]))
+            report.findings += judge(run, summary, self._scenario)
+            report.findings += left_behind(self._place.folder)
+        report.findings += self._growth.findings
+        return report
+
+    def _until_finished(self) -> dict[str, Any] | None:
+        command = ["train", "job.yaml", "--json"]
+        while True:
+            self.report.attempts += 1
+            self._fatal = False
+            with (self._place.folder / f"output-{self.report.attempts}").open("wb") as output:
+                self._process = subprocess.Popen(
+                    self._place.command(*command),
+                    cwd=self._place.folder,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+                code = self._strike_until_it_ends()
+            if code == 0:
+                text = Path(output.name).read_text()
+                found: dict[str, Any] = json.loads(text[text.index("{") :])
+                return found
+            if code is None or not self._fatal or self.report.attempts > 20:
+                said = Path(output.name).read_text(errors="replace").strip().splitlines()
+                ended = "hung and was killed" if code is None else f"ended with {code}"
+                last = " ".join(" ".join(said[-12:]).split())[-600:]
+                self.report.findings.append(f"attempt {self.report.attempts} {ended}: {last}")
+                return None
+            command = ["train", "--resume", "last", "--json"]
+
+    def _strike_until_it_ends(self) -> int | None:
+        """Let faults strike while the process runs; returns its exit code, None: it hung."""
+        assert self._process is not None
+        movement = Movement(self._place.folder)
+        while (code := self._process.poll()) is None:
+            if not movement.goes_on(limit_s=HEARTBEAT_S + BEYOND_S, frozen_s=self._frozen_s()):
+                self._process.kill()
+                self._process.wait()
+                return None
+            self._growth.sample(self._process.pid)
+            if len(self.report.deeds) >= self._num_faults:
+                (self._place.folder / "slow").unlink(missing_ok=True)
+                self._pause.wait(_POLL_S * 3)
+            elif self._is_at_work(self._scenario.processes, {}):
+                self._strike(movement)
+            else:
+                self._pause.wait(_POLL_S)
+        return code
+
+    def _frozen_s(self) -> float:
+        """Time for which a planned freeze of the controller or a delay may hold everything up."""
+        recent = self._plan.fired()[-2:]
+        return max((one.fault.deed.seconds for one in recent), default=0.0)
+
+    def _strike(self, movement: Movement) -> None:
+        fault = self._arm()
+        deadline = time.monotonic() + ARM_S
+        while not self._plan.has_fired(fault):
+            if self._is_over() or time.monotonic() > deadline:
+                if self._plan.withdraw(fault):
+                    return
+                break
+            self._pause.wait(_POLL_S)
+        struck = next((f for f in self._plan.fired() if f.fault.number == fault.number), None)
+        if struck is None:
+            return
+        deed, victims = fault.deed, struck.pids
+        self.report.deeds += [deed.kind] * max(1, len(victims))
+        self._fatal |= self._ends_the_run(fault)
+        lasting = deed.kind == "kill" or (deed.kind == "freeze" and not deed.seconds)
+        gone = victims if lasting else {}
+        while not self._is_over() and not self._is_at_work(self._scenario.processes, gone):
+            if not movement.goes_on(limit_s=HEARTBEAT_S + BEYOND_S, frozen_s=self._frozen_s()):
+                return
+            self._pause.wait(_POLL_S)
+        self.report.recovered_s.append(time.monotonic() - struck.mono_s)
+
+    def _arm(self) -> Fault:
+        chance, scenario = self._chance, self._scenario
+        processes = [*scenario.processes, *scenario.processes, "controller"]
+        process = chance.choice(processes)
+        role = process.partition("-")[0]
+        other = chance.choice([one for one in scenario.processes if one != process])
+        return self._plan.fail_at(
+            process,
+            chance.choice(scenario.moments[role]),
+            draw_deed(chance, role, [process, other]),
+            occurrence=chance.randrange(1, 12) if chance.random() < 0.5 else 1,
+        )
+
+    def _ends_the_run(self, fault: Fault) -> bool:
+        """Whether a fault may end the run by design, so that it has to be resumed."""
+        if fault.deed.kind == "disk_full":
+            return True
+        if fault.deed.kind == "kill" and fault.process == "controller":
+            return True
+        return self._scenario.switches
+
+    def _is_over(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
+    def _is_at_work(self, processes: Sequence[str], gone: dict[str, int]) -> bool:
+        """Whether every process, or the successor of one that is gone, takes part."""
+        for name in processes:
+            if self._scenario.switches and name.startswith("evaluator"):
+                continue
+            seen = self._plan.seen(name)
+            alive = [pid for pid in seen if pid != gone.get(name) and psutil.pid_exists(pid)]
+            wanted = RECOVERED[name.partition("-")[0]]
+            if self._scenario.switches:
+                wanted = wanted | set(_SWITCHING)
+            if not any(seen[pid] & wanted for pid in alive):
+                return False
+        return True
+
+
+class Movement:
+    """Whether a run gets anywhere, by the length of its records."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._size = -1
+        self._since_s = time.monotonic() + 20.0  # it has to start, too
+        self.longest_s = 0.0
+
+    def goes_on(self, *, limit_s: float, frozen_s: float) -> bool:
+        """Whether steps have been recorded within the limit."""
+        logs = self._folder.glob("runs/*/events/*.jsonl")
+        size = 0
+        for log in logs:
+            with suppress(FileNotFoundError):
+                size += log.stat().st_size if log.stem.startswith("worker") else 0
+        now = time.monotonic()
+        if size != self._size:
+            self._size, self._since_s = size, max(now, self._since_s)
+        self.longest_s = max(self.longest_s, now - self._since_s)
+        return now - self._since_s < limit_s + frozen_s
+
+
+class Growth:
+    """Descriptors and memory of a controller, from soon after its start to its end."""
+
+    MAX_DESCRIPTORS, MAX_BYTES = 60, 128 << 20
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[float, int, int]] = {}
+        self._due_s = 0.0
+        self.findings: list[str] = []
+
+    def sample(self, pid: int) -> None:
+        """Compare once a second."""
+        now = time.monotonic()
+        if now < self._due_s:
+            return
+        self._due_s = now + 1.0
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            fds, resident = process.num_fds(), process.memory_info().rss
+            began_s, fds_before, before = self._first.setdefault(pid, (now, fds, resident))
+            # Connections of all processes are there by then.
+            if now - began_s < 8.0:
+                self._first[pid] = (began_s, fds, resident)
+            elif fds - fds_before > self.MAX_DESCRIPTORS or resident - before > self.MAX_BYTES:
+                grown = f"{fds_before} to {fds} descriptors, {before >> 20} to {resident >> 20} MB"
+                self.findings.append(f"the controller grew from {grown}")
+                self._first[pid] = (now, fds, resident)
+
+
+def judge(run: RunDir, summary: dict[str, Any], scenario: Scenario) -> list[str]:
+    """What is not as it should be about a finished run."""
+    found = []
+    total = EPOCHS * NUM_TRAIN
+    if (summary["state"], summary["epochs"], summary["samples"]) != ("finished", EPOCHS, total):
+        told = (summary["state"], summary["epochs"], summary["samples"])
+        found.append(f"the summary says {told}, not finished after {EPOCHS} epochs, {total}")
+    log = events_of(run, "controller")
+    epochs = {event.epoch: event.samples for event in log if isinstance(event, Epoch)}
+    if epochs != {epoch: NUM_TRAIN * (epoch + 1) for epoch in range(EPOCHS)}:
+        found.append(f"epochs ended after {list(epochs.values())} samples")
+    if not summary["test_accuracy"] > 0.6 or not math.isfinite(summary["train_loss"]):
+        found.append(f"accuracy {summary['test_accuracy']}, loss {summary['train_loss']}")
+    if scenario.switches:
+        boundaries = {event.samples for event in log if isinstance(event, Switched)}
+        if len(boundaries) < 2:
+            found.append(f"it switched at {sorted(boundaries)}")
+    else:
+        found += _judge_servers(run, scenario, total)
+    return found
+
+
+def _judge_servers(run: RunDir, scenario: Scenario, total: int) -> list[str]:
+    found = []
+    count = scenario.strategy["servers"]
+    names = (
+        [f"worker-{rank}" for rank in range(WORKERS)]
+        if count == "colocated"
+        else [f"server-{rank}" for rank in range(count)]
+    )
+    for name in names:
+        told = [event.facts for event in events_of(run, name) if isinstance(event, Served)]
+        if told and told[-1].samples != total:
+            found.append(f"{name} counted {told[-1].samples} samples, not {total}")
+        if told:
+            last = told[-1]
+            if last.pushes != last.applied + last.dropped + last.lost + last.gathered:
+                found.append(f"{name} lost track of its pushes: {last}")
+    return found
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes and temporary files of runs in a folder that have ended."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != psutil.Process().pid and process.cwd() == str(folder):
+                found.append(f"process {process.pid} is left: {' '.join(process.cmdline())}")
+    unfinished = [
+        path.name
+        for path in folder.glob("runs/**/.*")
+        # A killed process leaves what it was writing; see `phalanx.store.atomic`.
+        if path.is_file()
+    ]
+    if len(unfinished) > 20:
+        found.append(f"{len(unfinished)} temporary files are left: {unfinished[:3]}")
+    return found
+
+
+def causes_of(run: RunDir) -> list[str]:
+    """What the controller took for the causes of losses."""
+    return [e.cause for e in events_of(run, "controller") if isinstance(e, Failure)]
