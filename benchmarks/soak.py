@@ -19,12 +19,14 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import psutil
+
 from support.leaks import adopt_orphans
 from support.runs import Place
 from support.soak import SCENARIOS, RunReport, SoakRun
@@ -56,6 +58,8 @@ class Soak:
         self._lock = threading.Lock()
         self._num_begun = 0
         self.reports: list[RunReport] = []
+        self.sizes: list[int] = []
+        self.on_first_report: Callable[[], object] = lambda: None
 
     @property
     def num_struck(self) -> int:
@@ -81,7 +85,7 @@ class Soak:
                 return
             scenario = self._scenarios[number % len(self._scenarios)]
             folder = self._folder / f"run-{number}"
-            folder.mkdir()
+            folder.mkdir(parents=True)
             run = SoakRun(
                 Place(folder, self._folder / "cache"),
                 scenario,
@@ -91,22 +95,28 @@ class Soak:
             report = run.run()
             with self._lock:
                 self.reports.append(report)
+                if len(self.reports) == 1:
+                    self.on_first_report()
             told = f"{report.scenario}: {len(report.deeds)} faults in {report.seconds:.0f} s"
             print(f"{self.num_struck:5} {told}", *report.findings, sep="\n      ", file=sys.stderr)
 
 
-def soak(folder: Path, **settings: int | str | None) -> tuple[list[RunReport], list[str]]:
+def soak(
+    folder: Path, *, num_faults: int, per_run: int, seed: int, only: str | None = None
+) -> tuple[list[RunReport], list[str]]:
     """Run everything; returns the reports, and what was left behind or has grown."""
     adopt_orphans()
     with running_fork_server() as server, starting(server.address):
         assert server.pid is not None
         process = psutil.Process(server.pid)
-        whole = Soak(folder, **settings)  # type: ignore[arg-type]
-        # The first fork has touched whatever a fork touches.
-        before: tuple[int, int] | None = None
-        whole.run(at_a_time=1 if settings["num_faults"] < 20 else AT_A_TIME)  # type: ignore[operator]
-        before = before or (process.num_fds(), process.memory_info().rss)
+        whole = Soak(folder, num_faults=num_faults, per_run=per_run, seed=seed, only=only)
+        whole.on_first_report = lambda: whole.sizes.append(process.memory_info().rss)
+        # A few faults are one run; two would only be in each other's way.
+        whole.run(at_a_time=AT_A_TIME if num_faults > per_run else 1)
         found = _left_by(process)
+        grown = process.memory_info().rss - whole.sizes[0]
+        if grown > MAX_GROWTH_BYTES:
+            found.append(f"the fork server grew by {grown >> 20} MB")
     return whole.reports, found
 
 
@@ -128,7 +138,9 @@ def _left_by(fork_server: psutil.Process) -> list[str]:
 
 def print_table(reports: list[RunReport], found: list[str], seconds: float) -> None:
     """Faults by kind, and runs by scenario."""
-    print(f"{'scenario':20} {'runs':>5} {'faults':>7} {'starts':>7} {'recovered s':>17} {'wrong':>6}")
+    print(
+        f"{'scenario':20} {'runs':>5} {'faults':>7} {'starts':>7} {'recovered s':>17} {'wrong':>6}"
+    )
     by_name: dict[str, list[RunReport]] = defaultdict(list)
     for report in reports:
         by_name[report.scenario].append(report)

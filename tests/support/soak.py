@@ -14,7 +14,7 @@ import random
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +39,12 @@ from support.faults import (
 )
 from support.runs import Place, events_of
 
-NUM_TRAIN, EPOCHS, WORKERS = 1294, 24, 3
+NUM_TRAIN, EPOCHS, WORKERS = 1294, 16, 3
 HEARTBEAT_S = 3.0
 BEYOND_S = 10.0
-ARM_S = 4.0
+ARM_S = 2.0
+START_S = 20.0
+_MOST_ATTEMPTS = 20
 _POLL_S = 0.03
 _STEP_S = 0.03
 # A process that was replaced, or never harmed, has come to one of these.
@@ -77,13 +79,15 @@ class Scenario:
     Attributes:
         name: For the table.
         strategy: Of its job.
-        moments: Where each kind of process is struck.
+        moments: Where each kind of process is struck; they come all the time.
+        rare: The same for moments that come once, or after a loss only.
         switches: Whether it has lockstep phases, where the loss of a worker ends the run.
     """
 
     name: str
     strategy: dict[str, Any]
     moments: dict[str, tuple[str, ...]]
+    rare: dict[str, tuple[str, ...]]
     switches: bool = False
 
     @property
@@ -110,13 +114,16 @@ class Scenario:
         return [*names, *(f"server-{rank}" for rank in range(count)), "evaluator-0"]
 
 
-_CLIENT = ("Connecting", "Entering", "Attached", "Pushing", "Awaiting")
-_WORKER = ("Computing", "Resting", "Starved", *_CLIENT)
-_SERVER = ("making server", "push received", "flushing", "flushed", "writing snapshot")
-_RESTORED = ("donation received", "restored")
-_EVALUATOR = ("meeting servers", "reading servers", "saving", "checkpoint written")
+_WORKER = ("Computing", "Resting", "Starved", "Attached", "Pushing", "Awaiting")
+_SERVER = ("push received", "flushing", "flushed", "writing snapshot", "snapshot written")
+_EVALUATOR = ("reading servers", "saving", "writing checkpoint", "checkpoint written")
 _GATES = ("Training", "Pausing", "Flushing", "Closing", "AtGate")
-_SWITCHING = ("leaving lockstep", "entering servers", "handing over", "entering lockstep")
+_ENTERING = ("Connecting", "Entering")
+_RESTORED = ("making server", "donation received", "restored")
+_SWITCHING = (
+    *("leaving lockstep", "entering servers", "handing over"),
+    *("entering lockstep", "putting together"),
+)
 
 
 def _serving(name: str, *, servers: int | str = 2, **settings: Any) -> Scenario:
@@ -132,25 +139,31 @@ def _serving(name: str, *, servers: int | str = 2, **settings: Any) -> Scenario:
     colocated = servers == "colocated"
     moments = {
         "worker": (*_WORKER, *_SERVER) if colocated else _WORKER,
-        "server": (*_SERVER, *_RESTORED),
+        "server": _SERVER,
         "evaluator": _EVALUATOR,
         "controller": _GATES,
     }
-    return Scenario(name, strategy, moments)
+    rare = {
+        "worker": (*_ENTERING, *_RESTORED) if colocated else _ENTERING,
+        "server": _RESTORED,
+        "evaluator": ("meeting servers",),
+    }
+    return Scenario(name, strategy, moments, rare)
 
 
 def _switching(name: str, **settings: Any) -> Scenario:
     served = _serving(name, servers="colocated", **settings)
-    moments = served.moments | {
-        "worker": (*served.moments["worker"], *_SWITCHING),
-        "controller": (*_GATES, "InPhase", "Committed"),
+    rare = served.rare | {
+        "worker": (*_SWITCHING, *_SWITCHING, *served.rare["worker"]),
+        "controller": ("InPhase", "Committed"),
     }
     phases = [
         {"strategy": "allreduce"},
         {"strategy": served.strategy, "epoch": 1.5},
         {"strategy": "allreduce", "epoch": EPOCHS - 1.5},
     ]
-    return Scenario(name, {"name": "switch", "phases": phases}, moments, switches=True)
+    strategy = {"name": "switch", "phases": phases}
+    return Scenario(name, strategy, served.moments, rare, switches=True)
 
 
 SCENARIOS = (
@@ -203,6 +216,7 @@ class RunReport:
         attempts: How often it was started.
         findings: What should not have been.
         recovered_s: From each fault until everyone was back at work.
+        longest_pause_s: In which nobody recorded anything, beyond what faults took by themselves.
         seconds: Duration of the whole run.
     """
 
@@ -212,6 +226,7 @@ class RunReport:
     attempts: int = 0
     findings: list[str] = field(default_factory=list)
     recovered_s: list[float] = field(default_factory=list)
+    longest_pause_s: float = 0.0
     seconds: float = 0.0
 
 
@@ -222,7 +237,7 @@ class SoakRun:
         place: Where; an empty folder.
         scenario: What kind.
         seed: Of its faults.
-        num_faults: How many strike at most.
+        num_faults: How many strike at most, but for those that are armed by then.
     """
 
     def __init__(self, place: Place, scenario: Scenario, *, seed: str, num_faults: int) -> None:
@@ -231,8 +246,7 @@ class SoakRun:
         self._chance = random.Random(seed)
         self._num_faults = num_faults
         self._plan = FaultPlan(place.folder)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._fatal = False
+        self._rare: Fault | None = None
         self._pause = threading.Event()
         self._growth = Growth()
         self.report = RunReport(scenario.name, seed)
@@ -248,6 +262,9 @@ class SoakRun:
             summary = self._until_finished()
         report = self.report
         report.seconds = time.monotonic() - begin
+        report.deeds = [
+            fired.fault.deed.kind for fired in self._plan.fired() for _ in fired.pids or [0]
+        ]
         if summary is not None:
             run = RunDir.open(Path(summary["run_dir"]))
             report.findings += judge(run, summary, self._scenario)
@@ -255,139 +272,145 @@ class SoakRun:
         report.findings += self._growth.findings
         return report
 
+    @property
+    def _num_struck(self) -> int:
+        return sum(max(1, len(fired.pids)) for fired in self._plan.fired())
+
     def _until_finished(self) -> dict[str, Any] | None:
         command = ["train", "job.yaml", "--json"]
         while True:
             self.report.attempts += 1
-            self._fatal = False
-            with (self._place.folder / f"output-{self.report.attempts}").open("wb") as output:
-                self._process = subprocess.Popen(
+            begun_s = time.monotonic()
+            path = self._place.folder / f"output-{self.report.attempts}"
+            with (
+                path.open("wb") as output,
+                subprocess.Popen(
                     self._place.command(*command),
                     cwd=self._place.folder,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                )
-                code = self._strike_until_it_ends()
+                ) as process,
+            ):
+                code = self._strike_until_it_ends(process)
+            text = path.read_text(errors="replace")
             if code == 0:
-                text = Path(output.name).read_text()
                 found: dict[str, Any] = json.loads(text[text.index("{") :])
                 return found
-            if code is None or not self._fatal or self.report.attempts > 20:
-                said = Path(output.name).read_text(errors="replace").strip().splitlines()
+            struck = [one.fault for one in self._plan.fired() if one.mono_s >= begun_s]
+            by_design = any(map(self._may_end_the_run, struck))
+            if code is None or not by_design or self.report.attempts > _MOST_ATTEMPTS:
                 ended = "hung and was killed" if code is None else f"ended with {code}"
-                last = " ".join(" ".join(said[-12:]).split())[-600:]
+                last = " ".join(text.split())[-600:]
                 self.report.findings.append(f"attempt {self.report.attempts} {ended}: {last}")
                 return None
             command = ["train", "--resume", "last", "--json"]
 
-    def _strike_until_it_ends(self) -> int | None:
+    def _strike_until_it_ends(self, process: subprocess.Popen[bytes]) -> int | None:
         """Let faults strike while the process runs; returns its exit code, None: it hung."""
-        assert self._process is not None
         movement = Movement(self._place.folder)
-        while (code := self._process.poll()) is None:
-            if not movement.goes_on(limit_s=HEARTBEAT_S + BEYOND_S, frozen_s=self._frozen_s()):
-                self._process.kill()
-                self._process.wait()
+        while (code := process.poll()) is None:
+            if not movement.goes_on(self._excused_s()):
+                process.kill()
                 return None
-            self._growth.sample(self._process.pid)
-            if len(self.report.deeds) >= self._num_faults:
+            self._growth.sample(process.pid)
+            if self._num_struck >= self._num_faults:
                 (self._place.folder / "slow").unlink(missing_ok=True)
                 self._pause.wait(_POLL_S * 3)
-            elif self._is_at_work(self._scenario.processes, {}):
-                self._strike(movement)
+                continue
+            if self._rare is None or self._plan.has_fired(self._rare):
+                self._rare = self._arm(self._scenario.rare)
+            if self._is_at_work({}):
+                self._strike(process, movement)
             else:
                 self._pause.wait(_POLL_S)
+        self.report.longest_pause_s = max(self.report.longest_pause_s, movement.longest_s)
         return code
 
-    def _frozen_s(self) -> float:
-        """Time for which a planned freeze of the controller or a delay may hold everything up."""
-        recent = self._plan.fired()[-2:]
-        return max((one.fault.deed.seconds for one in recent), default=0.0)
+    def _excused_s(self) -> float:
+        """Time for which the last faults may hold everything up by themselves."""
+        recent = [one.fault.deed for one in self._plan.fired()[-3:]]
+        return sum(deed.seconds for deed in recent if deed.kind in ("freeze", "delay"))
 
-    def _strike(self, movement: Movement) -> None:
-        fault = self._arm()
+    def _strike(self, process: subprocess.Popen[bytes], movement: Movement) -> None:
+        """Arm a fault, and wait until it has struck and everybody is at work again."""
+        fault = self._arm(self._scenario.moments)
         deadline = time.monotonic() + ARM_S
         while not self._plan.has_fired(fault):
-            if self._is_over() or time.monotonic() > deadline:
-                if self._plan.withdraw(fault):
-                    return
-                break
+            late = process.poll() is not None or time.monotonic() > deadline
+            if late and self._plan.withdraw(fault):
+                return
             self._pause.wait(_POLL_S)
-        struck = next((f for f in self._plan.fired() if f.fault.number == fault.number), None)
-        if struck is None:
-            return
-        deed, victims = fault.deed, struck.pids
-        self.report.deeds += [deed.kind] * max(1, len(victims))
-        self._fatal |= self._ends_the_run(fault)
+        [struck] = [one for one in self._plan.fired() if one.fault.number == fault.number]
+        deed = fault.deed
         lasting = deed.kind == "kill" or (deed.kind == "freeze" and not deed.seconds)
-        gone = victims if lasting else {}
-        while not self._is_over() and not self._is_at_work(self._scenario.processes, gone):
-            if not movement.goes_on(limit_s=HEARTBEAT_S + BEYOND_S, frozen_s=self._frozen_s()):
+        gone = struck.pids if lasting else {}
+        while process.poll() is None and not self._is_at_work(gone):
+            if not movement.goes_on(self._excused_s()):
                 return
             self._pause.wait(_POLL_S)
         self.report.recovered_s.append(time.monotonic() - struck.mono_s)
 
-    def _arm(self) -> Fault:
-        chance, scenario = self._chance, self._scenario
-        processes = [*scenario.processes, *scenario.processes, "controller"]
-        process = chance.choice(processes)
+    def _arm(self, moments: Mapping[str, Sequence[str]]) -> Fault:
+        chance, processes = self._chance, self._scenario.processes
+        process = chance.choice([*processes, *processes, "controller"])
         role = process.partition("-")[0]
-        other = chance.choice([one for one in scenario.processes if one != process])
+        if role not in moments:
+            process, role = "worker-0", "worker"
+        other = chance.choice([one for one in processes if one != process])
         return self._plan.fail_at(
             process,
-            chance.choice(scenario.moments[role]),
+            chance.choice(moments[role]),
             draw_deed(chance, role, [process, other]),
-            occurrence=chance.randrange(1, 12) if chance.random() < 0.5 else 1,
+            occurrence=chance.randrange(1, 9) if role in ("worker", "server") else 1,
         )
 
-    def _ends_the_run(self, fault: Fault) -> bool:
+    def _may_end_the_run(self, fault: Fault) -> bool:
         """Whether a fault may end the run by design, so that it has to be resumed."""
-        if fault.deed.kind == "disk_full":
+        deed = fault.deed
+        if deed.kind == "disk_full" or (deed.kind == "kill" and fault.process == "controller"):
             return True
-        if fault.deed.kind == "kill" and fault.process == "controller":
-            return True
-        return self._scenario.switches
+        # In lockstep everybody needs everybody.
+        frozen = deed.kind == "freeze" and not 0 < deed.seconds < HEARTBEAT_S
+        lost = (
+            deed.kind == "kill" or frozen or (deed.kind == "cut" and deed.connection != "control")
+        )
+        return self._scenario.switches and lost
 
-    def _is_over(self) -> bool:
-        assert self._process is not None
-        return self._process.poll() is not None
-
-    def _is_at_work(self, processes: Sequence[str], gone: dict[str, int]) -> bool:
+    def _is_at_work(self, gone: Mapping[str, int]) -> bool:
         """Whether every process, or the successor of one that is gone, takes part."""
-        for name in processes:
-            if self._scenario.switches and name.startswith("evaluator"):
+        for name in self._scenario.processes:
+            role = name.partition("-")[0]
+            wanted = RECOVERED[role] | (set(_SWITCHING) if self._scenario.switches else set())
+            if self._scenario.switches and role == "evaluator":
                 continue
             seen = self._plan.seen(name)
             alive = [pid for pid in seen if pid != gone.get(name) and psutil.pid_exists(pid)]
-            wanted = RECOVERED[name.partition("-")[0]]
-            if self._scenario.switches:
-                wanted = wanted | set(_SWITCHING)
             if not any(seen[pid] & wanted for pid in alive):
                 return False
         return True
 
 
 class Movement:
-    """Whether a run gets anywhere, by the length of its records."""
+    """Whether a run gets anywhere, by the records of its workers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._size = -1
-        self._since_s = time.monotonic() + 20.0  # it has to start, too
+        self._since_s = time.monotonic() + START_S
         self.longest_s = 0.0
 
-    def goes_on(self, *, limit_s: float, frozen_s: float) -> bool:
-        """Whether steps have been recorded within the limit."""
-        logs = self._folder.glob("runs/*/events/*.jsonl")
+    def goes_on(self, excused_s: float) -> bool:
+        """Whether something was recorded within the deadline and ten seconds more."""
         size = 0
-        for log in logs:
+        for log in self._folder.glob("runs/*/events/worker-*.jsonl"):
             with suppress(FileNotFoundError):
-                size += log.stat().st_size if log.stem.startswith("worker") else 0
+                size += log.stat().st_size
         now = time.monotonic()
         if size != self._size:
             self._size, self._since_s = size, max(now, self._since_s)
-        self.longest_s = max(self.longest_s, now - self._since_s)
-        return now - self._since_s < limit_s + frozen_s
+        standing_s = now - self._since_s - excused_s
+        self.longest_s = max(self.longest_s, standing_s)
+        return standing_s < HEARTBEAT_S + BEYOND_S
 
 
 class Growth:
@@ -427,7 +450,10 @@ def judge(run: RunDir, summary: dict[str, Any], scenario: Scenario) -> list[str]
         told = (summary["state"], summary["epochs"], summary["samples"])
         found.append(f"the summary says {told}, not finished after {EPOCHS} epochs, {total}")
     log = events_of(run, "controller")
-    epochs = {event.epoch: event.samples for event in log if isinstance(event, Epoch)}
+    # Lockstep epochs are recorded by the chief.
+    every = [*log, *events_of(run, "worker-0")]
+    epochs = {event.epoch: event.samples for event in every if isinstance(event, Epoch)}
+    epochs = dict(sorted(epochs.items()))
     if epochs != {epoch: NUM_TRAIN * (epoch + 1) for epoch in range(EPOCHS)}:
         found.append(f"epochs ended after {list(epochs.values())} samples")
     if not summary["test_accuracy"] > 0.6 or not math.isfinite(summary["train_loss"]):
