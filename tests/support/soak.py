@@ -101,6 +101,7 @@ class Scenario:
             "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
             "epochs": EPOCHS,
             "workers": WORKERS,
+            "observe": {"interval_s": None},
             "deadlines": {"heartbeat_s": HEARTBEAT_S, "exchange_s": 15.0, "stop_s": 2.0},
             "strategy": self.strategy,
         }
@@ -391,26 +392,32 @@ class SoakRun:
 
 
 class Movement:
-    """Whether a run gets anywhere, by the records of its workers."""
+    """Whether a run gets anywhere: whether its workers record steps."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._size = -1
+        self._ends: dict[Path, int] = {}
         self._since_s = time.monotonic() + START_S
         self.longest_s = 0.0
 
     def goes_on(self, excused_s: float) -> bool:
-        """Whether something was recorded within the deadline and ten seconds more."""
-        size = 0
-        for log in self._folder.glob("runs/*/events/worker-*.jsonl"):
-            with suppress(FileNotFoundError):
-                size += log.stat().st_size
+        """Whether a step was recorded within the deadline and ten seconds more."""
         now = time.monotonic()
-        if size != self._size:
-            self._size, self._since_s = size, max(now, self._since_s)
+        if self._has_stepped():
+            self._since_s = max(now, self._since_s)
         standing_s = now - self._since_s - excused_s
         self.longest_s = max(self.longest_s, standing_s)
         return standing_s < HEARTBEAT_S + BEYOND_S
+
+    def _has_stepped(self) -> bool:
+        found = False
+        for log in self._folder.glob("runs/*/events/worker-*.jsonl"):
+            with log.open("rb") as file:
+                file.seek(self._ends.get(log, 0))
+                news = file.read()
+                self._ends[log] = file.tell()
+            found |= b'"forward_s"' in news
+        return found
 
 
 class Growth:
