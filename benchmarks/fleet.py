@@ -38,7 +38,8 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.worker import WorkerSpec
-from phalanx.wire.control import ControlClient, ControlServer
+from phalanx.wire.control import ControlServer
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator, FromWorker, Hello, Progress, WorkTimes
 from phalanx.wire.moments import plant, uproot

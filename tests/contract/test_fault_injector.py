@@ -19,7 +19,8 @@ import zmq
 
 from phalanx.control.parameter_server import states as run_states
 from phalanx.control.state_machine import StateMachine
-from phalanx.wire.control import ControlClient, ControlServer
+from phalanx.wire.control import ControlServer
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.messages import Heartbeat, Progress
 from phalanx.wire.moments import enter_state, plant, reach, uproot
 from support.faults import (

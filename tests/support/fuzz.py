@@ -31,7 +31,6 @@ import torch
 import zmq
 from typing_extensions import override
 
-from phalanx.agent.remote.main import MARKER
 from phalanx.agent.session import Session, agent_program
 from phalanx.paramserver.handshake import (
     ClientIdentity,
@@ -42,13 +41,16 @@ from phalanx.paramserver.handshake import (
 )
 from phalanx.paramserver.server import Server
 from phalanx.store.messages import StoreRequest
-from phalanx.wire.control import ControlClient, ControlServer
+from phalanx.wire.control import ControlServer
+from phalanx.wire.control_client import ControlClient
+from phalanx.wire.delivery import Delivery
 from phalanx.wire.fork_client import ForkServer
 from phalanx.wire.forking import surroundings, to_socket_name
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.messages import FromWorker, Hello, Progress
 from phalanx.wire.tokens import present_token
 from support.mutate import (
+    NUMBERS,
     is_bulk,
     mutate_bytes,
     mutate_header,
@@ -71,6 +73,8 @@ from support.stores import serve_store
 from support.there import here
 
 MAX_GROWTH_BYTES, MAX_DESCRIPTORS = 64 << 20, 32
+# In front of every line that an agent sends.
+MARKER = b"@phalanx@"
 _SOON_S = 20.0
 
 
@@ -158,33 +162,15 @@ class ControlMember(FuzzTarget):
     def open(self) -> None:
         self._server = self.stack.enter_context(ControlServer())
         keys = self._server.admit("worker-0")
-        self._samples = self._record()
+        kinds = get_args(FromWorker)
+        self._samples = [msgspec.msgpack.encode(sample_of(kind, self.chance)) for kind in kinds]
+        self._delivery = Delivery()
         self._socket = self.stack.enter_context(
             dealer(
                 self._server.address,
                 lambda one: secure_client(one, keys, self._server.public_key),
             )
         )
-
-    def _record(self) -> list[bytes]:
-        """What a rightful client puts on the wire, one frame for each type of message."""
-        frames: list[bytes] = []
-        original = zmq.Socket.send
-
-        def send(one: Any, data: Any, flags: int = 0, **settings: Any) -> Any:
-            if one.type == zmq.DEALER:
-                frames.append(bytes(data))
-            return original(one, data, flags, **settings)
-
-        zmq.Socket.send = send  # type: ignore[method-assign]
-        try:
-            with self._client("recorder") as client:
-                for kind in get_args(FromWorker):
-                    client.send(sample_of(kind, self.chance))
-                drain(self._server, until=lambda: len(frames) > len(get_args(FromWorker)))
-        finally:
-            zmq.Socket.send = original  # type: ignore[method-assign]
-        return frames
 
     def _client(self, name: str) -> ControlClient:
         return ControlClient(
@@ -197,13 +183,28 @@ class ControlMember(FuzzTarget):
 
     @override
     def feed(self) -> None:
-        frame = mutate_msgpack(self.chance, self.chance.choice(self._samples))
-        with suppress(zmq.Again):
-            if self.chance.random() < 0.05:
-                self._socket.send_multipart([frame] * self.chance.randrange(2, 9), zmq.NOBLOCK)
-            else:
-                self._socket.send(frame, zmq.NOBLOCK)
+        for frame in self._frames():
+            with suppress(zmq.Again):
+                if self.chance.random() < 0.05:
+                    self._socket.send_multipart([frame] * self.chance.randrange(2, 9), zmq.NOBLOCK)
+                else:
+                    self._socket.send(frame, zmq.NOBLOCK)
         drain(self._server)
+        while self._socket.poll(0):
+            self._socket.recv_multipart()
+
+    def _frames(self) -> list[bytes]:
+        """A nonsensical message in a sound frame, or a frame that is not sound."""
+        body = mutate_msgpack(self.chance, self.chance.choice(self._samples))
+        match self.chance.randrange(4):
+            case 0:
+                return [mutate_bytes(self.chance, self._delivery.note(body))]
+            case 1:
+                fields = [self.chance.choice(NUMBERS) % 2**64 for _ in range(3)]
+                bits = self.chance.choice([0, 1, 2, 3, 4, 65535])
+                return [struct.pack("<HHQQQ", 0xC7A1, bits, *fields) + body]
+            case _:
+                return [self._delivery.note(body)]
 
     @override
     def check(self) -> list[str]:
@@ -350,6 +351,7 @@ class StoreMember(FuzzTarget):
         (self.folder / "run").mkdir()
         (self.folder / "secret.safetensors").write_bytes(b"untouched")
         self._served = self.stack.enter_context(serve_store(self.folder / "run"))
+        (self.folder / "run" / "checkpoints" / "a.safetensors").write_bytes(bytes(1000))
         keys = self._served.control.admit("worker-1")
         self._socket = self.stack.enter_context(
             dealer(
@@ -357,7 +359,7 @@ class StoreMember(FuzzTarget):
                 lambda one: secure_client(one, keys, self._served.control.public_key),
             )
         )
-        self._numbers = [self.chance.getrandbits(62) for _ in range(20)]
+        self._numbers = [self.chance.getrandbits(62) for _ in range(8)]
 
     @override
     def feed(self) -> None:
@@ -369,7 +371,13 @@ class StoreMember(FuzzTarget):
         if hasattr(request, "name"):
             name = chance.choice(["checkpoints/a.safetensors", "../secret.safetensors", "servers/"])
             request = msgspec.structs.replace(request, name=name)
-        frame = mutate_msgpack(chance, msgspec.msgpack.encode(request))
+        for number in {"offset", "length", "size"} & set(request.__struct_fields__):
+            if chance.random() < 0.5:
+                request = msgspec.structs.replace(request, **{number: chance.choice(NUMBERS)})
+        frame = msgspec.msgpack.encode(request)
+        # Some requests are in order: others can only go wrong in a transfer that is open.
+        if chance.random() < 0.7:
+            frame = mutate_msgpack(chance, frame)
         payload = [chance.randbytes(chance.choice([0, 1, 100]))] * chance.choice([0, 1, 1, 2])
         with suppress(zmq.Again):
             self._socket.send_multipart([frame, *payload], zmq.NOBLOCK)
@@ -539,7 +547,7 @@ class AgentNews(FuzzTarget):
     def feed(self) -> None:
         body = mutate_json(self.chance, json.dumps(self.chance.choice(self._WHOLE)).encode())
         line = body.replace(b"\n", b" ")
-        marker = MARKER.encode() if self.chance.random() < 0.9 else b""
+        marker = MARKER if self.chance.random() < 0.9 else b""
         self._lines.append(marker + line + b"\n")
 
     @override

@@ -49,7 +49,7 @@ def mutate_msgpack(chance: random.Random, frame: bytes) -> bytes:
     try:
         value = msgspec.msgpack.decode(frame)
         return msgspec.msgpack.encode(mutate_value(chance, value))
-    except (msgspec.MsgspecError, OverflowError, UnicodeEncodeError, TypeError):
+    except (msgspec.MsgspecError, OverflowError, UnicodeError, TypeError):
         return mutate_bytes(chance, frame)
 
 

@@ -129,7 +129,7 @@ class StoreServer:
             return
         try:
             request = self._decoder.decode(header.buffer)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return
         payload = rest[0].buffer if rest else memoryview(b"")
         content: bytes | None = None
