@@ -75,11 +75,14 @@ def _connections() -> Iterator[socket.socket]:
                 continue
             connection = socket.socket(fileno=os.dup(int(name)))
             try:
-                connection.getpeername()
+                names = {connection.getpeername(), connection.getsockname()}
             except OSError:
-                connection.close()  # it listens, or is connected no more
-                continue
-            yield connection
+                names = set()  # it listens, or is connected no more
+            # Without a name at either end: a pair by which threads of this process wake each other.
+            if names - {"", b""}:
+                yield connection
+            else:
+                connection.close()
 
 
 def send_next_twice(which: Connection) -> None:

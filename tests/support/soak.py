@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import threading
@@ -43,7 +44,7 @@ NUM_TRAIN, EPOCHS, WORKERS = 1294, 16, 3
 HEARTBEAT_S = 3.0
 BEYOND_S = 10.0
 ARM_S = 2.0
-START_S = 20.0
+START_S = 90.0
 _MOST_ATTEMPTS = 20
 _POLL_S = 0.03
 _STEP_S = 0.03
@@ -404,8 +405,10 @@ class Movement:
         """Whether a step was recorded within the deadline and ten seconds more."""
         now = time.monotonic()
         if self._has_stepped():
-            self._since_s = max(now, self._since_s)
-        standing_s = now - self._since_s - excused_s
+            self._since_s = now
+        # On a machine with more to do than it has cores everything takes longer by that much.
+        crowding = max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
+        standing_s = (now - self._since_s - excused_s) / crowding
         self.longest_s = max(self.longest_s, standing_s)
         return standing_s < HEARTBEAT_S + BEYOND_S
 
@@ -416,7 +419,7 @@ class Movement:
                 file.seek(self._ends.get(log, 0))
                 news = file.read()
                 self._ends[log] = file.tell()
-            found |= b'"forward_s"' in news
+            found |= b'"forward_s"' in news or b'"finished"' in news
         return found
 
 
