@@ -31,6 +31,7 @@ from phalanx.paramserver.replies import Replies, SegmentCopy
 from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ServerStats
 
@@ -288,6 +289,7 @@ class Server:
 
     def _push(self, index: int, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
+        reach("push received")
         self._entered[header.worker].holds = None
         try:
             gradient = (
@@ -339,6 +341,7 @@ class Server:
         except ValueError:
             self._refuse(message)
             return
+        reach("donation received")
         values.write_to(self._shard.updater.parameters[part])
         self._to_load.discard(index)
         if not self._to_load:
@@ -346,6 +349,7 @@ class Server:
 
     def restored(self, *, version: int, samples_seen: int) -> None:
         """Serve from this version on, once the slice has been filled again; by `call`."""
+        reach("restored")
         self._shard.restore(version=version, samples_seen=samples_seen)
         self.restored_version = version
         self._to_load.clear()

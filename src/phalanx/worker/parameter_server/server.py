@@ -29,6 +29,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import (
     Admit,
     Dismiss,
@@ -116,6 +117,7 @@ class HostedServer:
         samples_per_epoch: int,
         start: PhaseEntry,
     ) -> None:
+        reach("making server")
         spec, job = context.spec, context.job
         self._context = context
         self._index = spec.rank
@@ -194,11 +196,13 @@ class HostedServer:
             case Flush() if self._server.is_restoring:
                 pass  # nothing to apply or to write yet; sent again once the restore is over
             case Flush():
+                reach("flushing")
                 # Apply first, so that the version written and reported holds every pending push.
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
                 version = self._write_now() if order.write else self._shard.policy.version
+                reach("flushed")
                 self._context.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False

@@ -11,6 +11,7 @@ import torch
 
 from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import StoreError, TimeoutExpired
+from phalanx.wire.moments import reach
 from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
@@ -109,7 +110,9 @@ class ServerFile:
             "samples_seen": str(state.samples_seen),
             "tickets": msgspec.json.encode(state.tickets).decode(),
         }
+        reach("writing snapshot")
         self._store.save(self._name, tensors, metadata)
+        reach("snapshot written")
         now = time.monotonic()
         rest_s = (now - begin) / _TRAVELLING_SHARE if self._store.is_remote else 0.0
         self._due = now + max(self._every_s, rest_s)

@@ -20,6 +20,7 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
 from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import enter_state, reach
 from phalanx.wire.parameter_server import (
     Connect,
     Finish,
@@ -229,6 +230,7 @@ class ParameterServerWorker:
         was_open, is_open = isinstance(before, GATE_OPEN), isinstance(after, GATE_OPEN)
         if was_open != is_open:
             self._context.sampler.mark("begin" if is_open else "end")
+        enter_state(after)
 
     def _join(self) -> None:
         context, dataset = self._context, self._basis.dataset
@@ -306,6 +308,7 @@ class ParameterServerWorker:
 
     def _hand_over(self, order: HandOver) -> None:
         """Take over the servers' last state, so that another phase can continue from it."""
+        reach("handing over")
         self._on_end()
         if order.read:
             self._client.pull(self._limit("the servers' last state"), self._read_inbox)
