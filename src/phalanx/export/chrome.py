@@ -1,8 +1,7 @@
 """Write the trace format of ui.perfetto.dev and chrome://tracing; streams.
 
-Knows the format and nothing of runs: `trace` calls it. One JSON object per line inside one list, so
-line-based tools can read the file. Times are taken in seconds and written in microseconds with
-three digits.
+Knows files, not runs: `timeline` makes the events. One JSON object per line inside one list, so
+line-based tools can read the file.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import msgspec
 
 from phalanx.errors import StoreError
 
-Values = Mapping[str, object]
-
 
 class TraceWriter:
     """Writes one trace file, compressed if its name ends in .gz; use as a context manager.
@@ -31,7 +28,7 @@ class TraceWriter:
         about: Metadata of the whole trace.
     """
 
-    def __init__(self, path: Path, *, about: Values) -> None:
+    def __init__(self, path: Path, *, about: Mapping[str, object]) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.part")
         self._about = about
@@ -75,50 +72,8 @@ class TraceWriter:
             self._raw.close()
             self._part.unlink(missing_ok=True)
 
-    def name_process(self, pid: int, name: str, *, order: int) -> None:
-        """Name a group of rows, and set its position."""
-        self._write({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-        self._write(
-            {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
-        )
-
-    def name_row(self, pid: int, row: int, name: str) -> None:
-        """Name one row; rows stand in the order of their numbers."""
-        place: dict[str, object] = {"ph": "M", "pid": pid, "tid": row}
-        self._write(place | {"name": "thread_name", "args": {"name": name}})
-        self._write(place | {"name": "thread_sort_index", "args": {"sort_index": row}})
-
-    def span(
-        self, pid: int, row: int, name: str, begin_ns: int, end_ns: int, args: Values | None = None
-    ) -> None:
-        """Write a span; spans of a row must be nested or disjoint."""
-        event: dict[str, object] = {
-            "ph": "X",
-            "name": name,
-            "pid": pid,
-            "tid": row,
-            "ts": begin_ns / 1000,
-            "dur": (end_ns - begin_ns) / 1000,
-        }
-        if args:
-            event["args"] = args
-        self._write(event)
-
-    def instant(
-        self, pid: int, row: int, name: str, at_ns: int, args: Values, *, everywhere: bool = False
-    ) -> None:
-        """Write an event without duration, shown at its row or across all of them."""
-        scope = "g" if everywhere else "t"
-        self._write(
-            {"ph": "i", "name": name, "pid": pid, "tid": row, "ts": at_ns / 1000, "s": scope}
-            | {"args": args}
-        )
-
-    def counter(self, pid: int, name: str, at_ns: int, values: Mapping[str, float]) -> None:
-        """Write a value of a counter, which holds until the next one."""
-        self._write({"ph": "C", "name": name, "pid": pid, "ts": at_ns / 1000, "args": values})
-
-    def _write(self, event: dict[str, object]) -> None:
+    def write(self, event: Mapping[str, object]) -> None:
+        """Write one event in the terms of the format."""
         self._put(self._separator + self._encoder.encode(event))
         self._separator = b",\n"
         self.num_events += 1

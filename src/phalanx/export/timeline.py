@@ -105,7 +105,7 @@ _ROWS = {
 
 
 class TraceTimeline:
-    """All rows of a run.
+    """All rows of a run; times are written in microseconds with three digits.
 
     Args:
         writer: The trace file.
@@ -122,7 +122,7 @@ class TraceTimeline:
         self._rows: set[tuple[int, int]] = set()
         self._ends: dict[tuple[int, int], int] = {}
         for name, pid in self._pids.items():
-            writer.name_process(pid, name, order=pid)
+            self._name_process(pid, name)
 
     def at_ns(self, process: str, attempt: int, mono_s: float) -> int:
         """Return nanoseconds since the start of the run."""
@@ -153,7 +153,9 @@ class TraceTimeline:
             begin_ns, end_ns = (min(max(ns, inside[0]), inside[1]) for ns in (begin_ns, end_ns))
         if end_ns > begin_ns:
             self._name_row(pid, row)
-            self._writer.span(pid, row, span.name, begin_ns, end_ns, args)
+            times = {"ts": begin_ns / 1000, "dur": (end_ns - begin_ns) / 1000}
+            event = {"ph": "X", "name": span.name, "pid": pid, "tid": row, **times}
+            self._writer.write(event | {"args": args} if args else event)
         return begin_ns, end_ns
 
     def instant(
@@ -168,20 +170,34 @@ class TraceTimeline:
         """Write an event without duration; `everywhere` draws it across all rows."""
         pid = self._pids[process]
         self._name_row(pid, WORK)
-        self._writer.instant(pid, WORK, name, at_ns, args, everywhere=everywhere)
+        scope = "g" if everywhere else "t"
+        event = {"ph": "i", "name": name, "pid": pid, "tid": WORK, "ts": at_ns / 1000, "s": scope}
+        self._writer.write(event | {"args": args})
 
     def counter(self, owner: str, name: str, at_ns: int, values: Mapping[str, float]) -> None:
-        """Write a counter of a process, or of a machine, which gets separate rows."""
+        """Write a counter, which holds until the next, of a process or of a machine."""
         pid = self._pids.get(owner)
         if pid is None:
             pid = self._pids[owner] = len(self._pids) + 1
-            self._writer.name_process(pid, owner, order=pid)
-        self._writer.counter(pid, name, at_ns, values)
+            self._name_process(pid, owner)
+        event = {"ph": "C", "name": name, "pid": pid, "ts": at_ns / 1000, "args": values}
+        self._writer.write(event)
+
+    def _name_process(self, pid: int, name: str) -> None:
+        self._describe({"pid": pid}, "process", name, order=pid)
 
     def _name_row(self, pid: int, row: int) -> None:
         if (pid, row) not in self._rows:
             self._rows.add((pid, row))
-            self._writer.name_row(pid, row, _ROWS[row])
+            self._describe({"pid": pid, "tid": row}, "thread", _ROWS[row], order=row)
+
+    def _describe(self, place: dict[str, int], what: str, name: str, *, order: int) -> None:
+        """Name a group of rows or one row, and set its position."""
+        for key, args in (
+            (f"{what}_name", {"name": name}),
+            (f"{what}_sort_index", {"sort_index": order}),
+        ):
+            self._writer.write({"ph": "M", "name": key, **place, "args": args})
 
 
 class Span(NamedTuple):

@@ -273,16 +273,13 @@ def _role(axis: str, study: StudyManifest) -> str:
         key
         for one in study.cells
         for other in study.cells
-        if one.id < other.id and _differ_only_in(axis, one.settings, other.settings)
+        if one.id < other.id
+        and {key for key in one.settings if one.settings[key] != other.settings.get(key)} == {axis}
         for key in differences([one.job, other.job])[1]
     }
     if any(_is_task(key) for key in changed):
         return "task"
     return "batch" if changed and all(key.startswith(_BATCH_KEYS) for key in changed) else "method"
-
-
-def _differ_only_in(axis: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return {key for key in one if one[key] != other.get(key)} == {axis}
 
 
 def _axis_label(axis: str, label: str, roles: Mapping[str, str]) -> str:

@@ -135,7 +135,8 @@ def read_material(sources: Sequence[Path]) -> Material:
             for run in _runs_in(source):
                 runs.setdefault(run.path.resolve(), read_run(run))
     if not runs and not stillborn:
-        raise SpecError(f"nothing has ended in {_list(sources)} yet, so there is nothing to report")
+        named = ", ".join(map(str, sources))
+        raise SpecError(f"nothing has ended in {named} yet, so there is nothing to report")
     ordered = sorted(runs.values(), key=lambda record: (record.name, str(record.path)))
     # Two studies have no common plan: their runs are compared by what their jobs say.
     whole = len(studies) == len(sources) == 1
@@ -252,7 +253,3 @@ def _runs_in(source: Path) -> list[RunDir]:
             "`phalanx runs list` shows where runs are"
         )
     return runs
-
-
-def _list(sources: Sequence[Path]) -> str:
-    return ", ".join(str(source) for source in sources)

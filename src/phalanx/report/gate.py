@@ -66,33 +66,24 @@ def judge_equivalence(
     if not tolerance > 0:
         raise ValueError(f"a tolerance is above 0, not {tolerance}")
     level = 2 * confidence - 1
-    if not values or not baseline:
-        return GateResult(
-            verdict="undecided",
-            metric=metric,
-            tolerance=tolerance,
-            difference=None,
-            low=None,
-            high=None,
-            level=level,
-            num_runs=(len(values), len(baseline)),
-            paired=False,
+    found = None
+    if values and baseline:
+        found = contrast_by_seed(
+            {seed: [value] for seed, value in values.items()},
+            {seed: [value] for seed, value in baseline.items()},
+            confidence=level,
         )
-    found = contrast_by_seed(
-        {seed: [value] for seed, value in values.items()},
-        {seed: [value] for seed, value in baseline.items()},
-        confidence=level,
-    )
+    low, high = (found.low, found.high) if found else (None, None)
     return GateResult(
-        verdict=_verdict(found.low, found.high, tolerance),
+        verdict=_verdict(low, high, tolerance),
         metric=metric,
         tolerance=tolerance,
-        difference=found.difference,
-        low=found.low,
-        high=found.high,
+        difference=found.difference if found else None,
+        low=low,
+        high=high,
         level=level,
-        num_runs=found.n,
-        paired=found.method == "paired",
+        num_runs=found.n if found else (len(values), len(baseline)),
+        paired=found is not None and found.method == "paired",
     )
 
 

@@ -93,8 +93,8 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "machine_s":
         return summary.elapsed_s * len(run.machines)
     if key == "received_bytes":
-        received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
-        return float(sum(received)) if received else None
+        received = [use.figure("received_bytes") for use in run.resources if use.is_machine]
+        return float(sum(one or 0 for one in received)) if received else None
     if key in QUALITY or key in summary.test_metrics:
         return summary.test_metrics.get(key)
     value = getattr(summary, key, None)

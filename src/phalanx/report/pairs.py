@@ -50,14 +50,12 @@ def pair_cells(scope: Scope) -> list[Pair]:
         for second, first in _choose([cell for cell in cells if cell.finished], scope)
     ]
     quality = adjust_holm([pair.quality.p_value if pair.quality else None for pair in pairs])
-    time = adjust_holm([_time_p(pair) for pair in pairs])
+    time = adjust_holm(
+        [pair.time.p_value if pair.time and pair.may_compare_speed else None for pair in pairs]
+    )
     for pair, quality_p, time_p in zip(pairs, quality, time, strict=True):
         pair.quality_p, pair.time_p = quality_p, time_p
     return pairs
-
-
-def _time_p(pair: Pair) -> float | None:
-    return pair.time.p_value if pair.time and pair.may_compare_speed else None
 
 
 def _choose(cells: Sequence[Cell], scope: Scope) -> list[tuple[Cell, Cell]]:

@@ -21,79 +21,40 @@ _SHORTEST_S = 0.25
 _Timed = tuple[float, UsePoint]
 
 
-class UseSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """Use over the seconds of training, one value per point."""
+class Resources(msgspec.Struct, frozen=True):
+    """Resource use of one machine or process while a run trained, with a series for charts."""
 
-    t_s: list[float]
-    cpu_cores: list[float]
-    memory_bytes: list[float]
-    received_bytes_per_s: list[float]
-    """Over all network interfaces."""
-    sent_bytes_per_s: list[float]
-    watts: list[float | None]
-
-
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """Resource use of one machine or process while a run trained."""
-
-    name: str
-    host: str
+    use: ResourceUse
     is_machine: bool
-    duration_s: float
-    cpu_s: float
-    cpu_cores: float
-    cpu_share: float | None
-    memory_mean_bytes: float
-    memory_peak_bytes: int
-    received_bytes: int | None
-    sent_bytes: int | None
-    read_bytes: int | None
-    written_bytes: int | None
-    energy_j: float | None
-    energy_source: str
-    series: UseSeries
+
+    @property
+    def label(self) -> str:
+        """Name in tables and legends."""
+        return f"machine {self.use.name}" if self.is_machine else self.use.name
+
+    def figure(self, key: str) -> float | None:
+        """Return a total or mean by its name; traffic is known for machines, over all links."""
+        value: float | dict[str, int] | None = getattr(self.use, key)
+        if not isinstance(value, dict):
+            return value
+        return sum(value.values()) if self.is_machine else None
 
 
 def thin(use: ResourceUse, *, is_machine: bool, max_points: int = MAX_POINTS) -> Resources:
     """Keep the totals, and downsample the series to at most so many points."""
-    return Resources(
-        name=use.name,
-        host=use.host,
-        is_machine=is_machine,
-        duration_s=use.duration_s,
-        cpu_s=use.cpu_s,
-        cpu_cores=use.cpu_cores,
-        cpu_share=use.cpu_share,
-        memory_mean_bytes=use.memory_mean_bytes,
-        memory_peak_bytes=use.memory_peak_bytes,
-        received_bytes=sum(use.received_bytes.values()) if is_machine else None,
-        sent_bytes=sum(use.sent_bytes.values()) if is_machine else None,
-        read_bytes=use.read_bytes,
-        written_bytes=use.written_bytes,
-        energy_j=use.energy_j,
-        energy_source=use.energy_source,
-        series=_thinned(use.series, max_points),
-    )
+    series = [_joined(part) for part in _stretches(use.series, max_points)]
+    return Resources(msgspec.structs.replace(use, series=series), is_machine)
 
 
-def _thinned(points: Sequence[UsePoint], max_points: int) -> UseSeries:
-    parts = list(_stretches(points, max_points))
-    return UseSeries(
-        t_s=[part[-1][1].t_s for part in parts],
-        cpu_cores=[_mean(part, lambda point: point.cpu_cores) for part in parts],
-        memory_bytes=[max(point.memory_bytes for _, point in part) for part in parts],
-        received_bytes_per_s=[
-            _mean(part, lambda point: sum(point.received_bytes_per_s.values())) for part in parts
-        ],
-        sent_bytes_per_s=[
-            _mean(part, lambda point: sum(point.sent_bytes_per_s.values())) for part in parts
-        ],
-        watts=[
-            None
-            if any(point.watts is None for _, point in part)
-            else _mean(part, lambda point: point.watts or 0.0)
-            for part in parts
-        ],
+def _joined(part: Sequence[_Timed]) -> UsePoint:
+    known = all(point.watts is not None for _, point in part)
+    received = _mean(part, lambda point: sum(point.received_bytes_per_s.values()))
+    return msgspec.structs.replace(
+        part[-1][1],
+        cpu_cores=_mean(part, lambda point: point.cpu_cores),
+        memory_bytes=max(point.memory_bytes for _, point in part),
+        received_bytes_per_s={"all": received},
+        watts=_mean(part, lambda point: point.watts or 0.0) if known else None,
     )
 
 

@@ -45,11 +45,10 @@ def fault(message: str, hint: str = "", *, at: tuple[str | int, ...] = ()) -> Py
     )
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-ListOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
+ListOf = Annotated[
+    tuple[Item, ...],
+    BeforeValidator(lambda items: tuple(items) if isinstance(items, list) else items),
+]
 """An immutable sequence that is written as a list in YAML."""
 
 

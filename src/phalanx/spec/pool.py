@@ -29,7 +29,7 @@ INVENTORIES: Registry[InventoryKind] = Registry(
     InventoryKind,
     group="phalanx.inventories",
     built_in={},
-    adapt=lambda path, found: InventoryKind(path, read=path) if callable(found) else None,
+    adapt=lambda path, _: InventoryKind(path, read=path),
 )
 
 

@@ -23,7 +23,11 @@ def to_mapping(spec: Spec) -> dict[str, JsonValue]:
     The result is what JSON can hold, and `job_from_mapping` turns it back into the same job.
     """
     dumped = spec.model_dump(mode="json", by_alias=True)
-    return {key: _ordered(getattr(spec, _attribute(spec, key)), dumped[key]) for key in _keys(spec)}
+    values = {key: getattr(spec, _attribute(spec, key)) for key in shape.keys(type(spec))}
+    return {
+        key: to_mapping(value) if isinstance(value, Spec) else dumped[key]
+        for key, value in values.items()
+    }
 
 
 def to_yaml(spec: Spec, *, comments: bool = False) -> str:
@@ -55,19 +59,11 @@ def _comment(description: str, room: int) -> str:
     return ""
 
 
-def _ordered(value: object, dumped: JsonValue) -> JsonValue:
-    return to_mapping(value) if isinstance(value, Spec) else dumped
-
-
 def _plain(value: object) -> object:
     """Return lists of settings with their entries as mappings; anything else as it is."""
     if not isinstance(value, tuple):
         return value
     return [to_mapping(entry) if isinstance(entry, Spec) else entry for entry in value]
-
-
-def _keys(spec: Spec) -> list[str]:
-    return list(shape.keys(type(spec)))
 
 
 def _attribute(spec: Spec, key: str) -> str:

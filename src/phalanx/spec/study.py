@@ -14,26 +14,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
 from phalanx.spec.flow import quoted
 
-Metric = Literal[
-    "train_s",
-    "elapsed_s",
-    "samples_per_s",
-    "startup_s",
-    "evaluate_s",
-    "input_s",
-    "compute_s",
-    "communication_s",
-    "wait_s",
-    "apply_s",
-    "bytes_sent",
-    "updates",
-    "train_loss",
-    "train_accuracy",
-    "val_loss",
-    "val_accuracy",
-    "test_loss",
-    "test_accuracy",
-]
+_Whole = Literal["train_s", "elapsed_s", "samples_per_s", "startup_s", "evaluate_s"]
+_Phase = Literal["input_s", "compute_s", "communication_s", "wait_s", "apply_s"]
+_Loss = Literal["train_loss", "val_loss", "test_loss"]
+_Accuracy = Literal["train_accuracy", "val_accuracy", "test_accuracy"]
+Metric = Literal[_Whole, _Phase, "bytes_sent", "updates", _Loss, _Accuracy]
 """Numbers of a run's summary that a study can repeat, gate and compare by."""
 
 PositiveInt = Annotated[int, Field(gt=0)]
