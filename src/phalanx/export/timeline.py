@@ -1,18 +1,30 @@
-"""Lay out spans on the rows of a timeline: phases of steps in time, rows by process.
+"""Lay out spans on the rows of a timeline, on one clock, and write the file; `trace` knows events.
 
-Between `trace`, which knows events, and `chrome`, which knows the format. A step is stamped at its
-end and records the duration of each phase, so it is laid out backwards from its stamp. Under a
-strategy that computes while a push is in flight, a step ends with the reply to its push, and the
-next step has been computed before that: `OverlappedSteps` restores their order.
+A step is stamped at its end and records the duration of each phase, so it is laid out backwards
+from its stamp. Under a strategy that computes while a push is in flight, a step ends with the reply
+to its push, and the next one has been computed before that: `OverlappedSteps` restores the order.
+
+All processes and attempts share the controller's clock, from its start. Within an attempt
+`records.attempts.RunClock` converts a process's monotonic time to it. A resumed run has another
+controller, maybe after a reboot; the difference between its wall time and its monotonic time joins
+the attempts.
+
+The file has the format of ui.perfetto.dev and chrome://tracing, one JSON object per line inside one
+list, so line-based tools can read it.
 """
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, cast
 
-from phalanx.export.chrome import TraceWriter
+import msgspec
+
+from phalanx.errors import StoreError
 from phalanx.records.attempts import RunClock
 from phalanx.records.events import (
     AnyEvent,
@@ -24,6 +36,78 @@ from phalanx.records.events import (
     Watching,
 )
 from phalanx.records.log import read_events
+
+
+class TraceWriter:
+    """Writes one trace file, compressed if its name ends in .gz; use as a context manager.
+
+    The file appears under its name when it is complete; after an error there is none.
+
+    Args:
+        path: The file.
+        about: Metadata of the whole trace.
+    """
+
+    def __init__(self, path: Path, *, about: Mapping[str, object]) -> None:
+        self._path = path
+        self._part = path.with_name(f".{path.name}.part")
+        self._about = about
+        self._encoder = msgspec.json.Encoder()
+        self._separator = b"\n"
+        self.num_events = 0
+
+    def __enter__(self) -> TraceWriter:
+        try:
+            file = self._part.open("wb")
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+        self._raw = file
+        # The fastest setting: a trace is mostly repeated words, which shrink twelvefold with it.
+        self._file = (
+            cast("BufferedIOBase", gzip.GzipFile(self._path.name, "wb", 1, file, mtime=0))
+            if self._path.suffix == ".gz"
+            else file
+        )
+        self._put(b'{"displayTimeUnit":"ms","otherData":')
+        self._put(self._encoder.encode(self._about))
+        self._put(b',"traceEvents":[')
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._put(b"\n]}\n")
+            self._file.close()
+            self._raw.close()
+            if kind is None:
+                self._part.replace(self._path)
+        except OSError as refusal:
+            raise _refusal(self._path, refusal) from refusal
+        finally:
+            self._raw.close()
+            self._part.unlink(missing_ok=True)
+
+    def write(self, event: Mapping[str, object]) -> None:
+        """Write one event in the terms of the format."""
+        self._put(self._separator + self._encoder.encode(event))
+        self._separator = b",\n"
+        self.num_events += 1
+
+    def _put(self, chunk: bytes) -> None:
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write {path}: {error.strerror}", path=str(path))
+
 
 MARKERS = (Started, Clock, ProcessSample, Watching, HostSample)
 """Events that name the attempt that they and those after them belong to."""

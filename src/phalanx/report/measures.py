@@ -1,7 +1,9 @@
 """List the measures of a run with their formats, for tables, charts and recommendations.
 
 Values come from the stored summary and the stored samples of resource use; a few are derived from
-them here, as their title or the notes of the report explain.
+them here, as their title or the notes of the report explain. Between two epoch ends nothing is
+measured, so nothing is interpolated there: a curve's points are epoch ends, and a target is reached
+at the first epoch end that meets it. Seconds are training time, without start-up and evaluation.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.flow import quoted
-from phalanx.spec.machine import Gpu, GpuSpec, PositiveInt, Price
-from phalanx.spec.observe import Watts
+from phalanx.spec.machine import HardwareSpec
 from phalanx.spec.quantity import BitsPerSecond, Bytes
 
 _MAX_HOSTS = 200
@@ -43,8 +42,8 @@ def _subnet(text: str) -> str:
 HostName = Annotated[str, BeforeValidator(_label), Words("a name of small letters and digits")]
 
 
-class HostSpec(Spec):
-    """One emulated host, with the facts for its entry in the pool."""
+class HostSpec(HardwareSpec):
+    """One emulated host; slots, cost, labels and declared GPUs are copied into the pool."""
 
     name: HostName
     """Its host name."""
@@ -54,20 +53,6 @@ class HostSpec(Spec):
     """Memory that it may use; null: no limit."""
     link: BitsPerSecond | None = None
     """Speed of its link in either direction; null: no limit."""
-    slots: PositiveInt = 1
-    """Copied into the pool: concurrent workers."""
-    gpu: Gpu = GpuSpec(count=0)
-    """Copied into the pool: declared GPUs."""
-    price_per_hour: Price | None = None
-    """Copied into the pool."""
-    watts_idle: Watts | None = None
-    """Copied into the pool."""
-    watts_full: Watts | None = None
-    """Copied into the pool."""
-    energy_efficient: bool | None = None
-    """Copied into the pool."""
-    labels: ListOf[str] = ()
-    """Copied into the pool."""
 
 
 class ClusterSpec(Spec):

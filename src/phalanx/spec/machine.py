@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.flow import quoted
-from phalanx.spec.observe import Watts
+from phalanx.spec.observe import Watts, check_watts
 from phalanx.spec.quantity import Bytes
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -78,7 +78,46 @@ Gpu = Annotated[GpuSpec, BeforeValidator(_count_only)]
 """GPUs; a bare number is their count."""
 
 
-class MachineSpec(Spec):
+class _Lent(Spec):
+    slots: PositiveInt = 1
+    """Workers that a machine runs at the same time."""
+    price_per_hour: Price | None = None
+    """Price per hour, in any one currency; 0 for a machine that costs nothing extra."""
+
+
+class DefaultsSpec(_Lent):
+    """Defaults for every machine that does not override them."""
+
+    user: UserName | None = None
+    """Login name; null: as your ssh config says, or your user name."""
+    port: Port | None = None
+    """Port of its ssh server; null: as your ssh config says, or 22."""
+    key: str | None = None
+    """Path of the private key; null: as your ssh config says."""
+    agent: bool | None = None
+    """true: only keys of the ssh agent; false: never the agent; null: as your ssh config says."""
+    python: str = "python3"
+    """The interpreter that runs Phalanx there."""
+    workdir: str = "~/phalanx"
+    """Directory for code and results on the machine."""
+
+
+class HardwareSpec(_Lent):
+    """Hardware of a machine, and what it costs."""
+
+    gpu: Gpu = GpuSpec(count=0)
+    """GPUs: a number, or a mapping."""
+    watts_idle: Watts | None = None
+    """Power draw when idle."""
+    watts_full: Watts | None = None
+    """Power draw with all cores busy."""
+    energy_efficient: bool | None = None
+    """Whether the policy `energy` takes it; null: decided by speed and watts."""
+    labels: ListOf[str] = ()
+    """Free labels to select by, such as `rack-a`."""
+
+
+class MachineSpec(DefaultsSpec, HardwareSpec):
     """A machine: how to reach it, its hardware, its cost."""
 
     host: Annotated[
@@ -89,36 +128,10 @@ class MachineSpec(Spec):
     """Name in tables and messages; null: `host`."""
     address: Annotated[str, BeforeValidator(_host), Words("an address or a name")] | None = None
     """Address for the other machines; null: found by the probe."""
-    user: UserName | None = None
-    """Login name; null: as your ssh config says, or your user name."""
-    port: Port | None = None
-    """Port of its ssh server; null: as your ssh config says, or 22."""
-    key: str | None = None
-    """Path of the private key; null: as your ssh config says."""
-    agent: bool | None = None
-    """true: only keys of the ssh agent; false: never the agent; null: as your ssh config says."""
     cores: Annotated[float, Field(gt=0)] | None = None
     """Cores that may be used; null: all that the probe finds."""
     memory: Bytes | None = None
     """Memory that may be used; null: all that the probe finds."""
-    gpu: Gpu = GpuSpec(count=0)
-    """GPUs: a number, or a mapping."""
-    slots: PositiveInt = 1
-    """Workers that it runs at the same time."""
-    price_per_hour: Price | None = None
-    """Price per hour, in any one currency; 0 for a machine that costs nothing extra."""
-    watts_idle: Watts | None = None
-    """Power draw when idle."""
-    watts_full: Watts | None = None
-    """Power draw with all cores busy."""
-    energy_efficient: bool | None = None
-    """Whether the policy `energy` takes it; null: decided by speed and watts."""
-    labels: ListOf[str] = ()
-    """Free labels to select by, such as `rack-a`."""
-    python: str = "python3"
-    """The interpreter that runs Phalanx there."""
-    workdir: str = "~/phalanx"
-    """Directory for code and results on the machine."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,13 +150,7 @@ class MachineSpec(Spec):
     def _consistent(self) -> MachineSpec:
         if self.key is not None and self.agent:
             raise fault("key and 'agent: true' exclude each other", "; keep one", at=("agent",))
-        idle, full = self.watts_idle, self.watts_full
-        if idle is not None and full is not None and full < idle:
-            raise fault(
-                f"watts_full ({full:g}) is below watts_idle ({idle:g})",
-                "; a busy machine draws more",
-                at=("watts_full",),
-            )
+        check_watts(self.watts_idle, self.watts_full)
         return self
 
     @property

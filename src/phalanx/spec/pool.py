@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import model_validator
 
 from phalanx.spec.base import ListOf, Spec, fault
-from phalanx.spec.machine import MachineSpec, Port, PositiveInt, Price, UserName
+from phalanx.spec.machine import DefaultsSpec, MachineSpec
 from phalanx.spec.registry import Registry
 
 
@@ -42,27 +42,6 @@ class InventorySpec(Spec):
     """Path of the file; a relative path is seen from the pool file."""
     python_path: ListOf[str] = ()
     """Folders from which the format is imported; relative ones are seen from the pool file."""
-
-
-class DefaultsSpec(Spec):
-    """Defaults for every machine that does not override them."""
-
-    user: UserName | None = None
-    """Login name."""
-    port: Port | None = None
-    """Port of the ssh servers."""
-    key: str | None = None
-    """Path of the private key."""
-    agent: bool | None = None
-    """true: only keys of the ssh agent; false: never the agent."""
-    slots: PositiveInt = 1
-    """Workers that a machine runs at the same time."""
-    price_per_hour: Price | None = None
-    """Price of one machine per hour."""
-    python: str = "python3"
-    """The interpreter that runs Phalanx there."""
-    workdir: str = "~/phalanx"
-    """Directory for code and results on the machines."""
 
 
 class PoolSpec(Spec):

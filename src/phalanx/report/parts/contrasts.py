@@ -22,9 +22,8 @@ from phalanx.report.document import (
     table_of,
     text,
 )
-from phalanx.report.gate import GateResult, Verdict
+from phalanx.report.gate import GateResult, Pair, Verdict
 from phalanx.report.measures import MEASURES, Measure, shared_digits
-from phalanx.report.pairs import Pair
 from phalanx.report.scope import Scope
 from phalanx.report.stats import Contrast
 

@@ -23,9 +23,8 @@ from phalanx.report.document import (
     table_of,
     text,
 )
-from phalanx.report.facts import RunRecord
+from phalanx.report.facts import Resources, RunRecord
 from phalanx.report.format import count_noun
-from phalanx.report.resources import Resources
 from phalanx.report.scope import Scope, Style
 
 MAX_CELLS = 12
