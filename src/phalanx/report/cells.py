@@ -139,7 +139,12 @@ def _lacking(key: str, flat: Sequence[Settings]) -> bool:
 
 
 def _found(runs: Sequence[RunRecord]) -> list[Cell]:
-    settings = [_circumstances(run) for run in runs]
+    # The job, together with the machines of its pool.
+    settings = [
+        run.job
+        | ({"machines": sorted(run.manifest.machines)} if run.manifest.pool is not None else {})
+        for run in runs
+    ]
     _, differing = differences(settings)
     cells: dict[tuple[str, ...], Cell] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -153,12 +158,6 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
     for number, cell in enumerate(ordered, start=1):
         cell.id = str(number)
     return ordered
-
-
-def _circumstances(run: RunRecord) -> dict[str, Any]:
-    """Return the job together with the machines of its pool."""
-    manifest = run.manifest
-    return run.job | ({"machines": sorted(manifest.machines)} if manifest.pool is not None else {})
 
 
 def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:

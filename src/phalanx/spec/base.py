@@ -63,6 +63,11 @@ Whole = BeforeValidator(_whole)
 """Goes with a `Literal` of whole numbers and keeps booleans and fractions out."""
 
 
+def number_as(key: str) -> BeforeValidator:
+    """Let a whole number stand for a mapping: `repeats: 5` for `repeats: {min: 5}`."""
+    return BeforeValidator(lambda value: {key: value} if type(value) is int else value)
+
+
 def name_only(value: object) -> object:
     """Let `optimizer: sgd` stand for `optimizer: {name: sgd}`."""
     return {"name": value} if isinstance(value, str) else value

@@ -6,27 +6,16 @@ Plain data with its checks; `pool.emulate` creates the hosts, `pool_file` reads 
 from __future__ import annotations
 
 import ipaddress
-import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.flow import quoted
-from phalanx.spec.machine import HardwareSpec
+from phalanx.spec.machine import HardwareSpec, matching
 from phalanx.spec.quantity import BitsPerSecond, Bytes
 
 _MAX_HOSTS = 200
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-
-
-def _label(value: object) -> object:
-    if isinstance(value, str) and not _LABEL.fullmatch(value):
-        raise fault(
-            f"{quoted(value)} is no name of a host",
-            "; use up to 32 small letters, digits and '-'",
-        )
-    return value
 
 
 def _subnet(text: str) -> str:
@@ -39,7 +28,15 @@ def _subnet(text: str) -> str:
     return text
 
 
-HostName = Annotated[str, BeforeValidator(_label), Words("a name of small letters and digits")]
+HostName = Annotated[
+    str,
+    matching(
+        r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?",
+        "name of a host",
+        "; use up to 32 small letters, digits and '-'",
+    ),
+    Words("a name of small letters and digits"),
+]
 
 
 class HostSpec(HardwareSpec):

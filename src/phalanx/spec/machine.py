@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault
+from phalanx.spec.base import ListOf, Spec, Words, fault, number_as
 from phalanx.spec.flow import quoted
 from phalanx.spec.observe import Watts, check_watts
 from phalanx.spec.quantity import Bytes
@@ -23,8 +23,6 @@ SECRET_KEYS = frozenset({"password", "passwd", "pass", "passphrase", "secret"})
 
 # A letter or digit first: what begins with a dash would be an option to ssh.
 _HOST = re.compile(r"[A-Za-z0-9_:\[][\w.:%\]-]*", re.ASCII)
-_USER = re.compile(r"[A-Za-z_][\w.-]*[$\\@\w.-]*", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
 def _host(value: object) -> object:
@@ -41,23 +39,15 @@ def _host(value: object) -> object:
     return value
 
 
-def _user(value: object) -> object:
-    if isinstance(value, str) and not _USER.fullmatch(value):
-        raise fault(f"{quoted(value)} is no user name")
-    return value
+def matching(pattern: str, noun: str, hint: str = "") -> BeforeValidator:
+    """Refuse text that does not match as a whole: `'a b' is no name of a host; use ...`."""
 
+    def check(value: object) -> object:
+        if isinstance(value, str) and not re.fullmatch(pattern, value, re.ASCII):
+            raise fault(f"{quoted(value)} is no {noun}", hint)
+        return value
 
-def _name(value: object) -> object:
-    if isinstance(value, str) and not _NAME.fullmatch(value):
-        raise fault(
-            f"{quoted(value)} is no name of a machine",
-            "; use letters, digits, '.', '-' and '_', and begin with a letter or digit",
-        )
-    return value
-
-
-def _count_only(value: object) -> object:
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    return BeforeValidator(check)
 
 
 class GpuSpec(Spec):
@@ -71,11 +61,21 @@ class GpuSpec(Spec):
     """Memory of one card."""
 
 
-UserName = Annotated[str, BeforeValidator(_user)]
+UserName = Annotated[str, matching(r"[A-Za-z_][\w.-]*[$\\@\w.-]*", "user name")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Price = Annotated[float, Field(ge=0)]
-Gpu = Annotated[GpuSpec, BeforeValidator(_count_only)]
+Gpu = Annotated[GpuSpec, number_as("count")]
 """GPUs; a bare number is their count."""
+
+
+MachineName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_][\w.-]*",
+        "name of a machine",
+        "; use letters, digits, '.', '-' and '_', and begin with a letter or digit",
+    ),
+]
 
 
 class _Lent(Spec):
@@ -124,7 +124,7 @@ class MachineSpec(DefaultsSpec, HardwareSpec):
         str, BeforeValidator(_host), Words("an address, a name or an alias of your ssh config")
     ]
     """Host name or address for ssh."""
-    name: Annotated[str, BeforeValidator(_name)] | None = None
+    name: MachineName | None = None
     """Name in tables and messages; null: `host`."""
     address: Annotated[str, BeforeValidator(_host), Words("an address or a name")] | None = None
     """Address for the other machines; null: found by the probe."""

@@ -72,8 +72,13 @@ class PoolSpec(Spec):
             return data
         # Faults of the defaults are reported there, not once more for every machine.
         known = {key: defaults[key] for key in DefaultsSpec.model_fields if key in defaults}
+        # A machine's own key or agent makes both defaults meaningless.
+        others = {key: value for key, value in known.items() if key not in ("key", "agent")}
         laid = [
-            {**_applying(known, one), **one} if isinstance(one, dict) else one for one in machines
+            {**(others if {"key", "agent"} & one.keys() else known), **one}
+            if isinstance(one, dict)
+            else one
+            for one in machines
         ]
         return {**data, "machines": laid}
 
@@ -104,11 +109,3 @@ class PoolSpec(Spec):
                     at=("machines", index, "name"),
                 )
         return self
-
-
-def _applying(defaults: dict[str, object], machine: dict[str, object]) -> dict[str, object]:
-    """Return the defaults without those that the machine's own settings make meaningless."""
-    chosen = {"key", "agent"} & machine.keys()
-    return {
-        key: value for key, value in defaults.items() if not chosen or key not in ("key", "agent")
-    }
