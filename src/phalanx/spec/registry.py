@@ -17,7 +17,7 @@ from __future__ import annotations
 import os.path
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -131,10 +131,6 @@ class Registry(Generic[K]):
     def names(self) -> tuple[str, ...]:
         """Return all known names: built in, then those of installed packages."""
         return (*self._built_in, *sorted({*self._installed(), *self._outside}))
-
-    def kinds(self) -> Iterable[K]:
-        """Return all known kinds; imports those of installed packages."""
-        return [self.find(name) for name in self.names()]
 
     def _installed(self) -> frozenset[str]:
         return frozenset(point.name for point in entry_points(group=self.group))

@@ -11,7 +11,6 @@ from typing_extensions import override
 from phalanx.spec.base import ListOf, Spec, fault, name_only
 from phalanx.spec.data import BatchSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
-from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.registry import ByName, Registry
 from phalanx.spec.strategy import ProcessCounts, StrategySpec
@@ -351,7 +350,7 @@ def _check_moment(phase: PhaseSpec, job: JobSpec) -> None:
             "; set 'schedule: {name: milestones, at: [0.5, 0.75]}' or use 'at'",
             at=("strategy",),
         )
-    num_drops = len(job.schedule.at or job.schedule.at_epochs)
+    num_drops = len(job.schedule.drops(job.epochs))
     if phase.lr_drop > num_drops:
         raise fault(
             f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
@@ -364,11 +363,7 @@ def _share_at(phase: PhaseSpec, job: JobSpec) -> float:
     if phase.epoch is not None:
         return phase.epoch / job.epochs
     if phase.lr_drop is not None:
-        schedule = job.schedule
-        assert isinstance(schedule, MilestonesSpec)
-        if schedule.at:
-            return schedule.at[phase.lr_drop - 1]
-        return schedule.at_epochs[phase.lr_drop - 1] / job.epochs
+        return job.schedule.drops(job.epochs)[phase.lr_drop - 1]
     assert isinstance(phase.at, float)
     return phase.at
 
