@@ -249,12 +249,7 @@ class SwitchSpec(_Moment, StrategySpec):
         self._check_order(job)
         if self.straggler is not None:
             self.straggler.loosen_to.check(job)
-        if job.data.shard in ("file", "off"):
-            raise fault(
-                f"switch cuts batches by sample, not by '{job.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
+        self.refuse_shards(job, "cuts batches by sample, not by")
 
     @override
     def check_distribution(self, job: JobSpec) -> None:
