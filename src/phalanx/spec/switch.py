@@ -13,7 +13,7 @@ from phalanx.spec.data import BatchSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.registry import ByName, Registry
-from phalanx.spec.strategy import ProcessCounts, StrategySpec
+from phalanx.spec.strategy import FailureLimit, ProcessCounts, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -224,7 +224,7 @@ class SwitchSpec(_Moment, StrategySpec):
 
     @property
     @override
-    def tolerated_failures(self) -> int:
+    def tolerated_failures(self) -> FailureLimit:
         return max(one.tolerated_failures for one in self.strategies())
 
     @override
