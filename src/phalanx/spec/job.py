@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
-from phalanx.spec.inject import InjectSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
@@ -27,6 +26,31 @@ from phalanx.spec.optimize import (
 )
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.strategy import ProcessCounts
+
+InnerShare = Annotated[float, Field(ge=0, le=1)]
+
+
+class InjectSpec(Spec):
+    """Slow one worker down, as if its machine were slower."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Which worker."""
+    slow: Annotated[float, Field(gt=1)] = 2.0
+    """Its steps take this many times as long."""
+    begin: InnerShare = 0.0
+    """Share of all samples after which it turns slow."""
+    end: InnerShare = 1.0
+    """Share of all samples after which it has recovered."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> InjectSpec:
+        if self.end <= self.begin:
+            raise fault(
+                f"inject.end ({self.end:g}) is not after inject.begin ({self.begin:g})",
+                at=("end",),
+            )
+        return self
+
 
 Seconds = Annotated[float, Field(gt=0)]
 
