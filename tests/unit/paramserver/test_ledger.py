@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from phalanx.paramserver.shard import Ledger
+from phalanx.paramserver.ledger import Ledger
 
 
 def test_each_segment_of_a_batch_is_taken_once() -> None:
@@ -30,6 +30,7 @@ def test_state_survives_and_old_tickets_are_forgotten() -> None:
     ledger, other = Ledger(1), Ledger(1)
     for ticket in (3, 4):
         ledger.claim(ticket, 0)
+        ledger.apply(0, [(ticket, 5)])
     ledger.forget_below(4)
     other.load_state(ledger.state())
     assert other.claim(3, 0)

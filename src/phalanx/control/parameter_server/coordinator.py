@@ -36,6 +36,8 @@ from phalanx.wire.parameter_server import (
     Ready,
     RequestWork,
     Restored,
+    RestoredTickets,
+    RestoreProgress,
     Saved,
     ServerUp,
     SnapshotTaken,
@@ -85,7 +87,12 @@ class ParameterServerCoordinator(Coordinator):
             is_static=self._spec.dispatch == "static",
             course=TrainingProgress(job, position, bound or PhaseBound()),
             membership=Membership(
-                self._num_servers, api, num_workers=job.workers, incarnations=incarnations
+                self._num_servers,
+                api,
+                num_workers=job.workers,
+                incarnations=incarnations,
+                clock=clock,
+                patience_s=job.deadlines.exchange_s,
             ),
             evaluation=EvaluationScheduler(job, api),
             account=RunCounts(position, now=clock()),
@@ -148,7 +155,7 @@ class ParameterServerCoordinator(Coordinator):
                 # A successor that starts after the phase was left has nothing to join.
                 run.api.send(process, Finish())
             case ServerUp():
-                run.membership.server_up(process, message.address, restoring=message.restoring)
+                run.membership.server_up(process, message)
                 cycle.dismiss_if_finishing(process)
             case Ready():
                 self._take_ready(process, message)
@@ -160,7 +167,11 @@ class ParameterServerCoordinator(Coordinator):
                 run.statistics.note(rank, message.statistics)
                 cycle.worker_paused(rank)
             case HeldVersion():
-                run.membership.copy_offered(process, message.server, message.version)
+                run.membership.copy_offered(process, message)
+            case RestoreProgress():
+                run.membership.restore_moved(message)
+            case RestoredTickets():
+                cycle.tickets_held(message.server, message.tickets)
             case Restored():
                 self._take_restored(message)
             case Flushed():
@@ -174,6 +185,7 @@ class ParameterServerCoordinator(Coordinator):
                 self._take_end(process, message)
             case _:
                 raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
+        self._note_sources()
         cycle.advance()
 
     @override
@@ -188,6 +200,8 @@ class ParameterServerCoordinator(Coordinator):
         verdict = losses.verdict(num_before=num_lost, max_failures=allowed)
         if verdict.failure is None:
             self._cycle.even_out()
+            self._run.membership.tick()
+            self._note_sources()
         return verdict
 
     @override
@@ -207,6 +221,7 @@ class ParameterServerCoordinator(Coordinator):
             case _:
                 run.evaluation.evaluator_left()
                 run.membership.peer_left(Process(role, rank))
+        self._note_sources()
         self._cycle.advance()
 
     @override
@@ -246,17 +261,25 @@ class ParameterServerCoordinator(Coordinator):
         return in_rounds and self._num_servers > 1 and is_new
 
     def _take_restored(self, message: Restored) -> None:
-        run = self._run
-        run.membership.server_restored(message.server)
+        run, server = self._run, message.server
+        self._cycle.tickets_held(server, message.tickets)
+        if not run.membership.server_restored(server):
+            return  # a repeated report
+        num_repeated = self._cycle.server_restored(server, run.membership.host_of(server))
         run.api.record(
             events.ServerRestored(
-                server=message.server,
+                server=server,
                 version=message.version,
-                lost_updates=run.servers.restored(message.server, message.version),
+                lost_updates=run.servers.restored(server, message.version),
                 optimizer_version=message.optimizer_version,
+                repeated=num_repeated,
             )
         )
-        self._cycle.server_restored(run.membership.host_of(message.server))
+
+    def _note_sources(self) -> None:
+        """Fix what a lost server has to contain, at the moment when its source was chosen."""
+        for server, acknowledged in self._run.membership.restorations.take_chosen().items():
+            self._cycle.source_chosen(server, acknowledged)
 
     def _take_end(self, process: str, message: Done | PhaseOver) -> None:
         if isinstance(message, Done) and message.times is not None:

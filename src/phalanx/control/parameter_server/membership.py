@@ -1,24 +1,26 @@
 """Track which servers, workers and evaluator take part, and introduce them to each other.
 
 A server accepts only clients that were announced to it, and clients know only announced servers;
-both hold through every restart on either side. A restarted server gets the freshest copy of its
-parameters that a worker holds.
+both hold through every restart on either side. `restoring` decides where the parameters of a
+restarted server come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from phalanx.control.coordinator import ControllerApi, Process
+from phalanx.control.parameter_server.restoring import Order, Restorations
 from phalanx.wire.parameter_server import (
     Admit,
     Connect,
     Dismiss,
-    QueryVersion,
-    RestoreFromDisk,
-    SendParameters,
+    HeldVersion,
+    RestoreProgress,
     ServerAddress,
+    ServerUp,
 )
 
 _READER = "reader"  # what servers call the evaluator
@@ -32,6 +34,8 @@ class Membership:
         api: Sends messages and knows identities.
         num_workers: Workers that the run starts with.
         incarnations: Of processes that were replaced before this run or phase began.
+        clock: Returns the time in seconds.
+        patience_s: A copy for a restarted server that does not move for so long is given up.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class Membership:
         *,
         num_workers: int,
         incarnations: Mapping[str, int] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = 60.0,
     ) -> None:
         self._api = api
         self._num_workers = self._num_started = num_workers
@@ -48,8 +54,11 @@ class Membership:
         self._addresses: dict[int, ServerAddress] = {}
         self._expected = set(range(num_servers))
         self._peers: set[Process] = set()
-        self._offers: dict[int, dict[str, int | None]] = {}
-        self._donors: dict[int, str] = {}
+        self._lost: set[int] = set()
+        self._introduced: set[str] = set()
+        self._clock = clock
+        self.restorations = Restorations(api.identity, patience_s=patience_s)
+        """Servers that are being restored."""
         self._hosts: dict[int, str] = {}
         self._left: set[Process] = set()
         self._waiting: set[int] = set()
@@ -80,7 +89,7 @@ class Membership:
     @property
     def hosts(self) -> list[str]:
         """Processes that host a server."""
-        return [self._hosts[server] for server in sorted(self._addresses)]
+        return [self._hosts[server] for server in sorted(self._addresses.keys() - self._lost)]
 
     @property
     def peers(self) -> list[str]:
@@ -94,12 +103,20 @@ class Membership:
     @property
     def is_complete(self) -> bool:
         """Whether every server that owns parameters is up."""
-        return bool(self._addresses) and self._expected <= self._addresses.keys()
+        up = self._addresses.keys() - self._lost
+        return bool(up) and self._expected <= up
 
-    def server_up(self, host: str, address: ServerAddress, *, restoring: bool) -> None:
+    @property
+    def is_whole(self) -> bool:
+        """Whether every server is up and has its parameters."""
+        return self.is_complete and self.restorations.is_over
+
+    def server_up(self, host: str, up: ServerUp) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
+        address = up.address
         self._hosts[address.server] = host
         self._addresses[address.server] = address
+        self._lost.discard(address.server)
         for peer in self._left - self._peers:
             # Otherwise it would wait for all workers that the run began with.
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
@@ -107,12 +124,31 @@ class Membership:
             self._admit(peer, host)
         # After `Admit`: a client that connects before its key is known is refused and must retry.
         self._connect_all()
-        if restoring:
-            self._ask_for_copies(address.server)
+        if up.restoring:
+            # After `Connect`: a worker that says what it holds has left the lost server for good.
+            self._send(
+                self.restorations.begin(
+                    address.server,
+                    host,
+                    self._workers,
+                    saved_version=up.saved_version,
+                    now_s=self._clock(),
+                )
+            )
 
-    def server_restored(self, server: int) -> None:
-        """Note that a server has its parameters again."""
-        self._donors.pop(server, None)
+    def server_restored(self, server: int) -> bool:
+        """Note that a server has its parameters again; False: that was known."""
+        return self.restorations.restored(server)
+
+    def restore_moved(self, progress: RestoreProgress) -> None:
+        """Note that a copy is arriving at a server."""
+        self.restorations.moved(
+            progress.server, progress.number, progress.num_loaded, self._clock()
+        )
+
+    def tick(self) -> None:
+        """Repeat what had no effect; called several times a second."""
+        self._send(self.restorations.tick(self._workers, self._clock()))
 
     def server_without_slice(self, server: int) -> None:
         """Stop waiting for a server that owns no shard: the model is too small for it."""
@@ -121,9 +157,8 @@ class Membership:
 
     def server_left(self, server: int) -> None:
         """Forget a lost server; clients keep its old address until the new one is known."""
-        self._addresses.pop(server, None)
-        self._offers.pop(server, None)
-        self._donors.pop(server, None)
+        self._lost.add(server)
+        self.restorations.server_left(server)
 
     def grow(self, num_workers: int) -> list[Process]:
         """Extend the run to so many workers; returns the ones to start."""
@@ -169,43 +204,20 @@ class Membership:
         self._left.add(peer)
         for host in self.hosts:
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
-        for server, offers in list(self._offers.items()):
-            if peer.name in offers:
-                del offers[peer.name]
-                self._choose_donor(server)
-        for server, donor in list(self._donors.items()):
-            if donor == peer.name:
-                # It may have been lost before all of its copy was sent.
-                self._ask_for_copies(server)
+        self._introduced.discard(peer.name)
+        self._send(self.restorations.worker_left(peer.name, self._workers, self._clock()))
 
-    def copy_offered(self, process: str, server: int, version: int) -> None:
+    def copy_offered(self, process: str, offer: HeldVersion) -> None:
         """Note which version of a server's parameters a worker holds."""
-        offers = self._offers.get(server)
-        if offers is not None and process in offers:
-            offers[process] = version
-            self._choose_donor(server)
+        self._send(self.restorations.offered(process, offer, self._clock()))
 
-    def _ask_for_copies(self, server: int) -> None:
-        holders = [peer.name for peer in self._peers if peer.role == "worker"]
-        self._donors.pop(server, None)
-        self._offers[server] = dict.fromkeys(holders)
-        for name in holders:
-            self._api.send(name, QueryVersion(server))
-        self._choose_donor(server)
+    @property
+    def _workers(self) -> list[str]:
+        return [peer.name for peer in self._peers if peer.role == "worker"]
 
-    def _choose_donor(self, server: int) -> None:
-        """Have the freshest copy sent to the server, once all workers have answered."""
-        offers = self._offers[server]
-        if any(version is None for version in offers.values()):
-            return
-        held = {name: version for name, version in offers.items() if version is not None}
-        best = max(held, key=lambda name: held[name], default=None)
-        if best is not None and held[best] >= 0:
-            self._donors[server] = best
-            self._api.send(best, SendParameters(server))
-        else:
-            self._api.send(self._hosts[server], RestoreFromDisk())
-        del self._offers[server]
+    def _send(self, orders: Iterable[Order]) -> None:
+        for process, order in orders:
+            self._api.send(process, order)
 
     def _admit(self, peer: Process, host: str) -> None:
         identity = self._api.identity(peer.name)
@@ -222,7 +234,10 @@ class Membership:
             self._connect(peer.name)
 
     def _connect(self, process: str) -> None:
-        if self.is_complete:
+        # One that has connected before learns of each successor at once, also while other servers
+        # are still away: its copy may be what the successor waits for.
+        if self.is_complete or process in self._introduced:
+            self._introduced.add(process)
             addresses = tuple(self._addresses[server] for server in sorted(self._addresses))
             self._api.send(process, Connect(addresses))
 
