@@ -57,6 +57,7 @@ def make_shard(
     optimizer: OptimizerSpec | None = None,
     start: torch.Tensor | None = None,
     scaling: str = "none",
+    num_parts: int = 1,
 ) -> Shard:
     spec = optimizer or SgdSpec(lr=0.1)
     begin, end = layout.bounds(server)
@@ -67,6 +68,7 @@ def make_shard(
         updater=SliceUpdater(spec, parameters, segments),
         policy=ConsistencyPolicy(rule, workers),
         step_size=StepSize(lambda _: spec.lr, scaling=scaling, rule=rule),  # type: ignore[arg-type]
+        num_parts=num_parts,
     )
 
 
