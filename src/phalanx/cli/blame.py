@@ -60,10 +60,9 @@ def headline(found: Blame) -> str:
 
 def blame_table(found: Blame) -> Table:
     """Make one row per worker: what it cost the others, by phase."""
-    from phalanx.report.blame import RankBlame
+    from phalanx.report.blame import PHASES, RankBlame
     from phalanx.report.document import CellFormat, Column, Value, tabulate, text
     from phalanx.report.format import NOTHING, format_count, format_duration
-    from phalanx.report.rounds import PHASES
 
     def seconds(value: float | None) -> Value:
         return Value(format_duration(value), value)

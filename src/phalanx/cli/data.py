@@ -114,7 +114,7 @@ def show(
     from phalanx.cli.settings import cache_root, data_root
     from phalanx.data.catalogue import CATALOGUE
     from phalanx.data.pipeline import open_dataset
-    from phalanx.spec import job_from_mapping
+    from phalanx.spec.loader import job_from_mapping
 
     if name not in CATALOGUE and "/" not in name and Path(name).exists():
         name = f"./{name}"

@@ -1,4 +1,4 @@
-"""Implement `phalanx export`: write runs for TensorBoard and MLflow."""
+"""Implement `phalanx export`: write weights, and runs for TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.cli.options import RunsOption
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
 
-app = typer.Typer(help="Export runs to TensorBoard or MLflow.", no_args_is_help=True)
+app = typer.Typer(help="Export weights, or runs to TensorBoard or MLflow.", no_args_is_help=True)
 
 TENSORBOARD_EXAMPLES = """
 [bold]Examples[/bold]
@@ -31,6 +31,15 @@ phalanx export mlflow last
 phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar
 
 phalanx export mlflow last --to http://tracking.example:5000
+"""
+WEIGHTS_EXAMPLES = """
+[bold]Examples[/bold]
+
+phalanx export weights last -o model.safetensors
+
+phalanx export weights last --newest -o model.pt
+
+phalanx export weights last -o model.onnx
 """
 
 RunsArgument = Annotated[
@@ -77,6 +86,28 @@ def mlflow(
         return
     for one in exported:
         print(f"{one.run}: {one.what}, {one.metrics:,} figures, MLflow run {one.mlflow_run_id}")
+
+
+@app.command("weights", epilog=WEIGHTS_EXAMPLES)
+def weights(
+    name: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run: its name, unique prefix, path, or 'last'.")
+    ],
+    to: Annotated[
+        Path,
+        typer.Option("--to", "-o", metavar="FILE", help="File: .safetensors, .pt or .onnx."),
+    ],
+    newest: Annotated[
+        bool,
+        typer.Option("--newest", metavar="", help="Use the newest checkpoint, not the best."),
+    ] = False,
+    runs: RunsOption = None,
+) -> None:
+    """Write the trained weights by name, or the whole network as ONNX."""
+    from phalanx.cli.predict import open_trained_run
+
+    open_trained_run(name, runs).save(to, best=False if newest else None)
+    print(f"{to} ({to.stat().st_size:,} bytes)")
 
 
 def _find(names: list[str], runs: Path | None) -> list[RunDir]:

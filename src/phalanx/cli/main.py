@@ -23,6 +23,7 @@ from phalanx.cli import (
     infer,
     plan,
     pool,
+    predict,
     profile,
     report,
     runs,
@@ -52,6 +53,7 @@ app = typer.Typer(
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("infer", epilog=infer.EXAMPLES)(infer.infer)
 app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)

@@ -64,7 +64,7 @@ AcceptOption = Annotated[
     typer.Option(
         metavar="EFFECT",
         help="Permitted effect on the result: exact (none), rounded (bf16 exchange), "
-        "stale (asynchronous, local SGD).",
+        "lossy (low-rank exchange), stale (asynchronous, local SGD).",
     ),
 ]
 CalibrateOption = Annotated[

@@ -55,12 +55,10 @@ phalanx pool show pool.yaml --policy fastest:2
 
 phalanx pool show pool.yaml --policy cpu --where 'cpus: 4+' --where 'memory: 8GB+'
 
-phalanx pool show blueprint.json --policy energy
+phalanx pool show pool.yaml --policy energy
 """
 
-PoolArgument = Annotated[
-    Path, typer.Argument(metavar="POOL", help="Pool file in YAML, or a published JSON blueprint.")
-]
+PoolArgument = Annotated[Path, typer.Argument(metavar="POOL", help="Pool file in YAML.")]
 PolicyOption = Annotated[
     str,
     typer.Option(metavar="NAME", help=f"{POLICIES} of them."),

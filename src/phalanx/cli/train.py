@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,6 +123,7 @@ def train(
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
     from phalanx.cli.settings import cache_root, data_root, runs_root
+    from phalanx.launch.fork_server import warm_workers
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
     # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
@@ -148,11 +150,17 @@ def train(
             return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
         return new_run(job, places, overrides, options)
 
-    request = request_with(options)
-    if dry_run:
-        _print_job(request.job, as_json=as_json)
-        return
-    summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
+    with ExitStack() as warm:
+        if not dry_run and pool is None and launch in (None, "local"):
+            # Before the job is read: the imports of workers are most of what a start waits for.
+            warm.enter_context(warm_workers())
+        request = request_with(options)
+        if dry_run:
+            _print_job(request.job, as_json=as_json)
+            return
+        if not request.can_fork:
+            warm.close()
+        summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json
 
@@ -186,21 +194,18 @@ def _carry_out_or_ask(
     quiet: bool,
 ) -> Summary:
     """Execute a run; machines that fail the preflight are excluded if the user agrees."""
-    from phalanx.launch.fork_server import warm_workers
+    # Imported only now, so that it overlaps with the imports of the fork server.
+    from phalanx.launch.preflight_host import MachinesUnfit
 
-    with warm_workers(useful=request.can_fork):
-        # Imported only now, so that it overlaps with the imports of the fork server.
-        from phalanx.launch.preflight_host import MachinesUnfit
-
-        while True:
-            try:
-                return _carry_out(request, plain_stderr=plain, quiet=quiet)
-            except MachinesUnfit as error:
-                names = list(error.facts["faults"])
-                if plain or quiet or not _asks_without(error, names):
-                    raise
-                options = replace(options, without=(*options.without, *names), shrink=True)
-                request = request_with(options)
+    while True:
+        try:
+            return _carry_out(request, plain_stderr=plain, quiet=quiet)
+        except MachinesUnfit as error:
+            names = list(error.facts["faults"])
+            if plain or quiet or not _asks_without(error, names):
+                raise
+            options = replace(options, without=(*options.without, *names), shrink=True)
+            request = request_with(options)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:

@@ -21,6 +21,7 @@ from phalanx.control.parameter_server.membership import Membership
 from phalanx.control.parameter_server.run_counts import NormStatistics, RunCounts, ServerCounts
 from phalanx.control.parameter_server.states import Finishing, Left, RunState, Training
 from phalanx.control.parameter_server.training_progress import PhaseBound, TrainingProgress
+from phalanx.errors import ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -150,6 +151,7 @@ class ParameterServerCoordinator(Coordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         run, cycle, rank = self._run, self._cycle, _rank(process)
+        self._check_place(process, message)
         match message:
             case ServerUp() | Ready() if self.end is not None:
                 # A successor that starts after the phase was left has nothing to join.
@@ -171,7 +173,7 @@ class ParameterServerCoordinator(Coordinator):
             case RestoreProgress():
                 run.membership.restore_moved(message)
             case RestoredTickets():
-                cycle.tickets_held(message.server, message.tickets)
+                self._note_tickets(message)
             case Restored():
                 self._take_restored(message)
             case Flushed():
@@ -184,7 +186,7 @@ class ParameterServerCoordinator(Coordinator):
             case Done() | PhaseOver():
                 self._take_end(process, message)
             case _:
-                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
+                raise ProtocolError(f"it sent {type(message).__name__}, of another strategy")
         self._note_sources()
         cycle.advance()
 
@@ -232,6 +234,21 @@ class ParameterServerCoordinator(Coordinator):
     def outcome(self) -> RunOutcome:
         return self._run.account.outcome(self._run.evaluation)
 
+    def _check_place(self, process: str, message: FromWorker) -> None:
+        """Refuse, before anything changes, what the sender cannot say in this run.
+
+        Raises:
+            ProtocolError: Another process hosts the servers, or nobody has told what there is to
+                train on.
+        """
+        kind = type(message).__name__
+        if isinstance(message, ServerUp | RestoreProgress | RestoredTickets | Restored | Flushed):
+            host = "worker" if self._run.is_colocated else "server"
+            if not process.startswith(host):
+                raise ProtocolError(f"it sent {kind}, but servers are in each {host}")
+        if isinstance(message, RequestWork | WorkDone) and not self._cycle.is_planned:
+            raise ProtocolError(f"it sent {kind} before Ready")
+
     def _take_ready(self, process: str, message: Ready) -> None:
         membership, role, rank = self._run.membership, process.split("-")[0], _rank(process)
         if role == "worker" and self._must_wait_for_gate(rank):
@@ -262,7 +279,7 @@ class ParameterServerCoordinator(Coordinator):
 
     def _take_restored(self, message: Restored) -> None:
         run, server = self._run, message.server
-        self._cycle.tickets_held(server, message.tickets)
+        self._note_tickets(message)
         if not run.membership.server_restored(server):
             return  # a repeated report
         num_repeated = self._cycle.server_restored(server, run.membership.host_of(server))
@@ -275,6 +292,12 @@ class ParameterServerCoordinator(Coordinator):
                 repeated=num_repeated,
             )
         )
+
+    def _note_tickets(self, message: RestoredTickets | Restored) -> None:
+        try:
+            self._cycle.tickets_held(message.server, message.tickets)
+        except ValueError as error:
+            raise ProtocolError(f"what it holds cannot be read: {error}") from error
 
     def _note_sources(self) -> None:
         """Fix what a lost server has to contain, at the moment when its source was chosen."""
