@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from phalanx.control.coordinator import ControllerApi, Process
@@ -24,6 +25,15 @@ from phalanx.wire.parameter_server import (
 )
 
 _READER = "reader"  # what servers call the evaluator
+
+
+@dataclass
+class _ServerPlace:
+    """Where a server is, or was last."""
+
+    host: str
+    address: ServerAddress
+    is_up: bool = True
 
 
 class Membership:
@@ -51,15 +61,13 @@ class Membership:
         self._api = api
         self._num_workers = self._num_started = num_workers
         self._incarnations = incarnations
-        self._addresses: dict[int, ServerAddress] = {}
+        self._servers: dict[int, _ServerPlace] = {}
         self._expected = set(range(num_servers))
         self._peers: set[Process] = set()
-        self._lost: set[int] = set()
         self._introduced: set[str] = set()
         self._clock = clock
         self.restorations = Restorations(api.identity, patience_s=patience_s)
         """Servers that are being restored."""
-        self._hosts: dict[int, str] = {}
         self._left: set[Process] = set()
         self._waiting: set[int] = set()
         self._connected: set[int] = set()
@@ -89,7 +97,7 @@ class Membership:
     @property
     def hosts(self) -> list[str]:
         """Processes that host a server."""
-        return [self._hosts[server] for server in sorted(self._addresses.keys() - self._lost)]
+        return [place.host for _, place in sorted(self._servers.items()) if place.is_up]
 
     @property
     def peers(self) -> list[str]:
@@ -98,12 +106,13 @@ class Membership:
 
     def host_of(self, server: int) -> str | None:
         """Return the process that hosts a server, or did last; None: it was never up."""
-        return self._hosts.get(server)
+        place = self._servers.get(server)
+        return place.host if place is not None else None
 
     @property
     def is_complete(self) -> bool:
         """Whether every server that owns parameters is up."""
-        up = self._addresses.keys() - self._lost
+        up = {server for server, place in self._servers.items() if place.is_up}
         return bool(up) and self._expected <= up
 
     @property
@@ -114,9 +123,7 @@ class Membership:
     def server_up(self, host: str, up: ServerUp) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
         address = up.address
-        self._hosts[address.server] = host
-        self._addresses[address.server] = address
-        self._lost.discard(address.server)
+        self._servers[address.server] = _ServerPlace(host, address)
         for peer in self._left - self._peers:
             # Otherwise it would wait for all workers that the run began with.
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
@@ -157,7 +164,8 @@ class Membership:
 
     def server_left(self, server: int) -> None:
         """Forget a lost server; clients keep its old address until the new one is known."""
-        self._lost.add(server)
+        if server in self._servers:
+            self._servers[server].is_up = False
         self.restorations.server_left(server)
 
     def grow(self, num_workers: int) -> list[Process]:
@@ -238,7 +246,7 @@ class Membership:
         # are still away: its copy may be what the successor waits for.
         if self.is_complete or process in self._introduced:
             self._introduced.add(process)
-            addresses = tuple(self._addresses[server] for server in sorted(self._addresses))
+            addresses = tuple(place.address for _, place in sorted(self._servers.items()))
             self._api.send(process, Connect(addresses))
 
 
