@@ -216,8 +216,22 @@ class ConsistencyPolicy:
         Called when no worker computes or pushes; one that joins now begins with the next update.
         """
         self._resting = True
+        if self.rule.barrier and not any(member.num_samples for member in self._open):
+            return PushOutcome(released=self._let_go_without_update())
         closed = (self._close(),) if self._open else ()
         return PushOutcome(closed=closed, released=self._released(closed))
+
+    def _let_go_without_update(self) -> tuple[Release, ...]:
+        """Release workers whose gathered pushes hold no samples.
+
+        An update of nothing would make the next gradients of all others stale, and drop them.
+        """
+        pushed = [member.worker for member in self._open]
+        self.num_applied += len(pushed)
+        self._open = []
+        waiting = {name: self._workers[name] for name in pushed if name in self._workers}
+        released = [self._let_go(name, one) for name, one in waiting.items() if one.waiting]
+        return (*released, *self._released())
 
     def _closed(self) -> tuple[Update, ...]:
         return (self._close(),) if self._is_full() else ()
