@@ -169,12 +169,21 @@ class Saved(_Message, frozen=True):
 
 
 class Admit(_Message, frozen=True):
-    """To a server: accept this client, and no earlier incarnation of it."""
+    """To a server: accept this client, and no earlier incarnation of it.
+
+    Attributes:
+        public_key: Of the client.
+        role: worker or reader.
+        rank: Of the client.
+        incarnation: Of the client.
+        expected: Whether a restarted server waits for this worker; not if it was sent away.
+    """
 
     public_key: str
     role: str
     rank: int
     incarnation: int
+    expected: bool = True
 
 
 class Dismiss(_Message, frozen=True):

@@ -330,3 +330,15 @@ def test_a_flush_without_samples_makes_no_update_that_others_would_be_late_for()
         assert policy.offer(worker, readver=0, num_samples=1).update == 1, "neither is stale"
     assert (policy.version, policy.num_dropped) == (1, 0)
     assert policy.num_pushes == policy.num_applied
+
+
+def test_a_newcomer_at_a_restored_server_need_not_make_up_for_all_clocks() -> None:
+    policy = ConsistencyPolicy(ConsistencyRule(lead=1))
+    for worker in (0, 1):
+        policy.expect(worker)
+    policy.restore(40)
+    policy.join(0, 20)
+    assert policy.entry_clock(1) == 20
+    assert not policy.offer(0, readver=40).released, "the other one is waited for"
+    policy.finish(0)
+    assert [one.worker for one in policy.join(1, policy.entry_clock(1)).released] == [0, 1]

@@ -337,13 +337,20 @@ class GateCycle:
         return evaluation.has_measured if self._run.course.bound.to_memory else evaluation.is_free
 
     def _send(self, work: Iterable[BatchAssignment], statistics: bytes = b"") -> None:
+        run = self._run
         for one in work:
-            order = Work(one.tickets, statistics) if one.tickets else Pause(leave=True)
-            self._run.api.send(f"worker-{one.worker}", order)
+            if one.tickets:
+                run.membership.worker_called(one.worker)
+                run.api.send(f"worker-{one.worker}", Work(one.tickets, statistics))
+            else:
+                run.membership.worker_left_servers(one.worker)
+                run.api.send(f"worker-{one.worker}", Pause(leave=True))
 
     def _pause(self, worker: int) -> None:
         """Pause a worker; it leaves the servers if others would wait for it meanwhile."""
         leave = self._run.rule.holds_back(self._run.num_workers)
+        if leave:
+            self._run.membership.worker_left_servers(worker)
         self._run.api.send(f"worker-{worker}", Pause(leave=leave))
 
     def _flush(self) -> Flush:

@@ -72,6 +72,7 @@ class Membership:
         self._waiting: set[int] = set()
         self._connected: set[int] = set()
         self._joining: set[int] = set()
+        self._away: set[int] = set()
 
     @property
     def workers(self) -> set[int]:
@@ -195,6 +196,14 @@ class Membership:
         self._connected.add(worker)
         self._joining.discard(worker)
 
+    def worker_left_servers(self, worker: int) -> None:
+        """Note that a worker was told to leave the servers until it gets tickets again."""
+        self._away.add(worker)
+
+    def worker_called(self, worker: int) -> None:
+        """Note that a worker got tickets, for which it enters at every server."""
+        self._away.discard(worker)
+
     def peer_up(self, peer: Process) -> None:
         """Introduce a worker or the evaluator that is ready to connect."""
         self._peers.add(peer)
@@ -205,7 +214,7 @@ class Membership:
     def peer_left(self, peer: Process) -> None:
         """Have servers dismiss a lost worker or evaluator and stop waiting for it."""
         if peer.role == "worker":
-            for group in (self._waiting, self._joining, self._connected):
+            for group in (self._waiting, self._joining, self._connected, self._away):
                 group.discard(peer.rank)
         self._peers.discard(peer)
         # Remembered, because a server that restarts later must not expect it.
@@ -234,6 +243,7 @@ class Membership:
             role=_role(peer),
             rank=peer.rank,
             incarnation=identity.incarnation,
+            expected=peer.role == "worker" and peer.rank not in self._away,
         )
         self._api.send(host, admit)
 

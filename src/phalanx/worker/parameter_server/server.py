@@ -205,7 +205,8 @@ class HostedServer:
             case Admit():
                 role = "worker" if order.role == "worker" else "reader"
                 client = ClientIdentity(role, order.rank, order.incarnation)
-                server.call(lambda: self._admit(order.public_key, client)).result(_CALL_LIMIT_S)
+                admit = lambda: self._admit(order.public_key, client, order.expected)  # noqa: E731
+                server.call(admit).result(_CALL_LIMIT_S)
             case Dismiss():
                 role = "worker" if order.role == "worker" else "reader"
                 server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
@@ -286,10 +287,11 @@ class HostedServer:
         self._context.log.record(events.Served(facts=facts))
         return facts
 
-    def _admit(self, public_key: str, client: ClientIdentity) -> None:
+    def _admit(self, public_key: str, client: ClientIdentity, expected: bool) -> None:
         self._server.admit(public_key, client)
-        if self._server.is_restoring and client.role == "worker":
-            # All workers were there before the loss: the next update has to wait for them again.
+        if self._server.is_restoring and client.role == "worker" and expected:
+            # It was there before the loss: the next update has to wait for it again. One that had
+            # left comes back with its next ticket only, and all would wait for it until then.
             self._shard.policy.expect(client.rank)
 
     def _write_now(self) -> int:

@@ -195,3 +195,31 @@ def test_a_server_lost_again_while_it_was_restored_starts_over(
     offer(members, "worker-0", 0, 2, 4)
     offer(members, "worker-1", 0, 2, 5)
     assert api.sent_to("worker-1", SendParameters) == [SendParameters(0, number=2)]
+
+
+def test_a_restarted_server_does_not_wait_for_workers_that_were_sent_away(
+    members: Membership, api: ScriptedApi
+) -> None:
+    members.worker_left_servers(1)
+    restoring(members)
+    assert {one.rank: one.expected for one in api.sent_to("server-0", Admit)} == {0: True, 1: False}
+    members.worker_called(1)
+    api.sent.clear()
+    restoring(members)
+    assert {one.rank: one.expected for one in api.sent_to("server-0", Admit)} == {0: True, 1: True}
+
+
+def test_a_worker_learns_of_each_successor_while_other_servers_are_away(
+    members: Membership, api: ScriptedApi
+) -> None:
+    for server in range(2):
+        members.server_left(server)
+    up(members, "server-0", address(0, start=2), restoring=True)
+    for worker in WORKERS:
+        [connect] = api.sent_to(worker.name, Connect)
+        assert connect.servers[0] == address(0, start=2)
+        assert api.sent_to(worker.name, QueryVersion) == [QueryVersion(0, number=1)]
+    assert not members.is_complete
+    late = Process("worker", 7)
+    members.peer_up(late)
+    assert not api.sent_to(late.name, Connect), "a newcomer waits until all servers are there"
