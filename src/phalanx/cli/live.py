@@ -20,12 +20,13 @@ from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import (
     EpochRate,
     current_epoch,
+    describe_loss,
     describe_run,
     describe_switch,
     step_of_epoch,
 )
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
-from phalanx.control.progress import RunProgress
+from phalanx.control.progress import ProcessLoss, RunProgress
 from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
@@ -131,6 +132,14 @@ class LiveView:
         """Print the placement and its forecast above the live part."""
         for line in placement_lines(placed):
             self._console.print(Text(line), soft_wrap=True)
+
+    def process_lost(self, loss: ProcessLoss) -> None:
+        """Print a permanent line above the live part."""
+        self.noted(describe_loss(loss))
+
+    def noted(self, message: str) -> None:
+        """Print a permanent line above the live part."""
+        self._console.print(Text(message), soft_wrap=True)
 
     def run_finished(self, summary: Summary) -> None:
         """Stop drawing; the command shows the summary."""

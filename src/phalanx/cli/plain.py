@@ -14,11 +14,12 @@ from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import (
     EpochRate,
     current_epoch,
+    describe_loss,
     describe_run,
     describe_switch,
     step_of_epoch,
 )
-from phalanx.control.progress import RunProgress
+from phalanx.control.progress import ProcessLoss, RunProgress
 from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
@@ -98,6 +99,14 @@ class PlainView:
         """Write the placement of a split network, and its forecast."""
         for line in placement_lines(placed):
             self._write(line)
+
+    def process_lost(self, loss: ProcessLoss) -> None:
+        """Write which process was lost, and what becomes of it."""
+        self.noted(describe_loss(loss))
+
+    def noted(self, message: str) -> None:
+        """Write a line."""
+        self._write(f"{format_clock(self._elapsed_s)}  {message}")
 
     def run_finished(self, summary: Summary) -> None:
         """Do nothing: the command shows the summary."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from phalanx.control.progress import Observer, RunProgress
+from phalanx.control.progress import Observer, ProcessLoss, RunProgress
 from phalanx.records.events import Switched
 from phalanx.records.summary import SwitchSummary
 from phalanx.report.format import count_noun, format_duration
@@ -65,6 +65,11 @@ def describe_run(job: JobSpec) -> str:
         f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "
         f"{count_noun(job.epochs, 'epoch')}"
     )
+
+
+def describe_loss(loss: ProcessLoss) -> str:
+    """Describe a lost process in one line: the cause, and what becomes of it."""
+    return f"lost: {loss.cause}; {loss.remedy}"
 
 
 def describe_switch(switch: Switched | SwitchSummary) -> str:

@@ -99,6 +99,12 @@ class _Teller:
     def placed(self, placed: object) -> None:
         """Do nothing: the run records it."""
 
+    def process_lost(self, loss: object) -> None:
+        """Do nothing: the run records it."""
+
+    def noted(self, message: str) -> None:
+        """Do nothing: the run records it."""
+
     def run_finished(self, summary: object) -> None:
         """Do nothing: `main` reports the end."""
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
     ReportedError,
+    diagnose,
     find_cause,
     find_losses,
 )
@@ -182,3 +184,18 @@ def test_nobody_is_replaced_while_others_start_beside_it() -> None:
     assert find_losses([crowded], DEADLINES).replaceable == ()
     forgotten = process("forgotten", is_crowded=True, silent_s=100.1)
     assert [one.process for one in find_losses([forgotten], DEADLINES).replaceable] == ["forgotten"]
+
+
+@pytest.mark.parametrize("code", [99, 0, -3])
+def test_an_exit_code_that_no_process_may_report_is_a_plain_failure(code: int) -> None:
+    facts = replace(WELL, error=ReportedError("X", "message", "", code))
+    found = diagnose(facts, DEADLINES)
+    assert found is not None
+    assert found[1].exit_code is ExitCode.FAILED
+
+
+@pytest.mark.parametrize(("number", "name"), [(34, "SIGRTMIN"), (35, "signal 35"), (9, "SIGKILL")])
+def test_a_signal_without_a_name_has_its_number(number: int, name: str) -> None:
+    found = diagnose(replace(WELL, exit_code=-number), DEADLINES)
+    assert found is not None
+    assert f"was killed by {name}" in found[1].cause

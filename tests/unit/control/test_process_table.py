@@ -54,22 +54,14 @@ def test_the_store_server_starts_with_the_first_remote_process(
         assert {spec.process for spec in told if not spec.shared_run_dir} == remote
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr("phalanx.control.process_table.time.monotonic", lambda: self.now)
-
-
 def beat(*, is_starting: bool) -> Heartbeat:
     return Heartbeat(Progress(is_starting=is_starting))
 
 
 def test_starting_is_judged_by_movement_and_silence_only_once_all_are_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    clock, job = Clock(monkeypatch), toy_job(workers=2)
+    job = toy_job(workers=2)
     allocation = LocalAllocation(job, run_dir=tmp_path, data_root=tmp_path, cache_root=tmp_path)
     request = RunRequest(job, RunDir(tmp_path), data_root=tmp_path, cache_root=tmp_path)
     launcher = FakeLauncher(LaunchRequest(job, tmp_path, tmp_path))
@@ -81,11 +73,11 @@ def test_starting_is_judged_by_movement_and_silence_only_once_all_are_up(
             return table.facts({})
 
         assert [(one.joined, one.is_starting) for one in facts()] == [(False, True)] * 2
-        clock.now += 100.0
+        table.age(100.0)
         assert [one.age_s for one in facts()] == [100.0, 100.0]
         table.take("worker-0", Hello(pid=1, host="here"))
         assert [one.age_s for one in facts()] == [0.0, 0.0], "one moved: the other may be next"
-        clock.now += 100.0
+        table.age(100.0)
         table.take("worker-0", beat(is_starting=True))
         assert [one.age_s for one in facts()] == [100.0, 100.0], "a beat alone is no movement"
         table.take("worker-0", beat(is_starting=False))
