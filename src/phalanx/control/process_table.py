@@ -6,6 +6,7 @@ what the facts mean. Time is what `age` adds up: the controller's own delays do 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ class ProcessTable:
         self._allocation = allocation
         self._store = store
         self._entries: dict[str, _Entry] = {}
+        self._unmoved_s = math.inf  # since a process joined or was up
         self._left: dict[str, Progress] = {}
         self._lost_times: dict[str, WorkTimes] = {}
         self._group: WorkerGroup | None = None
@@ -201,9 +203,7 @@ class ProcessTable:
         entry.joined |= isinstance(message, Hello | Heartbeat)
         entry.is_starting &= _may_be_starting(message)
         if before != (entry.joined, entry.is_starting):
-            # Deadlines count from the last movement: many processes start one after another.
-            for other in self._entries.values():
-                other.age_s = min(other.age_s, other.spec.baseline_s)
+            self._unmoved_s = 0.0
         if isinstance(message, Heartbeat):
             entry.progress = message.progress
         elif isinstance(message, Failed):
@@ -233,6 +233,7 @@ class ProcessTable:
 
     def age(self, elapsed_s: float) -> None:
         """Add undisturbed time to the age and the silence of every process."""
+        self._unmoved_s += elapsed_s
         for entry in self._entries.values():
             entry.age_s += elapsed_s
             entry.silent_s += elapsed_s
@@ -252,7 +253,10 @@ class ProcessTable:
         crowded = {
             entry.spec.host
             for name, entry in self._entries.items()
-            if entry.is_starting and found[name].exit_code is None and found[name].lost is None
+            if entry.is_starting
+            and entry.delay_s is None
+            and found[name].exit_code is None
+            and found[name].lost is None
         }
         return [
             ProcessFacts(
@@ -260,7 +264,8 @@ class ProcessTable:
                 joined=entry.joined,
                 done=entry.done,
                 silent_s=entry.silent_s,
-                age_s=entry.age_s - entry.spec.baseline_s,
+                # Deadlines count from the last movement: many processes start one after another.
+                age_s=min(entry.age_s - entry.spec.baseline_s, self._unmoved_s),
                 is_starting=entry.is_starting,
                 is_crowded=entry.spec.host in crowded,
                 exit_code=found[name].exit_code,

@@ -175,6 +175,17 @@ def test_done_with_a_bad_exit_code_is_a_failure() -> None:
     assert blamed(process("odd", done=True, exit_code=1)).exit_code is ExitCode.WORKER_LOST
 
 
+def test_a_process_that_imports_its_code_is_not_frozen() -> None:
+    assert cause(process("importing", is_starting=True, silent_s=90.0, age_s=90.0)) == (False, None)
+
+
+def test_nobody_is_replaced_while_others_start_beside_it() -> None:
+    crowded = process("crowded", is_crowded=True, silent_s=90.0)
+    assert find_losses([crowded], DEADLINES).replaceable == ()
+    forgotten = process("forgotten", is_crowded=True, silent_s=100.1)
+    assert [one.process for one in find_losses([forgotten], DEADLINES).replaceable] == ["forgotten"]
+
+
 @pytest.mark.parametrize("code", [99, 0, -3])
 def test_an_exit_code_that_no_process_may_report_is_a_plain_failure(code: int) -> None:
     facts = replace(WELL, error=ReportedError("X", "message", "", code))
@@ -188,14 +199,3 @@ def test_a_signal_without_a_name_has_its_number(number: int, name: str) -> None:
     found = diagnose(replace(WELL, exit_code=-number), DEADLINES)
     assert found is not None
     assert f"was killed by {name}" in found[1].cause
-
-
-def test_a_process_that_imports_its_code_is_not_frozen() -> None:
-    assert cause(process("importing", is_starting=True, silent_s=90.0, age_s=90.0)) == (False, None)
-
-
-def test_nobody_is_replaced_while_others_start_beside_it() -> None:
-    crowded = process("crowded", is_crowded=True, silent_s=90.0)
-    assert find_losses([crowded], DEADLINES).replaceable == ()
-    forgotten = process("forgotten", is_crowded=True, silent_s=100.1)
-    assert [one.process for one in find_losses([forgotten], DEADLINES).replaceable] == ["forgotten"]

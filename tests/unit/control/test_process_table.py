@@ -58,7 +58,9 @@ def beat(*, is_starting: bool) -> Heartbeat:
     return Heartbeat(Progress(is_starting=is_starting))
 
 
-def test_starting_is_judged_by_movement_and_silence_only_once_all_are_up(tmp_path: Path) -> None:
+def test_starting_is_judged_by_movement_and_silence_only_once_all_are_up(
+    tmp_path: Path,
+) -> None:
     job = toy_job(workers=2)
     allocation = LocalAllocation(job, run_dir=tmp_path, data_root=tmp_path, cache_root=tmp_path)
     request = RunRequest(job, RunDir(tmp_path), data_root=tmp_path, cache_root=tmp_path)
