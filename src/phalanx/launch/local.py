@@ -24,6 +24,7 @@ from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
+from phalanx.launch.memory import available_bytes, check_memory
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
@@ -44,6 +45,8 @@ class LocalLauncher(Launcher):
     def check(self) -> None:
         # Reports missing files before anything is started.
         open_source(self.request.job.data, data_root=self.request.data_root)
+        if not self.request.force:
+            check_memory(self.request.job, available_bytes(), state_bytes=self.request.state_bytes)
 
     @override
     def allocate(self, run: RunDir) -> Allocation:
