@@ -515,3 +515,22 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
         "worker-3 is lost with machine d: the connection to it broke off"
     )
     assert "go on without worker-3" in lab.decisions()
+
+
+@pytest.mark.full
+def test_a_served_run_goes_on_without_the_machine_of_worker_0(lab: Lab) -> None:
+    """After the one above, whose machine stays out; nobody starts this server again either."""
+    before = lab.num_runs()
+    three = ("--without", "d", "--workers", "3", "--json")
+    run = lab.start(*three, "--set", "epochs=25", "--set", f"strategy={SERVED}")
+    lab.await_training(before)
+    lab.cluster.kill_sshd("a")
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert any(cause.startswith("worker-0 is lost with machine a") for cause in lab.causes())
+    assert "go on without worker-0" in lab.decisions()
+    # Told when it happened; and the epochs after it have their learning rate.
+    assert "the run goes on without it" in said
+    log = lab.run_dir() / "events" / "controller.jsonl"
+    last = [one for one in read_events(log, Epoch) if isinstance(one, Epoch)][-1]
+    assert (last.epoch, last.lr > 0) == (24, True)
