@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -30,6 +31,16 @@ from phalanx.spec.strategy import ProcessCounts
 Seconds = Annotated[float, Field(gt=0)]
 
 
+def _below(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise fault(f"'{value}' is not below the folder", "; name a file or folder in it")
+    return str(path)
+
+
+CodePath = Annotated[str, AfterValidator(_below), Words("a file or folder, such as 'helpers'")]
+
+
 class CheckpointSpec(Spec):
     """When checkpoints are written, and how many are kept."""
 
@@ -52,6 +63,9 @@ class DeadlineSpec(Spec):
     """One collective exchange."""
     heartbeat_s: Seconds = 7.0
     """Silence after which a worker counts as frozen."""
+    controller_s: Seconds = 60.0
+    """Silence of the controller's machine, suspended or cut off, after which another machine ends
+    its processes of the run."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -113,7 +127,13 @@ class JobSpec(Spec):
     """Workers to slow down, for studies and tests."""
     python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
     """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
-    called; seen from the job file. Their code is sent to other machines."""
+    called; seen from the job file."""
+    code: ListOf[CodePath] = ()
+    """Further files and folders of code for other machines, seen from where `phalanx` is called or
+    from `python_path`. The packages that the job names, and what they import there, are sent
+    anyway; nothing else is."""
+    trust_network: bool = False
+    """Allow ports on the network that anyone who reaches them can use: TensorFlow's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -121,6 +141,17 @@ class JobSpec(Spec):
         # Before any part is validated: its kind may have to be imported for that.
         if isinstance(data, dict):
             add_import_path(data.get("python_path"))
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_shares(cls, data: object) -> object:
+        # One entry per worker says how many there are, also where a pool would decide.
+        if isinstance(data, dict) and "workers" not in data:
+            batch = data.get("batch")
+            shares = batch.get("shares") if isinstance(batch, dict) else None
+            if isinstance(shares, list | tuple) and shares:
+                return {**data, "workers": len(shares)}
         return data
 
     @model_validator(mode="after")

@@ -30,6 +30,11 @@ class ProcessCounts:
     """Parameter servers that are separate processes, not threads of workers."""
     evaluators: int = 0
 
+    @property
+    def total(self) -> int:
+        """Number of all processes."""
+        return self.workers + self.servers + self.evaluators
+
 
 @dataclass(frozen=True, order=True)
 class FailureLimit:

@@ -86,7 +86,8 @@ def inherited(environment: Mapping[str, str]) -> dict[str, Any]:
         "limits": {
             name: list(resource.getrlimit(getattr(resource, name)))
             for name in dir(resource)
-            if name.startswith("RLIMIT_")
+            # Every process of a run raises its own number of descriptors as far as it may.
+            if name.startswith("RLIMIT_") and name != "RLIMIT_NOFILE"
         },
         "variables": {
             name: value
