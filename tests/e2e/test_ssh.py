@@ -356,3 +356,21 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
     assert lab.cluster.status().state == "up"
     with pytest.raises(SpecError, match="is up already"):
         lab.cluster.up()
+
+
+@pytest.mark.full
+def test_a_served_run_goes_on_without_the_machine_of_worker_0(lab: Lab) -> None:
+    before = lab.num_runs()
+    run = lab.start("--json", "--set", "epochs=25", "--set", f"strategy={SERVED}")
+    lab.await_training(before)
+    lab.cluster.kill_sshd("a")
+    _, said = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 0, said
+    assert any(cause.startswith("worker-0 is lost with machine a") for cause in lab.causes())
+    assert "go on without worker-0" in lab.decisions()
+    # Told when it happened; and the epochs after it have their learning rate.
+    assert "the run goes on without it" in said
+    log = lab.run_dir() / "events" / "controller.jsonl"
+    last = [one for one in read_events(log, Epoch) if isinstance(one, Epoch)][-1]
+    assert (last.epoch, last.lr > 0) == (24, True)
+    assert lab.cluster.up() == ["started the dead ssh server of a again"]

@@ -27,6 +27,7 @@ from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
+from phalanx.launch.memory import available_bytes, check_memory
 from phalanx.launch.private_network import PrivateNetwork, opens_ports, trusted_network_note
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
@@ -53,6 +54,8 @@ class LocalLauncher(Launcher):
         ensure_descriptors(num_machines=0, num_processes=self.request.job.processes.total)
         # Reports missing files before anything is started.
         open_source(self.request.job.data, data_root=self.request.data_root)
+        if not self.request.force:
+            check_memory(self.request.job, available_bytes(), state_bytes=self.request.state_bytes)
 
     @override
     def allocate(self, run: RunDir) -> Allocation:
