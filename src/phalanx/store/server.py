@@ -129,6 +129,7 @@ class StoreServer:
             return
         try:
             request = self._decoder.decode(header.buffer)
+        # Text that is not UTF-8 has an error of its own.
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
         payload = rest[0].buffer if rest else memoryview(b"")
