@@ -103,6 +103,8 @@ class _Evaluator:
     def _connect(self, order: Connect) -> None:
         self._lost.clear()
         reach("meeting servers")
+        reach("meeting servers")
+        self._lost.clear()
         if self._reader is None:
             self._reader = Reader(
                 self._layout,
