@@ -101,8 +101,6 @@ class _Evaluator:
                 raise AssertionError(f"{order} is not for an evaluator")
 
     def _connect(self, order: Connect) -> None:
-        self._lost.clear()
-        reach("meeting servers")
         reach("meeting servers")
         self._lost.clear()
         if self._reader is None:
