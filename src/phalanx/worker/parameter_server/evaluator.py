@@ -102,7 +102,6 @@ class _Evaluator:
 
     def _connect(self, order: Connect) -> None:
         reach("meeting servers")
-        self._lost.clear()
         if self._reader is None:
             self._reader = Reader(
                 self._layout,
@@ -114,6 +113,7 @@ class _Evaluator:
         for address in order.servers:
             known = self._addresses.get(address.server)
             if known is not None and known != address:
+                self._lost.discard(address.server)
                 self._reader.relocate(address)
             self._addresses[address.server] = address
         if self._deferred is not None:
