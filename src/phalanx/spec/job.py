@@ -60,12 +60,14 @@ class DeadlineSpec(Spec):
     start_s: Seconds = 120.0
     """From launch until every worker has joined."""
     exchange_s: Seconds = 60.0
-    """One collective exchange."""
+    """Time in which nothing moves between a process and servers; one collective exchange."""
     heartbeat_s: Seconds = 7.0
     """Silence after which a worker counts as frozen."""
     controller_s: Seconds = 60.0
     """Silence of the controller's machine, suspended or cut off, after which another machine ends
     its processes of the run."""
+    progress_s: Seconds = 600.0
+    """Time without any step, message or processor time in the whole run, after which it ends."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 

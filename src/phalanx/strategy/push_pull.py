@@ -38,7 +38,7 @@ class PushPull(Strategy):
         replica: Computes; its parameters are overwritten by what the servers send.
         client: The connection to the servers, over the replica's own buffers.
         overlap: Whether to compute while a push is on its way.
-        limit_s: How long the servers may take to answer.
+        make_deadline: Makes the deadline of a wait for servers from its activity.
         on_idle: Called several times a second while waiting.
     """
 
@@ -48,13 +48,13 @@ class PushPull(Strategy):
         client: Client,
         *,
         overlap: bool,
-        limit_s: float,
+        make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._client = client
         self._overlap = overlap
-        self._limit_s = limit_s
+        self._make_deadline = make_deadline
         self._on_idle = on_idle
         self._outstanding: tuple[int, StepResult] | None = None
 
@@ -143,6 +143,5 @@ class PushPull(Strategy):
             self._client.ready(bucket.start, bucket.stop)
 
     def _wait(self) -> None:
-        deadline = Deadline.after(self._limit_s, "the servers to answer a push")
         with span("pull"):
-            self._client.wait(deadline, self._on_idle)
+            self._client.wait(self._make_deadline("the servers to answer a push"), self._on_idle)

@@ -154,6 +154,12 @@ class Connect(_Message, frozen=True):
     servers: tuple[ServerAddress, ...]
 
 
+class ServerLost(_Message, frozen=True):
+    """To a worker or the evaluator: a server is being replaced; `Connect` will say where it is."""
+
+    server: int
+
+
 class Work(_Message, frozen=True):
     """To a worker: compute these tickets, in this order; 0: push without samples.
 
@@ -255,6 +261,7 @@ FromServing = (
     Admit
     | Dismiss
     | Connect
+    | ServerLost
     | Work
     | Pause
     | QueryVersion

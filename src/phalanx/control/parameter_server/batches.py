@@ -8,7 +8,7 @@ gradient of every worker, empty tickets are assigned too, so that all push equal
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +57,14 @@ class BatchScheduler:
         self._wanted: dict[int, int] = {}
         self._num_given: dict[int, int] = {}
         self._last_progress = now
+
+    @property
+    def num_open(self) -> Counter[int]:
+        """Tickets that each worker owes: assigned and not completed, or its own by rank."""
+        owed = Counter(self._held.values())
+        if self._static:
+            owed.update({part: len(queue) for part, queue in self._waiting.items() if queue})
+        return owed
 
     @property
     def is_drained(self) -> bool:

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from phalanx.consistency.rule import rule_for
-from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.coordinator import Awaited, ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
+from phalanx.control.parameter_server.awaited import awaited_in
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
 from phalanx.control.parameter_server.membership import Membership
@@ -190,6 +191,10 @@ class ParameterServerCoordinator(Coordinator):
         if verdict.failure is None:
             self._cycle.even_out()
         return verdict
+
+    @override
+    def awaited(self) -> Sequence[Awaited]:
+        return awaited_in(self._cycle, self._run)
 
     @override
     def left(self, process: str) -> None:

@@ -19,6 +19,7 @@ from phalanx.wire.parameter_server import (
     RestoreFromDisk,
     SendParameters,
     ServerAddress,
+    ServerLost,
 )
 
 _READER = "reader"  # what servers call the evaluator
@@ -96,6 +97,11 @@ class Membership:
         """Whether every server that owns parameters is up."""
         return bool(self._addresses) and self._expected <= self._addresses.keys()
 
+    @property
+    def missing(self) -> list[int]:
+        """Servers that own parameters and are not up."""
+        return sorted(self._expected - self._addresses.keys())
+
     def server_up(self, host: str, address: ServerAddress, *, restoring: bool) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
         self._hosts[address.server] = host
@@ -124,6 +130,9 @@ class Membership:
         self._addresses.pop(server, None)
         self._offers.pop(server, None)
         self._donors.pop(server, None)
+        # Those who wait for it must not give up before its successor is there.
+        for peer in self._peers:
+            self._api.send(peer.name, ServerLost(server))
 
     def grow(self, num_workers: int) -> list[Process]:
         """Extend the run to so many workers; returns the ones to start."""

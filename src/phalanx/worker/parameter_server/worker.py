@@ -18,7 +18,7 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
-from phalanx.wire.deadline import Deadline
+from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.parameter_server import (
     Connect,
@@ -30,6 +30,7 @@ from phalanx.wire.parameter_server import (
     Ready,
     SendParameters,
     ServerAddress,
+    ServerLost,
     Work,
 )
 from phalanx.wire.switch import HandedOver, HandOver, KeepSnapshot
@@ -39,7 +40,12 @@ from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.network_record import record_network
-from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
+from phalanx.worker.parameter_server.handover import (
+    PhaseEntry,
+    check_statistics,
+    read_statistics,
+    set_statistics,
+)
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
     GATE_OPEN,
@@ -89,16 +95,28 @@ class _Servers:
     """Addresses of the servers, the client once they are known, and copies that wait for it."""
 
     addresses: dict[int, ServerAddress] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Servers that are being replaced."""
     client: Client | None = None
     donations: list[int] = field(default_factory=list)
 
     def update(self, addresses: tuple[ServerAddress, ...]) -> None:
-        """Take the servers' present addresses."""
+        """Take the servers' present addresses; the coordinator sends them once all are up."""
+        self.lost.clear()
         for address in addresses:
             known = self.addresses.get(address.server)
             if self.client is not None and known != address:
                 self.client.relocate(address)
             self.addresses[address.server] = address
+
+    def is_moving(self) -> bool:
+        """Return whether an answer is only slow: every server is connected, or being replaced.
+
+        A server that is connected holds an answer back until others have pushed, takes long for a
+        great update, or sends over a slow line. Whether all of them stand still is the
+        controller's to judge, which sees every process.
+        """
+        return self.client is not None and self.lost.issuperset(self.client.unreachable)
 
     def donate(self, server: int) -> None:
         """Send a server the copy of its parameters, now or once there is a client."""
@@ -148,6 +166,7 @@ class ParameterServerWorker:
         """When this worker last ran out of tickets."""
         self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
         """The slices of the model over servers."""
+        check_statistics(basis.replica)
         self._context = context
         self._basis = basis
         self._stack = stack
@@ -222,7 +241,8 @@ class ParameterServerWorker:
             )
         )
         context.metrics.activity = "waiting for servers"
-        deadline = Deadline.after(context.job.deadlines.start_s, "the servers to come up")
+        limit_s = context.job.deadlines.start_s
+        deadline = Deadline.after(limit_s, "the servers to come up", setting="deadlines.start_s")
         while not self._servers.addresses:
             self._read_inbox(deadline.remaining_s)
             deadline.check()
@@ -238,6 +258,7 @@ class ParameterServerWorker:
             tickets=self._tickets,
             rate=rate,
             slowdown=self._slowdown,
+            make_deadline=self._limit,
             on_idle=self._read_inbox,
         )
         self._stack.callback(self._tickets.loader.close)
@@ -314,6 +335,8 @@ class ParameterServerWorker:
         match order:
             case Connect():
                 self._servers.update(order.servers)
+            case ServerLost():
+                self._servers.lost.add(order.server)
             case Work():
                 self._tickets.extend(order.tickets)
                 set_statistics(self._basis.replica, order.statistics)
@@ -355,7 +378,12 @@ class ParameterServerWorker:
         self._context.control.send(Paused(self._basis.replica.buffers.numpy().tobytes()))
 
     def _limit(self, activity: str) -> Deadline:
-        return Deadline.after(self._context.job.deadlines.exchange_s, activity)
+        return IdleDeadline(
+            self._context.job.deadlines.exchange_s,
+            activity,
+            setting="deadlines.exchange_s",
+            is_moving=self._servers.is_moving,
+        )
 
     def _make_loader(self) -> TicketLoader:
         job, dataset = self._context.job, self._basis.dataset
