@@ -21,13 +21,20 @@ from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.core_sets import assign_core_sets
-from phalanx.study.estimate import StudyEstimate, look_ahead
 from phalanx.study.lock import StudyLock
 from phalanx.study.measure import metric_values
 from phalanx.study.messages import TrialOrder
+from phalanx.study.plan import assign_core_sets
 from phalanx.study.process import TrialAssignment, TrialProcess
-from phalanx.study.stopping import Key, Planned, Standing, next_trial, used_s
+from phalanx.study.stopping import (
+    Key,
+    Planned,
+    Standing,
+    StudyEstimate,
+    look_ahead,
+    next_trial,
+    used_s,
+)
 
 _TICK_S = 0.25
 # From the last message of a trial, or a signal, until its process must have exited.
@@ -53,9 +60,6 @@ class StudyObserver(Protocol):
     ) -> None:
         """Called before the first trial of this session."""
 
-    def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
-        """Called when the process of a trial has been started."""
-
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """Called a few times a second."""
 
@@ -79,15 +83,7 @@ class StudyOutcome:
 
 
 class StudyRunner:
-    """Runs a study, new or resumed.
-
-    Args:
-        study: Its directory.
-        cores: Cores of its trials, to be divided into core sets.
-        observers: Called on progress.
-        retry_failed: Run failed trials once more.
-        resume_with: The command that resumes after an interruption.
-    """
+    """Runs a study, new or resumed, on disjoint sets of cores."""
 
     def __init__(
         self,
@@ -189,8 +185,6 @@ class StudyRunner:
         # Registered first, so that an error during the start still ends the process.
         self._running.append(process)
         process.start()
-        for observer in self._observers:
-            observer.trial_started(planned, cores)
         return process
 
     def _assignment(

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.records.study import PlannedCell, PlannedRepeats, StudyManifest, Trial
-from phalanx.study.estimate import look_ahead
 from phalanx.study.stopping import (
     CellState,
     Planned,
@@ -15,6 +14,7 @@ from phalanx.study.stopping import (
     expected_repeats,
     interval_half_width,
     is_narrow,
+    look_ahead,
     next_trial,
     used_s,
     wanted_repeats,

@@ -53,13 +53,7 @@ class Payback:
 def reckon(
     all_s: Sequence[float], whole_s: Mapping[float, Sequence[float]], found: float | None
 ) -> Payback:
-    """Compute costs and savings.
-
-    Args:
-        all_s: Every run of the search, including failed ones and those ended at a bar.
-        whole_s: Complete runs, by share.
-        found: The best share so far.
-    """
+    """Compute costs of all runs, and savings from complete runs by share."""
     synchronous = whole_s.get(SYNCHRONOUS, ())
     switched = whole_s.get(found, ()) if found is not None else ()
     return Payback(

@@ -137,11 +137,8 @@ def decay_share(job: JobSpec) -> float:
 def bar_value(curve: Mapping[int, float], epoch: int, *, tolerance: float) -> float | None:
     """Return the accuracy required after an epoch: the synchronous one less two tolerances.
 
-    Args:
-        curve: Accuracy of the synchronous run of the same seed, by epochs done.
-        epoch: The epoch of the bar.
-        tolerance: Accepted loss of accuracy at the end; twice as much is accepted half-way, where
-            accuracies are noisier and a loss may still be recovered.
+    `curve` is that of the synchronous run of the same seed, by epochs done. Accuracies are noisier
+    half-way, and a loss may still be recovered, so twice the tolerance is accepted there.
     """
     reached = curve.get(epoch)
     return None if reached is None else reached - 2 * tolerance

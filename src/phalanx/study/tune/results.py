@@ -35,12 +35,7 @@ class TuneResult:
 
 
 def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
-    """Read the results of a search from its journal.
-
-    Args:
-        study: Its directory.
-        without_failed: Ignore failed runs.
-    """
+    """Read the results of a search from its journal."""
     tune = read_tune(study)
     trials = study.trials()
     counted = [trial for trial in trials if not without_failed or trial.state == "finished"]

@@ -26,11 +26,6 @@ Listener = Callable[[TuneResult], None]
 def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -> StudyDir:
     """Create the directory of a new search.
 
-    Args:
-        path: The directory.
-        request: Job and settings of the search.
-        cores: Cores of its runs.
-
     Raises:
         SpecError: The job's switch cannot be searched, or the directory holds a study already.
         DataError: Files of the data set are missing or broken.
@@ -50,15 +45,7 @@ def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -
 
 
 class SwitchSearch:
-    """Runs a search to its end, new or resumed.
-
-    Args:
-        study: Its directory.
-        cores: Cores of its runs.
-        observers: Called on progress of the runs.
-        listen: Called after every decision.
-        retry_failed: Run failed trials once more.
-    """
+    """Runs a search to its end, new or resumed; calls `listen` after every decision."""
 
     def __init__(
         self,

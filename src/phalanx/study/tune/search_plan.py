@@ -104,11 +104,7 @@ def with_cells(
 ) -> StudyManifest:
     """Return the plan with cells for the wanted settings, the synchronous job first.
 
-    Args:
-        manifest: The plan so far.
-        tune: Settings of the search.
-        wanted: Settings, and how often they are run.
-        curve: Validation accuracy of the first synchronous run by epochs done, for bars.
+    Bars follow from `curve`: the first synchronous run's validation accuracy by epochs done.
     """
     cells = {cell.id: cell for cell in manifest.cells}
     for one in wanted:

@@ -24,10 +24,6 @@ _MOMENTS = ("at", "epoch", "lr_drop")
 def check_tunable(given: Mapped, method: Method) -> JobSpec:
     """Refuse jobs whose switch share cannot be searched; returns the job.
 
-    Args:
-        given: The content of the job file.
-        method: The method of the search.
-
     Raises:
         SpecError: The job cannot be searched; names the reason and a remedy.
     """
