@@ -11,37 +11,17 @@ import numpy as np
 from typing_extensions import override
 
 from phalanx.data.arrays import as_samples
-from phalanx.data.base import Array, PartName, Samples, Source
-from phalanx.data.directory import stat_fingerprint
+from phalanx.data.base import Array, FileSource, PartName, Samples
 from phalanx.errors import DataError
 
 
-class NpzSource(Source):
-    """A .npz file, as `numpy.savez` writes it.
-
-    Args:
-        path: The file.
-        input_key: Name of the array of inputs; the test part adds `_test`.
-        target_key: Name of the array of labels or values.
-    """
+class NpzSource(FileSource):
+    """A .npz file, as `numpy.savez` writes it; names of the test part end in `_test`."""
 
     def __init__(self, path: Path, *, input_key: str, target_key: str) -> None:
         self._path = path
         self._keys = (input_key, target_key)
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._path.stem
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._path)
-
-    @override
-    def fingerprint(self) -> str:
-        return stat_fingerprint((self._path,), decoder=f"npz-1 {self._keys}")
+        super().__init__(path.stem, path, (path,), decoder=f"npz-1 {self._keys}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:

@@ -8,7 +8,7 @@ test part.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -16,45 +16,25 @@ import numpy as np
 from typing_extensions import override
 
 from phalanx.data.arrays import as_samples
-from phalanx.data.base import Array, PartName, Samples, Source
-from phalanx.data.directory import stat_fingerprint
+from phalanx.data.base import Array, FileSource, PartName, Samples
 from phalanx.errors import DataError
 from phalanx.spec.modality import Modality
 
 
-class NpzModalitiesSource(Source):
-    """Several arrays as one data set.
-
-    Args:
-        path: The file, as `numpy.savez` writes it.
-        names: Of the sensors' arrays, in the order they are packed.
-        target_key: Name of the array of labels or values.
-    """
+class NpzModalitiesSource(FileSource):
+    """Arrays of several sensors as one data set, packed in the order of their names."""
 
     def __init__(self, path: Path, *, names: Sequence[str], target_key: str) -> None:
         self._path = path
         self._names = tuple(names)
         self._target_key = target_key
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._path.stem
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._path)
+        decoder = f"npz-modalities-1 {(*self._names, target_key)}"
+        super().__init__(path.stem, path, (path,), decoder=decoder)
 
     @cached_property
     def modalities(self) -> tuple[Modality, ...]:  # type: ignore[override]
         """Read from the headers of the arrays, not from the arrays."""
         return tuple(self._modality(name) for name in self._names)
-
-    @override
-    def fingerprint(self) -> str:
-        names = (*self._names, self._target_key)
-        return stat_fingerprint((self._path,), decoder=f"npz-modalities-1 {names}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
@@ -89,23 +69,22 @@ class NpzModalitiesSource(Source):
 
     def _array(self, arrays: np.lib.npyio.NpzFile, name: str, present: set[str]) -> Array:
         if name not in present:
-            raise DataError(
-                f"{self._path} has no array '{name}' (it has: {', '.join(sorted(present))}); name "
-                "the arrays with data.modalities and data.target_key",
-                path=self._path,
-            )
+            raise self._absent(name, present)
         found: Array = arrays[name]
         return found
+
+    def _absent(self, name: str, present: Iterable[str]) -> DataError:
+        return DataError(
+            f"{self._path} has no array '{name}' (it has: {', '.join(sorted(present))}); name "
+            "the arrays with data.modalities and data.target_key",
+            path=self._path,
+        )
 
     def _modality(self, name: str) -> Modality:
         with self._open() as archive:
             present = [one.removesuffix(".npy") for one in archive.namelist()]
             if name not in present:
-                raise DataError(
-                    f"{self._path} has no array '{name}' (it has: {', '.join(sorted(present))}); "
-                    "name the arrays with data.modalities",
-                    path=self._path,
-                )
+                raise self._absent(name, present)
             with archive.open(f"{name}.npy") as file:
                 version = np.lib.format.read_magic(file)
                 read = (

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import repeat
 from typing import Generic, TypeVar
 
 from phalanx.errors import TimeoutExpired
@@ -28,13 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class InputStage(Generic[In, Out]):
-    """Apply a function to each item and add up the time of the function alone.
-
-    Args:
-        name: For tables.
-        source: Upstream iterator; its time is not counted here.
-        work: Function of an item.
-    """
+    """Apply a function to each item and add up the time of the function alone."""
 
     def __init__(self, name: str, source: Iterator[In], work: Callable[[In], Out]) -> None:
         self.name = name
@@ -49,32 +44,19 @@ class InputStage(Generic[In, Out]):
     def __next__(self) -> Out:
         item = next(self._source)
         started = time.perf_counter()
-        result = self._work(item)
-        self.seconds += time.perf_counter() - started
+        try:
+            result = self._work(item)
+        finally:
+            self.seconds += time.perf_counter() - started
         self.items += 1
         return result
 
 
-class InputOrigin(Generic[Out]):
+class InputOrigin(InputStage[None, Out]):
     """Head of a chain: time how long an iterator takes to produce its items."""
 
     def __init__(self, name: str, source: Iterator[Out]) -> None:
-        self.name = name
-        self.seconds = 0.0
-        self.items = 0
-        self._source = source
-
-    def __iter__(self) -> Iterator[Out]:
-        return self
-
-    def __next__(self) -> Out:
-        started = time.perf_counter()
-        try:
-            item = next(self._source)
-        finally:
-            self.seconds += time.perf_counter() - started
-        self.items += 1
-        return item
+        super().__init__(name, repeat(None), lambda _: next(source))
 
 
 @dataclass
@@ -100,12 +82,8 @@ class Prefetch(Generic[Out]):
     The thread starts with the first item asked for and ends with the last one, with `close`, or
     when this object is collected. An exception in the chain is raised to the consumer in its place.
     While the consumer holds item i, items i+1 to i+depth may be ready and one more in the making: a
-    chain that reuses buffers needs `depth + 2` of them. `seconds` is how long the consumer waited.
-
-    Args:
-        source: The chain.
-        depth: Items kept ready.
-        deadline: How long the consumer may wait for one item.
+    chain that reuses buffers needs `depth + 2` of them. `seconds` is how long the consumer waited,
+    for one item until the deadline at most.
     """
 
     name = "prefetch"

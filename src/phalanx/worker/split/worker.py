@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from phalanx.comm.base import Collective
-from phalanx.data.columns import only_columns
+from phalanx.data.dataset import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.part_profiler import forms_of, graph_of
