@@ -34,11 +34,7 @@ _CLOCK_EVERY = 10
 class DdpSteps(Strategy):
     """Train a model, alone or in the default process group.
 
-    Args:
-        learner: What is trained.
-        collective: The same workers, for what is exchanged between epochs.
-        job: Gives seed and clipping.
-        input_shape: One sample, for steps that have none.
+    The collective joins the same workers, for what is exchanged between epochs.
     """
 
     def __init__(

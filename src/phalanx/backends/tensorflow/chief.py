@@ -49,11 +49,7 @@ class _Ticket:
 
 
 class StepReports:
-    """Report steps to their workers, and count staleness.
-
-    Args:
-        context: Of the chief.
-    """
+    """Report steps to their workers, and count staleness."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
@@ -105,17 +101,7 @@ class StepReports:
 
 
 class TicketLoop:
-    """Drive the chief through a phase.
-
-    Args:
-        context: Of this process.
-        dataset: What is learnt.
-        network: What is trained; its variables are on the servers.
-        dispatcher: Gets tickets to the workers.
-        run_state: The run so far.
-        checkpoints: Where states are saved.
-        ramp: The climb of the learning rate after a switch.
-    """
+    """Drive the chief through a phase, with the network's variables on the servers."""
 
     def __init__(
         self,

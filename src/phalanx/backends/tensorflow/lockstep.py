@@ -49,14 +49,7 @@ class ReplicaBatch(NamedTuple):
 
 
 class LockstepTrainer(Trainer[ReplicaBatch]):
-    """Train the replicas of one process with TensorFlow.
-
-    Args:
-        context: Of this process.
-        dataset: What is learnt.
-        group: The strategy and this process's replicas.
-        network: What is trained.
-    """
+    """Train the replicas of one process with TensorFlow."""
 
     def __init__(
         self, context: WorkerContext, dataset: Dataset, group: Group, network: Network

@@ -18,13 +18,7 @@ _WORKER_BATCH = 256
 
 
 class PartEvaluator:
-    """Sum loss and correct predictions over the samples of a part.
-
-    Args:
-        maker: Makes the graph that measures a batch.
-        dataset: Its parts.
-        stored: Arrays that this process holds already, by part.
-    """
+    """Sum loss and correct predictions over the samples of a part; reuses arrays held already."""
 
     def __init__(
         self, maker: StepMaker, dataset: Dataset, stored: dict[str, StoredArrays] | None = None
@@ -35,11 +29,7 @@ class PartEvaluator:
         self._stored = dict(stored or {})
 
     def sums(self, name: str, *, rank: int = 0, num_workers: int = 1) -> tuple[float, int, int]:
-        """Evaluate one process's share of `validation` or `test`.
-
-        Returns:
-            Loss summed over samples, correct predictions, samples.
-        """
+        """Return loss, correct predictions and samples of one process's share of a part, summed."""
         part = self._dataset.test if name == "test" else self._dataset.validation
         if name not in self._stored:
             self._stored[name] = hold(part)
