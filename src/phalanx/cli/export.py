@@ -7,31 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.options import RunsOption
+from phalanx.cli.options import RunsOption, examples
+from phalanx.cli.output import print_json
+from phalanx.cli.settings import runs_root
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
 
-app = typer.Typer(help="Export runs to TensorBoard or MLflow.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-TENSORBOARD_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx export tensorboard last --to logs
-
-phalanx export tensorboard demo-single demo-allreduce --to logs
-
-tensorboard --logdir logs
-"""
-MLFLOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx export mlflow last
-
-phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar
-
-phalanx export mlflow last --to http://tracking.example:5000
-"""
+TENSORBOARD_EXAMPLES = examples(
+    "phalanx export tensorboard last --to logs",
+    "phalanx export tensorboard demo-single demo-allreduce --to logs",
+    "tensorboard --logdir logs",
+)
+MLFLOW_EXAMPLES = examples(
+    "phalanx export mlflow last",
+    "phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar",
+    "phalanx export mlflow last --to http://tracking.example:5000",
+)
 
 RunsArgument = Annotated[
     list[str],
@@ -68,7 +62,6 @@ def mlflow(
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
 ) -> None:
     """Write runs into MLflow: parameters, tags, metrics. Idempotent."""
-    from phalanx.cli.output import print_json
     from phalanx.export.mlflow import export_mlflow
 
     exported = export_mlflow(_find(names, runs), uri=to, experiment=experiment)
@@ -80,7 +73,6 @@ def mlflow(
 
 
 def _find(names: list[str], runs: Path | None) -> list[RunDir]:
-    from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import find_run
 
     root = runs_root(runs)

@@ -6,17 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
+from phalanx.report.document import pairs_table
+from phalanx.report.format import count_noun, format_accuracy, format_rate
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx infer last
-
-phalanx infer last --layout split --workers 3 --batch 32
-
-phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json
-"""
+EXAMPLES = examples(
+    "phalanx infer last",
+    "phalanx infer last --layout split --workers 3 --batch 32",
+    "phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json",
+)
 
 
 def infer(
@@ -40,12 +41,7 @@ def infer(
 ) -> None:
     """Measure inference latency and throughput of a run's newest checkpoint."""
     from phalanx import api
-    from phalanx.cli import output
-    from phalanx.cli.settings import runs_root
-    from phalanx.errors import SpecError
     from phalanx.records.rundir import find_run
-    from phalanx.report.document import pairs_table
-    from phalanx.report.format import count_noun, format_accuracy, format_rate
 
     root = runs_root(runs)
     summary = api.infer(
@@ -68,6 +64,5 @@ def infer(
         "test accuracy": format_accuracy(summary.test_accuracy),
         "run": summary.run_dir,
     }
-    table = pairs_table("inference", "", rows)
-    table.has_header = False
+    table = pairs_table("inference", "", rows, has_header=False)
     output.show(lambda: [table], facts=lambda: facts, form=wanted(form, as_json))

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")]
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Study directory.")]
 Format = Literal["text", "markdown", "csv", "json"]
 
 FormatOption = Annotated[
@@ -40,9 +42,27 @@ WithoutOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Exclude a machine of the pool; repeatable."),
 ]
+PoolOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Pool file \\[default: this machine].")
+]
+CalibrateOption = Annotated[
+    Literal["auto", "never", "fresh"],
+    typer.Option(
+        help="Calibration: auto (run short trials if earlier runs are insufficient), never, or "
+        "fresh (always).",
+    ),
+]
+RetryOption = Annotated[
+    bool, typer.Option("--retry-failed", metavar="", help="Repeat failed runs.")
+]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
 ]
+
+
+def examples(*commands: str) -> str:
+    """Return the epilog of a command's help: calls to try."""
+    return "\n\n".join(["[bold]Examples[/bold]", *commands])
 
 
 def wanted(form: Format, as_json: bool) -> Format:

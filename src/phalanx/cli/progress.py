@@ -7,29 +7,46 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from typing import Protocol
+from pathlib import Path
 
 from rich.console import Console
 
+from phalanx.cli.placement import placement_lines
 from phalanx.control.progress import Observer, RunProgress
-from phalanx.records.events import Switched
-from phalanx.records.summary import SwitchSummary
+from phalanx.records.events import Placed, Switched
+from phalanx.records.summary import Summary, SwitchSummary
 from phalanx.report.format import count_noun, format_duration
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochFigures
 
 
-class View(Observer, AbstractContextManager["View"], Protocol):
+class RunView(Observer, AbstractContextManager["RunView"]):
     """An observer that holds a terminal during the run."""
 
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._job = JobSpec()
+        self._rate = EpochRate()
 
-def choose_view(console: Console, *, plain: bool = False) -> View:
-    """Return the view that suits a console.
+    def __exit__(self, *_: object) -> None:
+        """Give the terminal back, if it was taken."""
 
-    Args:
-        console: Where to show it.
-        plain: Plain lines even on a terminal.
-    """
+    def run_started(self, run_dir: Path, job: JobSpec) -> None:
+        """Show the job; the same view may follow several runs."""
+        self._job = job
+        self._rate = EpochRate()
+
+    def placed(self, placed: Placed) -> None:
+        """Show the placement of a split network, and its forecast."""
+        for line in placement_lines(placed):
+            self._console.print(line, soft_wrap=True, markup=False)
+
+    def run_finished(self, summary: Summary) -> None:
+        """Stop drawing; the command shows the summary."""
+
+
+def choose_view(console: Console, *, plain: bool = False) -> RunView:
+    """Return the view that suits a console, or plain lines even on a terminal."""
     if plain or not console.is_terminal or console.is_dumb_terminal:
         from phalanx.cli.plain import PlainView
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from phalanx.cli.options import QuietOption, RunsOption
+from phalanx.cli.options import QuietOption, RunsOption, examples
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx report runs/study-digits
-
-phalanx report runs -o all.html --markdown all.md --csv tables
-
-phalanx report runs --baseline single --tolerance 0.01 --prefer energy
-
-phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97
-
-phalanx report runs/study-land --part recipes.land_cover.report:PART
-"""
+EXAMPLES = examples(
+    "phalanx report runs/study-digits",
+    "phalanx report runs -o all.html --markdown all.md --csv tables",
+    "phalanx report runs --baseline single --tolerance 0.01 --prefer energy",
+    "phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97",
+    "phalanx report runs/study-land --part recipes.land_cover.report:PART",
+)
 
 
 def report(
@@ -79,8 +74,6 @@ def report(
 ) -> None:
     """Compare studies and runs in one HTML page: statistics, charts and a recommendation."""
     from phalanx.api import make_report
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import runs_root
 
     document = make_report(
         _paths(sources, runs_root(runs)),
@@ -113,8 +106,6 @@ def _paths(sources: Sequence[str], root: Path) -> list[Path]:
 
 
 def _target(text: str | None) -> tuple[str, float] | None:
-    from phalanx.errors import SpecError
-
     if text is None:
         return None
     name, _, value = text.partition("=")

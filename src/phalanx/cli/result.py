@@ -26,16 +26,12 @@ from phalanx.report.format import (
 
 def result_blocks(summary: Summary, warnings: Iterable[str] = ()) -> list[Block]:
     """Describe the figures of a finished run, and the warnings of its processes."""
-    table = Table(
-        id="result",
-        caption="",
-        columns=[
-            Column("figure", "figure", is_text=True),
-            Column("value", "value", is_text=True, wraps=True),
-        ],
-        rows=[[Value(label, label), Value(value, value)] for label, value in _figures(summary)],
-        has_header=False,
-    )
+    columns = [
+        Column("figure", "figure", is_text=True),
+        Column("value", "value", is_text=True, wraps=True),
+    ]
+    rows = [[Value(label, label), Value(value, value)] for label, value in _figures(summary)]
+    table = Table(id="result", caption="", columns=columns, rows=rows, has_header=False)
     doubts = [line(f"warning: {message}", "doubt") for message in warnings]
     return [line(_headline(summary), "lead"), table, *doubts]
 

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.options import RunArgument, RunsOption
+from phalanx.cli.options import RunArgument, RunsOption, examples
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx scale last --workers 4
-
-phalanx scale runs/mnist-20260101-120000-ab12 --workers 8
-"""
+EXAMPLES = examples(
+    "phalanx scale last --workers 4",
+    "phalanx scale runs/mnist-20260101-120000-ab12 --workers 8",
+)
 
 
 def scale(
@@ -23,9 +23,6 @@ def scale(
     runs: RunsOption = None,
 ) -> None:
     """Add workers to a running parameter-server run with dynamic dispatch."""
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import runs_root
-    from phalanx.errors import SpecError
     from phalanx.records.manifest import read_manifest
     from phalanx.records.rundir import find_run
 

@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli.options import RunArgument, RunsOption
+from phalanx.cli.options import RunArgument, RunsOption, examples
+from phalanx.cli.output import print_json
+from phalanx.cli.settings import runs_root
+from phalanx.report.format import count_noun, format_bytes
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx trace last
-
-phalanx trace demo-allreduce -o trace.json.gz
-
-Then open ui.perfetto.dev, which keeps the file in the browser, and drop it there.
-"""
+EXAMPLES = examples(
+    "phalanx trace last",
+    "phalanx trace demo-allreduce -o trace.json.gz",
+    "Then open ui.perfetto.dev, which keeps the file in the browser, and drop it there.",
+)
 
 
 def trace(
@@ -37,11 +36,8 @@ def trace(
     ] = False,
 ) -> None:
     """Write a run as a timeline of all processes on one clock, for Perfetto."""
-    from phalanx.cli.output import print_json
-    from phalanx.cli.settings import runs_root
     from phalanx.export.trace import write_trace
     from phalanx.records.rundir import find_run
-    from phalanx.report.format import count_noun, format_bytes
 
     found = find_run(runs_root(runs), run)
     facts = write_trace(found, output or found.path / "trace.json.gz")

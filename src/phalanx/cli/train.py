@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.machines import POLICIES, WhereOption
-from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, WithoutOption
+from phalanx.cli.options import (
+    DataOption,
+    QuietOption,
+    RunsOption,
+    SetOption,
+    WithoutOption,
+    examples,
+)
+from phalanx.cli.output import print_blocks, print_json
 from phalanx.cli.request import (
     MachineOptions,
     Places,
@@ -20,6 +29,8 @@ from phalanx.cli.request import (
     refuse_with_resume,
     resumption,
 )
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,21 +40,14 @@ if TYPE_CHECKING:
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx train job.yaml
-
-phalanx train job.yaml --workers 4 --set optimizer.lr=0.05
-
-phalanx train job.yaml --strategy local_sgd --set strategy.every=16 --dry-run
-
-phalanx train --resume last --epochs 20
-
-phalanx train job.yaml --pool pool.yaml --select cpu
-
-phalanx train --plan plan.json
-"""
+EXAMPLES = examples(
+    "phalanx train job.yaml",
+    "phalanx train job.yaml --workers 4 --set optimizer.lr=0.05",
+    "phalanx train job.yaml --strategy local_sgd --set strategy.every=16 --dry-run",
+    "phalanx train --resume last --epochs 20",
+    "phalanx train job.yaml --pool pool.yaml --select cpu",
+    "phalanx train --plan plan.json",
+)
 
 JobArgument = Annotated[
     Path | None,
@@ -121,8 +125,6 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
-    from phalanx.cli.settings import cache_root, data_root, runs_root
-
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
     # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
     parts = tuple(f"{key}." for key, value in short.items() if value is not None)
@@ -154,8 +156,6 @@ def train(
         return
     summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
-        from phalanx.cli.output import print_json
-
         print_json(summary)
 
 
@@ -168,7 +168,6 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
 
 
 def _print_job(job: JobSpec, *, as_json: bool) -> None:
-    from phalanx.cli.output import print_json
     from phalanx.spec.render import to_mapping, to_yaml
 
     if as_json:
@@ -205,12 +204,8 @@ def _carry_out_or_ask(
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
     """Ask the user, at a terminal, whether to continue without some machines."""
-    import sys
-
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    from phalanx.cli.screen import open_console
-
     console = open_console(stderr=True)
     for name, reason in error.facts["faults"].items():
         console.print(f"{name}: {reason}", soft_wrap=True, markup=False)
@@ -220,9 +215,7 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
         return request.start([])
-    from phalanx.cli.output import print_blocks
     from phalanx.cli.result import collect_warnings, result_blocks
-    from phalanx.cli.screen import open_console
     from phalanx.records.rundir import RunDir
 
     # Standard output belongs to the JSON object when one is asked for.
@@ -238,7 +231,6 @@ def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Sum
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     if not (run.path / "plan.json").exists():
         return
-    from phalanx.cli.output import print_blocks
     from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run

@@ -133,16 +133,11 @@ def _conclusion(findings: TuneResult) -> Block:
 
 
 def _table(findings: TuneResult) -> Table:
+    metric = findings.tune.metric
     columns: list[tuple[Column, CellFormat[ShareVerdict]]] = [
-        (
-            Column("share", "share", is_text=True),
-            lambda one: Value(share_label(one.share), one.share),
-        ),
+        (Column("share", "share", is_text=True), lambda one: shown(one.share, share_label)),
         (Column("runs", "runs"), lambda one: Value(str(len(one.accuracies)), len(one.accuracies))),
-        (
-            Column(findings.tune.metric, findings.tune.metric),
-            lambda one: Value(format_accuracy(one.mean), one.mean),
-        ),
+        (Column(metric, metric), lambda one: shown(one.mean, format_accuracy)),
         (
             Column("job_s", "time of a job"),
             lambda one: shown(_job_s(findings, one), format_duration),
