@@ -43,13 +43,11 @@ class Columns:
 class PartedNetwork(nn.Module):
     """A network given by its parts; the last one's output is the network's.
 
-    Args:
-        parts: Modules by name, each after those that it reads. A dot in a name makes it a child of
-            a common module: `lidar.conv1`. Each returns one tensor with one row per sample.
-        reads: For each part, the parts or inputs that it reads.
-        inputs: Named columns of flat samples; `input` is always there and means the whole sample.
-        separate: Parts that take the tensors they read as separate arguments; the others take them
-            concatenated along axis 1.
+    Parts come after those that they read; a dot in a name makes a part a child of a common module:
+    `lidar.conv1`. Each returns one tensor with one row per sample. `reads` names the parts or
+    inputs that each reads: `inputs` are columns of flat samples, and `input` is always the whole
+    sample. Parts in `separate` take what they read as several arguments, the others concatenated
+    along axis 1.
     """
 
     def __init__(

@@ -18,14 +18,7 @@ _TURN = threading.RLock()
 
 
 def part_seed(step_seed: int, part: int, *, replica: int = 0, micro_batch: int = 0) -> int:
-    """Return the seed of one part in one step.
-
-    Args:
-        step_seed: Of the whole step.
-        part: Its number in the network.
-        replica: Which of several workers that hold it.
-        micro_batch: Which piece of the batch.
-    """
+    """Return the seed of one part in one step, for one of its holders and one micro-batch."""
     word = (part << 40) ^ (replica << 20) ^ micro_batch
     mixed = (step_seed ^ (word * 0x9E3779B97F4A7C15)) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

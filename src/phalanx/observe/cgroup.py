@@ -14,22 +14,14 @@ _UNLIMITED_BYTES = 1 << 60
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the CPU quota in cores, or None if there is no limit.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the CPU quota in cores, or None if there is no limit."""
     found = [_quota_v2(folder) for folder in _folders(root, "")]
     found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit in bytes, or None if there is none.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the memory limit in bytes, or None if there is none."""
     found = [_number(folder / "memory.max") for folder in _folders(root, "")]
     found += [_number(folder / "memory.limit_in_bytes") for folder in _folders(root, "memory")]
     return min(
@@ -39,11 +31,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def cpu_used(root: Path = Path("/")) -> float | None:
-    """Return the processor seconds used by this process's group, or None if not accounted.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the processor seconds used by this process's group, or None if not accounted."""
     for folder in _folders(root, ""):
         for line in _text(folder / "cpu.stat").splitlines():
             name, _, value = line.partition(" ")
@@ -57,11 +45,7 @@ def cpu_used(root: Path = Path("/")) -> float | None:
 
 
 def memory_used(root: Path = Path("/")) -> int | None:
-    """Return the memory used by this process's group, page cache included, or None if unknown.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the memory used by this process's group, page cache included, or None if unknown."""
     found = [_number(folder / "memory.current") for folder in _folders(root, "")]
     found += [_number(folder / "memory.usage_in_bytes") for folder in _folders(root, "memory")]
     return next((used for used in found if used is not None), None)

@@ -62,11 +62,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
 
 def inspect_machine(disk_path: Path) -> Machine:
-    """Inspect this machine.
-
-    Args:
-        disk_path: The directory whose disk will hold the runs; it need not exist yet.
-    """
+    """Inspect this machine; `disk_path` will hold the runs and need not exist yet."""
     memory = psutil.virtual_memory()
     logical = psutil.cpu_count() or 1
     place = _existing(disk_path)

@@ -21,13 +21,9 @@ class ProcessMeter:
     """Meter of the process that it is constructed in.
 
     Processor time is what the kernel charges to all threads, ended ones included, to the
-    microsecond. Children count while they run, to a hundredth of a second, and permanently once
-    they have been waited for. Their resident memory is added, so pages shared with this process
-    count twice.
-
-    Args:
-        with_children: Whether children count; False in the controller, whose workers measure
-        themselves.
+    microsecond. Children count, except in the controller, whose workers measure themselves: while
+    they run to a hundredth of a second, and permanently once they have been waited for. Their
+    resident memory is added, so pages shared with this process count twice.
     """
 
     def __init__(self, *, with_children: bool = True) -> None:

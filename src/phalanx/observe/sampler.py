@@ -28,13 +28,8 @@ Moment = Literal["begin", "end"]
 class Sampler:
     """Thread that samples until it is closed; use as a context manager.
 
-    Args:
-        spec: Interval and energy source; without an interval nothing is measured.
-        record: Receives samples; called by the sampler's thread and by `mark`.
-        attempt: Attempt number of the run.
-        watch_host: Whether this process also measures the machine.
-        with_children: Whether child processes count.
-        host: Name of the machine in samples; empty: its host name.
+    Without an interval in the spec nothing is measured. `record` is called by the sampler's thread
+    and by `mark`; `watch_host` measures the machine as well.
     """
 
     def __init__(

@@ -82,14 +82,7 @@ def pool_cluster(
     inventory: Inventory,
     own: Reference | None,
 ) -> ClusterModel:
-    """Model the machines of a pool.
-
-    Args:
-        job: The job to plan.
-        sizes: Sizes of its data.
-        calibration: Constants fitted to runs.
-        inventory: The pool.
-        own: The machine of the runs, if it is not in the pool.
+    """Model the machines of a pool; `own` is the machine of the runs, if it is not among them.
 
     Raises:
         PlanError: The speed of none of them is known.

@@ -50,11 +50,7 @@ def pool_machines(
 ) -> tuple[dict[str, MachineFacts], dict[str, str]]:
     """Return the machines of a pool, and the reasons why others are excluded.
 
-    Args:
-        inventory: Declared and probed facts.
-        calibration: Constants fitted to runs.
-        reference: A machine with known runs and probed speed, to scale others by.
-        convolutions: Whether convolutions dominate the network.
+    Machines without known runs are scaled by their probed speed against `reference`.
     """
     machines: dict[str, MachineFacts] = {}
     refused: dict[str, str] = {}

@@ -124,10 +124,6 @@ def read_plan(path: Path) -> Plan:
 def planned_job(plan: Plan, host: str) -> JobSpec:
     """Return the job of a plan, with the chosen settings.
 
-    Args:
-        plan: The plan.
-        host: Name of this machine.
-
     Raises:
         SpecError: The plan assigns other machines, but names no pool.
     """

@@ -32,13 +32,7 @@ class PredictedVsMeasured(msgspec.Struct, frozen=True, kw_only=True):
 def compare_with_run(
     plan: Plan, summary: Summary, measures: RunMeasures | None = None
 ) -> list[PredictedVsMeasured]:
-    """Compare predictions with a run; measures without a measured value are left out.
-
-    Args:
-        plan: The predictions.
-        summary: The results of the run.
-        measures: Its steady state; None: the run was too short.
-    """
+    """Compare predictions with a run; measures without a measured value are left out."""
     step_s = summary.global_batch / measures.samples_per_s if measures is not None else None
     prediction = plan.prediction
     pairs: list[tuple[str, str, Interval | None, float | None]] = [

@@ -77,13 +77,7 @@ class PlanSearchResult(msgspec.Struct, frozen=True, kw_only=True):
 def search(
     job: JobSpec, cluster: ClusterModel, objective: Objective, *, limit: int = ALL_SETS_UP_TO
 ) -> PlanSearchResult:
-    """Find the best candidate.
-
-    Args:
-        job: The job to plan.
-        cluster: Facts about machines and links.
-        objective: Goal and limits.
-        limit: Maximum number of machine sets to enumerate.
+    """Find the best candidate, enumerating at most `limit` machine sets.
 
     Raises:
         PlanError: No candidate meets the limits, or the goal needs facts that are unknown.
@@ -241,10 +235,7 @@ def _point(option: Option) -> tuple[float, ...]:
 def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option], float]:
     """Return the function to minimise: the logarithm of the goal's measure.
 
-    Args:
-        goal: The goal.
-        priced: Whether the cost of every option is known, so that `balanced` includes it.
-        metered: Whether the energy of every option is known.
+    `balanced` includes cost and energy where they are known of every option.
     """
 
     def measure(option: Option) -> float:

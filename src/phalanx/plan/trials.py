@@ -30,14 +30,7 @@ def look_job(job: JobSpec, num_samples: int) -> JobSpec:
 
 
 def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> list[JobSpec]:
-    """Return the trials after the first.
-
-    Args:
-        job: The job to plan.
-        num_samples: Number of training samples.
-        workers: Maximum number of workers; with one there is no communication.
-        steps: Steps of each run.
-    """
+    """Return the trials after the first; with one worker there is no communication to measure."""
     batch = job.global_batch
     small = max(1, batch // 4)
     jobs = [

@@ -135,13 +135,7 @@ class _Route:
 class ParameterServerSimulation:
     """One simulated run; construct it and call `run` once.
 
-    Args:
-        crew: The workers and the machines of the servers.
-        spec: The strategy.
-        world: Links and costs.
-        num_rounds: Amount of work, in global batches.
-        perturbations: Slowdowns and crashes.
-        seed: Seed of all random draws.
+    The amount of work is counted in global batches.
     """
 
     def __init__(

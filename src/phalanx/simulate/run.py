@@ -52,13 +52,7 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeTimes:
-    """Draw the duration of each worker's next computation.
-
-    Args:
-        crew: The workers.
-        perturbations: Slowdowns.
-        seed: Seed of all random draws.
-    """
+    """Draw the duration of each worker's next computation."""
 
     def __init__(
         self, crew: WorkerModels, perturbations: Sequence[Perturbation], seed: int

@@ -32,12 +32,7 @@ def simulate(
 ) -> list[SimulatedRun]:
     """Simulate a candidate; a switch returns one run per phase.
 
-    Args:
-        candidate: Assignment of machines and strategy.
-        world: Machines, links and costs.
-        num_rounds: Total number of global batches.
-        perturbations: Slowdowns and crashes; times count from the start of each phase.
-        seed: Seed of all random draws.
+    Times of perturbations count from the start of each phase.
 
     Raises:
         PlanError: The speed of a worker is unknown.

@@ -27,16 +27,10 @@ def simulate_synchronous(
     seed: int = 1,
     checkpoint_steps: int | None = None,
 ) -> SimulatedRun:
-    """Simulate a number of steps.
+    """Simulate single, all-reduce or local SGD.
 
-    Args:
-        crew: The workers.
-        strategy: Single, all-reduce or local SGD.
-        world: Communication costs.
-        num_steps: Steps of the run, without those repeated after a crash.
-        perturbations: Slowdowns and crashes.
-        seed: Seed of all random draws.
-        checkpoint_steps: Steps between two checkpoints; None: only at the start.
+    `num_steps` excludes those repeated after a crash; without `checkpoint_steps` a crash repeats
+    all.
     """
     computation = ComputeTimes(crew, perturbations, seed)
     pace = throughput_of(strategy, crew, world)

@@ -106,11 +106,7 @@ def memory_fault(question: PlacementProblem, places: Places) -> str | None:
 
 
 def plan_places(question: PlacementProblem, *, most_work: int = MOST_WORK) -> PlacementSolution:
-    """Return the best placement found.
-
-    Args:
-        question: The problem.
-        most_work: Operations after which the search ends without a proof.
+    """Return the best placement found; after `most_work` operations without a proof.
 
     Raises:
         PlanError: None fits into the workers' memory.
@@ -204,12 +200,9 @@ class _Search:
         return found
 
     def _consider(self, places: Places, limit_s: float, *, anyway: bool = False) -> float:
-        """Return the cost of a placement; infinity: it does not fit, or is no better than a limit.
+        """Return the cost of a placement; infinity: it does not fit, or reaches the limit.
 
-        Args:
-            places: Of all parts.
-            limit_s: A placement whose bound reaches this is not simulated.
-            anyway: Also when the search has been long enough.
+        `anyway` simulates it even when the search has been long enough.
         """
         if places in self._seen or (self.is_spent and not anyway):
             return self._seen.get(places, self._worst_s)

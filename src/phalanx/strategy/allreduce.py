@@ -139,13 +139,7 @@ class GradNoiseGauge:
             self._own += float(part.dot(part))
 
     def read_sum(self, gradients: Tensor, *, num_samples: int, global_count: int) -> None:
-        """Read the gradient summed over all workers.
-
-        Args:
-            gradients: The mean over the global batch.
-            num_samples: Of this worker.
-            global_count: Of all workers.
-        """
+        """Read the gradient summed over all workers: the mean over the global batch."""
         if not self._armed:
             return
         self._armed = False

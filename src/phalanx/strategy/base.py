@@ -66,24 +66,16 @@ class Strategy(ABC):
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.
 
-        Strategies that are made with what they train have nothing to attach.
-
-        Args:
-            replica: What is trained.
-            collective: The group.
-            equal: All workers hold the same parameters and statistics already.
+        `equal`: they hold the same parameters and statistics already. Strategies that are made with
+        what they train have nothing to attach.
         """
         raise NotImplementedError(f"{type(self).__name__} is made with what it trains")
 
     @abstractmethod
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        """Train on this worker's part of a batch, exchange included.
+        """Train on this worker's part of a batch, which may be empty, exchange included.
 
-        Args:
-            batch: The samples, maybe none, and the true size of the global batch.
-            lr: The learning rate at this point of the schedule.
-            step_index: Number of this step in the run; decides dropout, together with seed and
-                rank.
+        `step_index` counts in the whole run; with seed and rank it decides dropout.
         """
 
     @abstractmethod

@@ -32,14 +32,10 @@ class Pushed:
 
 
 class PushPull(Strategy):
-    """Train a replica against servers.
+    """Train a replica whose parameters are overwritten by what the servers send.
 
-    Args:
-        replica: Computes; its parameters are overwritten by what the servers send.
-        client: The connection to the servers, over the replica's own buffers.
-        overlap: Whether to compute while a push is on its way.
-        limit_s: How long the servers may take to answer.
-        on_idle: Called several times a second while waiting.
+    With `overlap` it computes while a push is on its way; `on_idle` is called several times a
+    second while it waits.
     """
 
     def __init__(

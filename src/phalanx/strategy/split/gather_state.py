@@ -19,14 +19,7 @@ _FIRST_TAG = 1 << 24
 
 
 class StateGatherer:
-    """Gather the units of all workers at the chief.
-
-    Args:
-        outline: Of the whole network.
-        contents: All units.
-        holders: For each unit the worker that sends it.
-        optimizer: The update rule.
-    """
+    """Gather the units of all workers at the chief, each from one of its holders."""
 
     def __init__(
         self,

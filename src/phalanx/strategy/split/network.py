@@ -41,14 +41,7 @@ class ModelPartition:
 
 
 class SplitNetwork:
-    """The network as one worker sees it.
-
-    Args:
-        partition: The parts, and where all of them are.
-        collective: All workers.
-        optimizer: The update rule.
-        seed: Of the job.
-    """
+    """The network as one worker sees it."""
 
     def __init__(
         self,

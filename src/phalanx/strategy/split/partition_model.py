@@ -39,13 +39,7 @@ def partition_model(
 ) -> ModelPartition:
     """Keep the parts of one worker; the network must not be used afterwards.
 
-    Args:
-        network: Built alike on all workers.
-        partitioning: What is where.
-        job: Gives the other settings.
-        rank: Of this worker.
-        precision: Format of the forward and backward pass.
-        offset: The first column of the samples that this worker loads.
+    `offset` is the first column of the samples that this worker loads.
     """
     strategy = job.strategy
     assert isinstance(strategy, SplitSpec)

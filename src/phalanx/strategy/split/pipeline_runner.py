@@ -69,14 +69,7 @@ class _Saved:
 
 
 class PipelineRunner:
-    """Run one worker's side of the network.
-
-    Args:
-        stage: Its parts.
-        layout: Of all workers.
-        collective: The group.
-        seed: Of the job; with the step it decides dropout.
-    """
+    """Run one worker's side of the network; seed and step decide dropout."""
 
     def __init__(
         self, stage: Stage, layout: PipelineLayout, collective: Collective, *, seed: int
@@ -114,13 +107,7 @@ class PipelineRunner:
     def train(
         self, inputs: dict[str, Tensor], targets: Tensor, *, step: int, global_count: int
     ) -> PassResult:
-        """Run one step's forward and backward passes, accumulating gradients of own weights.
-
-        Args:
-            inputs: What own parts read of the samples, all rows of the batch.
-            targets: Of all rows.
-            step: Number of the step in the run.
-            global_count: What the loss is divided by.
+        """Run forward and backward on all rows of a batch, accumulating gradients of own weights.
 
         Raises:
             EngineError: The loss is not finite, or a part failed.

@@ -25,14 +25,7 @@ MakeGroup = Callable[[Sequence[int]], Collective]
 
 
 class SplitStrategy(Strategy):
-    """Train a split network, one step at a time.
-
-    Args:
-        network: This worker's side of it.
-        collective: All workers.
-        make_group: For parts that several workers hold.
-        clip: Whether the gradient is clipped by its length.
-    """
+    """Train a split network, one step at a time; `make_group` joins the holders of a part."""
 
     def __init__(
         self,
