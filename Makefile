@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all check bench clean
+.PHONY: help setup demo test test-all fuzz check bench clean
 
 # Two processes, a file of tests at a time: files share runs that are dear to make.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
@@ -29,6 +29,9 @@ test: $(STAMP) ## run the tests that a change needs: at most a quarter of an hou
 
 test-all: $(STAMP) ## run all tests: every fault at every moment, every backend, every launcher
 	@$(PYTEST) --durations-file test-durations-all.csv $(TESTS)
+
+fuzz: $(STAMP) ## search for new examples that break a property
+	@$(PYTEST) --hypothesis-profile search -m "hypothesis and not full" $(TESTS)
 
 check: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -12,10 +12,20 @@ if TYPE_CHECKING:
     from phalanx.api import resume, train
     from phalanx.integrations.keras import fit
     from phalanx.launch.fork_server import warm_workers
+    from phalanx.results.trained_run import open_run
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
 
-__all__ = ["JobSpec", "__version__", "fit", "load_job", "resume", "train", "warm_workers"]
+__all__ = [
+    "JobSpec",
+    "__version__",
+    "fit",
+    "load_job",
+    "open_run",
+    "resume",
+    "train",
+    "warm_workers",
+]
 
 _HOMES = {
     "train": "phalanx.api",
@@ -23,6 +33,7 @@ _HOMES = {
     "fit": "phalanx.integrations.keras",
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
+    "open_run": "phalanx.results.trained_run",
     "warm_workers": "phalanx.launch.fork_server",
 }
 
@@ -34,3 +45,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, for completion in a shell or notebook."""
+    return __all__

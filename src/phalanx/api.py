@@ -31,6 +31,7 @@ from phalanx.records.position import CHECKPOINT_PATTERN, newest_position
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
+from phalanx.records.weights import write_weights
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
@@ -330,10 +331,7 @@ def run_study(
 def resume_study(
     study: StudyDir, *, observers: Sequence[StudyObserver] = (), retry_failed: bool = False
 ) -> StudyOutcome:
-    """Run the remaining trials of a study, with `retry_failed` also the failed ones.
-
-    No other process may be running the study.
-    """
+    """Run the remaining trials of a study that nobody runs, with `retry_failed` failed ones too."""
     from phalanx.study.runner import StudyRunner
 
     cores = sorted(os.sched_getaffinity(0))
@@ -446,4 +444,7 @@ def _describe(wanted: LaunchRequest, launch: str | None) -> Manifest:
 
 def _carry_out(request: RunRequest, launcher: Launcher, observers: Sequence[Observer]) -> Summary:
     allocation = launcher.allocate(request.run)
-    return Controller(request, launcher=launcher, allocation=allocation, observers=observers).run()
+    controller = Controller(request, launcher=launcher, allocation=allocation, observers=observers)
+    summary = controller.run()
+    write_weights(request.run)
+    return summary

@@ -10,6 +10,7 @@ bit by bit, however the strangers disturb their timing.
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import struct
@@ -183,8 +184,9 @@ def listening_ports(pid: int) -> dict[str, list[int]]:
     # Some are children of the fork server that the session shares; no other run goes on.
     below = psutil.Process().children(recursive=True)
     for process in [psutil.Process(pid), *(one for one in below if one.pid != pid)]:
-        logs = [Path(file.path) for file in process.open_files() if file.path.endswith(".log")]
-        name = logs[0].stem if logs else "controller"
+        # Not its open files: the controller opens the logs of others to read or to hand them on.
+        printed_to = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+        name = printed_to.stem if printed_to.suffix == ".log" else "controller"
         ports = [
             connection.laddr.port
             for connection in process.net_connections("inet")

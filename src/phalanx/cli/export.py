@@ -1,4 +1,4 @@
-"""Implement `phalanx export`: write runs for TensorBoard and MLflow."""
+"""Implement `phalanx export`: write weights, and runs for TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.options import RunsOption, examples
+from phalanx.cli.options import NewestOption, RunArgument, RunsOption, examples
 from phalanx.cli.output import print_json
 from phalanx.cli.settings import runs_root
 
@@ -25,6 +25,11 @@ MLFLOW_EXAMPLES = examples(
     "phalanx export mlflow last",
     "phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar",
     "phalanx export mlflow last --to http://tracking.example:5000",
+)
+WEIGHTS_EXAMPLES = examples(
+    "phalanx export weights last -o model.safetensors",
+    "phalanx export weights last --newest -o model.pt",
+    "phalanx export weights last -o model.onnx",
 )
 
 RunsArgument = Annotated[
@@ -70,6 +75,23 @@ def mlflow(
         return
     for one in exported:
         print(f"{one.run}: {one.what}, {one.metrics:,} figures, MLflow run {one.mlflow_run_id}")
+
+
+@app.command("weights", epilog=WEIGHTS_EXAMPLES)
+def weights(
+    name: RunArgument,
+    to: Annotated[
+        Path,
+        typer.Option("--to", "-o", metavar="FILE", help="File: .safetensors, .pt or .onnx."),
+    ],
+    newest: NewestOption = False,
+    runs: RunsOption = None,
+) -> None:
+    """Write the trained weights by name, or the whole network as ONNX."""
+    from phalanx.cli.predict import open_trained_run
+
+    open_trained_run(name, runs).save(to, best=False if newest else None)
+    print(f"{to} ({to.stat().st_size:,} bytes)")
 
 
 def _find(names: list[str], runs: Path | None) -> list[RunDir]:

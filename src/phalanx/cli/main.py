@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
+    "predict": "Predict samples with a trained network, prepared as in its training.",
     "infer": "Measure inference latency and throughput of a run's newest checkpoint.",
     "scale": "Add workers to a running parameter-server run with dynamic dispatch.",
     "demo": "Train a digit classifier under three strategies on this machine, and compare them.",
@@ -36,7 +37,7 @@ COMMANDS = {
     "runs": "List runs, and show one in detail.",
     "pool": "Check, measure and list machines; emulate a cluster.",
     "data": "List, download, inspect and partition data sets.",
-    "export": "Export runs to TensorBoard or MLflow.",
+    "export": "Export weights, or runs to TensorBoard or MLflow.",
 }
 """Each command with its help; its module is imported when it is called."""
 

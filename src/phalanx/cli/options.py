@@ -24,6 +24,9 @@ JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Short for 
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="Run name, unique prefix of it, path, or 'last'.")
 ]
+NewestOption = Annotated[
+    bool, typer.Option("--newest", metavar="", help="Use the newest checkpoint, not the best.")
+]
 RunsOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Directory of runs \\[default: $PHALANX_RUNS, else runs]."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,6 @@ from phalanx.cli.options import (
     WithoutOption,
     examples,
 )
-from phalanx.cli.output import print_blocks, print_json
 from phalanx.cli.request import (
     MachineOptions,
     Places,
@@ -29,7 +28,6 @@ from phalanx.cli.request import (
     refuse_with_resume,
     resumption,
 )
-from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
@@ -125,6 +123,8 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
+    from phalanx.launch.fork_server import warm_workers
+
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
     # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
     parts = tuple(f"{key}." for key, value in short.items() if value is not None)
@@ -150,12 +150,20 @@ def train(
             return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
         return new_run(job, places, overrides, options)
 
-    request = request_with(options)
-    if dry_run:
-        _print_job(request.job, as_json=as_json)
-        return
-    summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
+    with ExitStack() as warm:
+        if not dry_run and pool is None and launch in (None, "local"):
+            # Before the job is read: the imports of workers are most of what a start waits for.
+            warm.enter_context(warm_workers())
+        request = request_with(options)
+        if dry_run:
+            _print_job(request.job, as_json=as_json)
+            return
+        if not request.can_fork:
+            warm.close()
+        summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
+        from phalanx.cli.output import print_json
+
         print_json(summary)
 
 
@@ -168,6 +176,7 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
 
 
 def _print_job(job: JobSpec, *, as_json: bool) -> None:
+    from phalanx.cli.output import print_json
     from phalanx.spec.render import to_mapping, to_yaml
 
     if as_json:
@@ -185,27 +194,28 @@ def _carry_out_or_ask(
     quiet: bool,
 ) -> Summary:
     """Execute a run; machines that fail the preflight are excluded if the user agrees."""
-    from phalanx.launch.fork_server import warm_workers
+    # Imported only now, so that it overlaps with the imports of the fork server.
+    from phalanx.launch.preflight_host import MachinesUnfit
 
-    with warm_workers(useful=request.can_fork):
-        # Imported only now, so that it overlaps with the imports of the fork server.
-        from phalanx.launch.preflight_host import MachinesUnfit
-
-        while True:
-            try:
-                return _carry_out(request, plain_stderr=plain, quiet=quiet)
-            except MachinesUnfit as error:
-                names = list(error.facts["faults"])
-                if plain or quiet or not _asks_without(error, names):
-                    raise
-                options = replace(options, without=(*options.without, *names), shrink=True)
-                request = request_with(options)
+    while True:
+        try:
+            return _carry_out(request, plain_stderr=plain, quiet=quiet)
+        except MachinesUnfit as error:
+            names = list(error.facts["faults"])
+            if plain or quiet or not _asks_without(error, names):
+                raise
+            options = replace(options, without=(*options.without, *names), shrink=True)
+            request = request_with(options)
 
 
 def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
     """Ask the user, at a terminal, whether to continue without some machines."""
+    import sys
+
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
+    from phalanx.cli.screen import open_console
+
     console = open_console(stderr=True)
     for name, reason in error.facts["faults"].items():
         console.print(f"{name}: {reason}", soft_wrap=True, markup=False)
@@ -215,7 +225,9 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
         return request.start([])
+    from phalanx.cli.output import print_blocks
     from phalanx.cli.result import collect_warnings, result_blocks
+    from phalanx.cli.screen import open_console
     from phalanx.records.rundir import RunDir
 
     # Standard output belongs to the JSON object when one is asked for.
@@ -231,6 +243,7 @@ def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Sum
 def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     if not (run.path / "plan.json").exists():
         return
+    from phalanx.cli.output import print_blocks
     from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
     from phalanx.plan.planfile import plan_of_run

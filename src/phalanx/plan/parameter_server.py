@@ -268,15 +268,18 @@ def _bounded(
     group: WorkerModels, thinks_s: list[float], lead: int, demand: Demand
 ) -> QueueThroughput:
     """Limit all workers to the slowest one's rate, plus the jitter that exceeds the bound."""
-    jitters = [
-        worker.fit.jitter * min(1.0, worker.compute_s / think_s)
-        for worker, think_s in zip(group.workers, thinks_s, strict=True)
-    ]
     slowest_s = max(thinks_s)
     flow = queue_throughput(
         [demand.network_s, demand.processor_s], [slowest_s] * len(thinks_s), done=demand.done
     )
-    waited_s = expected_max(thinks_s, jitters) - slowest_s
+    # A lead of some rounds absorbs the more jitter the longer a round takes, queueing included;
+    # without the queue a faster network would count as more jitter and could predict slower rounds.
+    rounds_s = [think_s + flow.residence_s for think_s in thinks_s]
+    jitters = [
+        worker.fit.jitter * min(1.0, worker.compute_s / round_s)
+        for worker, round_s in zip(group.workers, rounds_s, strict=True)
+    ]
+    waited_s = expected_max(rounds_s, jitters) - max(rounds_s)
     round_s = 1 / flow.rates[0] + waited_s / (1 + _SSP_SLOPE * lead / max(max(jitters), 1e-3))
     return QueueThroughput((1 / round_s,) * len(thinks_s), flow.residence_s)
 

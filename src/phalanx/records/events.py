@@ -37,6 +37,31 @@ class Started(Event):
     startup_s: float
 
 
+class TensorSlot(msgspec.Struct, frozen=True):
+    """Place of one named tensor in a flat buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    channels_last: bool = False
+    """A convolution kernel that lies in memory as (out, height, width, in)."""
+
+
+class NetworkBuilt(Event):
+    """Names and shapes of what checkpoints hold in flat buffers, and how inputs are prepared."""
+
+    parameters: list[TensorSlot]
+    buffers: list[TensorSlot]
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    scale: list[float]
+    """Factor of each channel (last axis of a stored sample), before `shift` is added."""
+    shift: list[float]
+    class_names: list[str] = []
+    renamed: dict[str, str] = {}
+    """Names in the network of tensors that checkpoints keep by another name."""
+
+
 class Step(Event):
     """One step of one worker: its results, and its time by phase."""
 
@@ -345,6 +370,7 @@ class Finished(Event):
 
 AnyEvent = (
     Started
+    | NetworkBuilt
     | Step
     | Stall
     | Epoch

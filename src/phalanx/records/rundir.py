@@ -45,6 +45,14 @@ class Status(msgspec.Struct, kw_only=True):
     rank: int | None = None
 
 
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
 class RunDir:
     """Paths and files of one run."""
 
@@ -57,8 +65,11 @@ class RunDir:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         path = root / f"{name}-{stamp}-{secrets.token_hex(2)}"
         try:
+            root.mkdir(parents=True, exist_ok=True)
+            while not _made(path):  # another run of this second drew the same number
+                path = root / f"{name}-{stamp}-{secrets.token_hex(2)}"
             for part in ("events", "logs", "checkpoints"):
-                (path / part).mkdir(parents=True)
+                (path / part).mkdir()
         except OSError as error:
             raise StoreError(
                 f"cannot create the run directory {path}: {error.strerror}; "

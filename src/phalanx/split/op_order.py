@@ -180,6 +180,10 @@ class _Play:
                     self._then[worker, other].append((worker, op))
 
     def _need(self, worker: int, op: SplitOp, before: Sequence[tuple[int, SplitOp]]) -> None:
+        # Messages of one part carry the same tag, so both ends must take its micro-batches in turn,
+        # even if those of a part with several holders become ready in another order.
+        if op.micro_batch > 0:
+            before = [*before, (worker, op._replace(micro_batch=op.micro_batch - 1))]
         self._missing[worker, op] = len(before)
         for key in before:
             self._then[key].append((worker, op))

@@ -23,6 +23,7 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
 from phalanx.worker.infer import measure_inference
 from phalanx.worker.loop import TrainLoop
+from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import build_replica, decide_precision
 from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
 
@@ -65,6 +66,7 @@ def run_lockstep_worker(context: WorkerContext) -> Done:
     try:
         precision = decide_precision(job, dataset, collective)
         replica = build_replica(job, dataset, rank=spec.rank, precision=precision.name)
+        record_network(context, replica.module, dataset)
         strategy = build_strategy(job.strategy)
         strategy.attach(replica, collective)
         setup = TrainSetup(dataset, replica, strategy, collective)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phalanx.plan.facts import ClusterModel
@@ -45,6 +45,7 @@ def changed(where: ClusterModel, name: str, **fields: object) -> ClusterModel:
 
 
 @given(strategies, sizes, st.floats(1e6, 1e9), st.floats(1.0, 20.0), st.integers(10_000, 10**7))
+@example(ParameterServerSpec(consistency="ssp", servers=2), 3, 719427469.0, 13.0, 7714195)
 def test_more_bandwidth_is_never_slower(
     strategy: StrategySpec, size: int, bandwidth: float, more: float, parameters: int
 ) -> None:

@@ -29,6 +29,16 @@ def test_a_new_run_has_a_name_of_its_own_and_its_folders(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path / next(iter(names)))) == ["checkpoints", "events", "logs"]
 
 
+def test_runs_of_one_second_that_draw_the_same_number_get_two_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One second may end between two runs: each number is drawn for three of them."""
+    drawn = iter(["aaaa"] * 3 + ["bbbb"] * 3 + ["cccc"] * 3 + ["dddd"] * 3)
+    monkeypatch.setattr("phalanx.records.rundir.secrets.token_hex", lambda _: next(drawn))
+    names = [RunDir.create(tmp_path, "job").name for _ in range(4)]
+    assert len(set(names)) == 4
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file in the way")
     with pytest.raises(StoreError, match=r"cannot create the run directory .*--runs"):

@@ -103,6 +103,22 @@ def test_every_worker_takes_micro_batches_of_a_part_in_turn(
         assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
+def test_micro_batches_stay_in_turn_when_a_later_one_arrives_first() -> None:
+    """Three holders of unequal rows: one gets its rows of a later micro-batch earlier."""
+    timeline = simulate(
+        chain(2038, 1, 1, parameters=0),
+        ((0, 1), (0, 1, 2), (0,)),
+        costs(*[(1.0,) * 3] * 3, bytes_per_s=1e4),
+        num_rows=9,
+        micro_batches=4,
+        schedule="gpipe",
+    )
+    for order in timeline.orders:
+        for part in range(3):
+            forward = [op.micro_batch for op in order if op[::2] == (FORWARD, part)]
+            assert forward == sorted(forward)
+
+
 def test_gpipe_goes_all_the_way_forward_first() -> None:
     timeline = simulate(
         chain(1, 1, 1),

@@ -17,6 +17,7 @@ from phalanx.model.catalogue import build_model
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import agree_on_precision, first_batch
 from phalanx.worker.torch_trainer import TrainSetup
 
@@ -37,6 +38,7 @@ def run_ddp_role(context: WorkerContext) -> Done:
                 job, collective, step_factory=lambda name: _trial_step(context, dataset, name)
             )
             learner = _build_learner(context, dataset, precision.name)
+            record_network(context, learner.module, dataset)
             steps = DdpSteps(learner, collective, job=job, input_shape=dataset.input_shape)
             setup = TrainSetup(dataset, learner, steps, collective)
             return train_in_lockstep(context, setup, precision)

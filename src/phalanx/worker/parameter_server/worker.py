@@ -38,6 +38,7 @@ from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
+from phalanx.worker.network_record import record_network
 from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
@@ -71,6 +72,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
         precision=precision.name,
         optimizer=False,
     )
+    record_network(context, replica.module, dataset)
     with ExitStack() as stack:
         basis = TrainResources(dataset, precision, replica)
         worker = ParameterServerWorker(context, basis, stack, start=first_start(context))

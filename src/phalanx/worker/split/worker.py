@@ -34,6 +34,7 @@ from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
 from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.network_record import record_network
 from phalanx.worker.split.cost_survey import survey_costs, survey_memory
 from phalanx.worker.torch_trainer import TrainSetup
 
@@ -49,7 +50,10 @@ def run_split_worker(context: WorkerContext) -> Done:
     try:
         precision = _precision(job)
         context.metrics.activity = "profiling the parts"
-        network = whole_network(job, dataset)
+        model = build_network(job, dataset)
+        network = parts_of(model)
+        record_network(context, network, dataset, original=model)
+        del model
         warn_of_pieces(context, network)
         agreed, choice = agree(network, dataset, collective, job=job, precision=precision.name)
         announce(context, collective, agreed, choice)
@@ -88,16 +92,15 @@ def run_split_worker(context: WorkerContext) -> Done:
         collective.close()
 
 
-def whole_network(job: JobSpec, dataset: Dataset) -> PartedNetwork:
-    """Return the job's network by its parts, with weights equal on every worker."""
-    model = build_model(
+def build_network(job: JobSpec, dataset: Dataset) -> nn.Module:
+    """Return the job's network, with weights equal on every worker."""
+    return build_model(
         job.model,
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         seed=job.seed,
         modalities=dataset.modalities,
     )
-    return parts_of(model)
 
 
 def warn_of_pieces(context: WorkerContext, network: PartedNetwork) -> None:

@@ -41,6 +41,7 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
+from phalanx.worker.network_record import record_network
 from phalanx.worker.parameter_server import handover
 from phalanx.worker.parameter_server.evaluator import run_evaluator
 from phalanx.worker.parameter_server.handover import PhaseEntry
@@ -63,6 +64,7 @@ def run_switching_worker(context: WorkerContext) -> Done:
     dataset = context.open_data()
     precision = decide_precision(context.job, dataset, SoloCollective())
     replica = build_replica(context.job, dataset, rank=context.spec.rank, precision=precision.name)
+    record_network(context, replica.module, dataset)
     startup_s = context.record_start(precision.name, precision.reason)
     with ExitStack() as stack:
         basis = TrainResources(dataset, precision, replica)

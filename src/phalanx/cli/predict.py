@@ -1,0 +1,114 @@
+"""Implement `phalanx predict`: apply a trained network to samples."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+
+import typer
+
+from phalanx.cli.options import NewestOption, RunArgument, RunsOption, examples
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from phalanx.results.trained_run import TrainedRun
+
+EXAMPLES = examples(
+    "phalanx predict last",
+    "phalanx predict last new-samples.npz -o predictions.csv",
+    "phalanx predict last new-samples.npz --newest --outputs",
+)
+
+
+def predict(
+    name: RunArgument,
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Data set or file, stored like the run's own \\[default: the run's].",
+            show_default=False,
+        ),
+    ] = None,
+    part: Annotated[
+        str, typer.Option(metavar="NAME", help="Part of the data: train, validation or test.")
+    ] = "test",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", "-o", metavar="FILE", help="CSV file \\[default: the terminal]."),
+    ] = None,
+    newest: NewestOption = False,
+    outputs: Annotated[
+        bool, typer.Option("--outputs", metavar="", help="Add the network's outputs as columns.")
+    ] = False,
+    runs: RunsOption = None,
+) -> None:
+    """Predict samples with a trained network, prepared as in its training.
+
+    Targets that the data has are printed beside the predictions.
+    """
+    run = open_trained_run(name, runs)
+    dataset = run.open_data(data)
+    parts = {one.name: one for one in (dataset.train, dataset.validation, dataset.test)}
+    if part not in parts:
+        raise SpecError(f"there is no part '{part}' (valid: {', '.join(parts)})")
+    chosen = parts[part]
+    if chosen.num_samples == 0:
+        sizes = ", ".join(f"{one.name} {one.num_samples}" for one in parts.values())
+        raise SpecError(f"part '{part}' of {dataset.name} has no samples ({sizes}); use --part")
+    found = run.predict(chosen, best=False if newest else None)
+    rows = _rows(found, chosen.targets[chosen.rows], dataset, outputs=outputs)
+    if to is None:
+        _write(rows, sys.stdout)
+        return
+    with to.open("w", newline="", encoding="utf-8") as file:
+        _write(rows, file)
+    print(f"{len(found):,} predictions: {to}")
+
+
+def open_trained_run(name: str, runs: Path | None) -> TrainedRun:
+    """Open a run whose network is wanted; loads torch, which the command line does without."""
+    from phalanx.spec.registry import load
+
+    opened = cast("Callable[..., TrainedRun]", load("phalanx.results.trained_run:open_run"))
+    return opened(name, runs=runs_root(runs))
+
+
+def _rows(
+    found: npt.NDArray[np.float32], targets: npt.NDArray[Any], dataset: Any, *, outputs: bool
+) -> list[list[object]]:
+    names = dataset.class_names
+    if dataset.is_classification:
+        head: list[object] = ["sample", "predicted", "target"]
+        chosen = found.argmax(axis=1)
+        rows: list[list[object]] = [
+            [number, names[one] if names else int(one), names[target] if names else int(target)]
+            for number, (one, target) in enumerate(zip(chosen, targets, strict=True))
+        ]
+    else:
+        width = found.reshape(len(found), -1).shape[1]
+        head = ["sample", *_numbered("predicted", width), *_numbered("target", width)]
+        rows = [
+            [number, *map(float, one.reshape(-1)), *map(float, target.reshape(-1))]
+            for number, (one, target) in enumerate(zip(found, targets, strict=True))
+        ]
+    if outputs and dataset.is_classification:
+        head += _numbered("output", found.shape[1])
+        rows = [[*row, *map(float, one)] for row, one in zip(rows, found, strict=True)]
+    return [head, *rows]
+
+
+def _numbered(name: str, width: int) -> list[object]:
+    return [name] if width == 1 else [f"{name}_{number}" for number in range(width)]
+
+
+def _write(rows: list[list[object]], file: TextIO) -> None:
+    csv.writer(file, lineterminator="\n").writerows(rows)
