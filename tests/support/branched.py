@@ -16,8 +16,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.gloo import GlooCollective
 from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.replica import Replica
-from phalanx.model.parts import Columns, PartedNetwork
-from phalanx.model.rng import drawing
+from phalanx.model.parts import Columns, PartedNetwork, drawing
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.split.graph import NetworkGraph, Places

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from phalanx.plan.label import batches_label, machines_label
-from phalanx.plan.planfile import Plan, PlanRow
-from phalanx.plan.predicted_vs_measured import PredictedVsMeasured
+from phalanx.plan.explain import batches_label, machines_label
+from phalanx.plan.planfile import Plan, PlanRow, PredictedVsMeasured
 from phalanx.plan.result import Interval, Prediction
 from phalanx.report.document import (
     Block,

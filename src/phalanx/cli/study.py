@@ -126,8 +126,8 @@ def resume(
 
     directory = StudyDir.open(study)
     if any(option is not None for option in (repeats, parallel, budget)):
-        lanes = None if parallel is None else core_sets_of(parallel)
-        manifest = amend(directory.manifest(), repeats=repeats, parallel=lanes, budget=budget)
+        core_sets = None if parallel is None else core_sets_of(parallel)
+        manifest = amend(directory.manifest(), repeats=repeats, parallel=core_sets, budget=budget)
         directory.write_manifest(manifest)
 
     def start(observers: Sequence[StudyObserver]) -> StudyOutcome:

@@ -246,8 +246,7 @@ def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     from phalanx.cli.output import print_blocks
     from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
-    from phalanx.plan.planfile import plan_of_run
-    from phalanx.plan.predicted_vs_measured import compare_with_run
+    from phalanx.plan.planfile import compare_with_run, plan_of_run
 
     plan = plan_of_run(run)
     if plan is not None:

@@ -145,9 +145,9 @@ def show(
     """Show the tried settings of a search, its cost, and when it pays off."""
     from phalanx.cli.tune_table import search_blocks, search_facts
     from phalanx.records.study import StudyDir
-    from phalanx.study.tune.results import look_at
+    from phalanx.study.tune.results import read_results
 
-    findings = look_at(StudyDir.open(search))
+    findings = read_results(StudyDir.open(search))
     output.show(
         lambda: search_blocks(findings),
         facts=lambda: search_facts(findings),

@@ -9,7 +9,7 @@ import msgspec
 from phalanx.records.tune import FOUND_JOB
 from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
 from phalanx.report.format import count_noun, format_accuracy, format_duration, shown
-from phalanx.study.tune.policy import SYNCHRONOUS, ShareVerdict
+from phalanx.study.tune.policy import SYNCHRONOUS, ShareOutcome
 from phalanx.study.tune.results import TuneResult
 from phalanx.study.tune.search_plan import share_label
 
@@ -65,12 +65,12 @@ def search_facts(findings: TuneResult) -> SearchFacts:
         best=findings.best,
         settings=[
             SettingFacts(
-                share=verdict.share,
-                outcome=verdict.outcome,
-                accuracies=list(verdict.accuracies),
-                job_s=_job_s(findings, verdict),
+                share=tried.share,
+                outcome=tried.outcome,
+                accuracies=list(tried.accuracies),
+                job_s=_job_s(findings, tried),
             )
-            for verdict in decision.verdicts
+            for tried in decision.outcomes
         ],
         runs=payback.num_runs,
         cost_s=payback.cost_s,
@@ -82,8 +82,8 @@ def search_facts(findings: TuneResult) -> SearchFacts:
 
 def describe_step(findings: TuneResult) -> str:
     """Describe the state of a search after a decision in one line."""
-    settled = [one for one in findings.decision.verdicts if one.outcome != "open"]
-    last = settled[-1] if settled else findings.decision.verdicts[0]
+    settled = [one for one in findings.decision.outcomes if one.outcome != "open"]
+    last = settled[-1] if settled else findings.decision.outcomes[0]
     found = findings.decision.found
     so_far = "no share yet" if found is None else f"best so far {share_label(found)}"
     mean = format_accuracy(last.mean)
@@ -134,7 +134,7 @@ def _conclusion(findings: TuneResult) -> Block:
 
 def _table(findings: TuneResult) -> Table:
     metric = findings.tune.metric
-    columns: list[tuple[Column, CellFormat[ShareVerdict]]] = [
+    columns: list[tuple[Column, CellFormat[ShareOutcome]]] = [
         (Column("share", "share", is_text=True), lambda one: shown(one.share, share_label)),
         (Column("runs", "runs"), lambda one: Value(str(len(one.accuracies)), len(one.accuracies))),
         (Column(metric, metric), lambda one: shown(one.mean, format_accuracy)),
@@ -142,18 +142,18 @@ def _table(findings: TuneResult) -> Table:
             Column("job_s", "time of a job"),
             lambda one: shown(_job_s(findings, one), format_duration),
         ),
-        (Column("outcome", "verdict", is_text=True), _outcome),
+        (Column("outcome", "tried", is_text=True), _outcome),
     ]
-    return tabulate("settings", findings.decision.verdicts, columns)
+    return tabulate("settings", findings.decision.outcomes, columns)
 
 
-def _outcome(verdict: ShareVerdict) -> Value:
-    if verdict.share == SYNCHRONOUS and verdict.outcome == "meets":
+def _outcome(tried: ShareOutcome) -> Value:
+    if tried.share == SYNCHRONOUS and tried.outcome == "meets":
         return Value("sets the target", "meets")
-    words, mark = _WORDS[verdict.outcome]
-    return Value(words, verdict.outcome, mark)
+    words, mark = _WORDS[tried.outcome]
+    return Value(words, tried.outcome, mark)
 
 
-def _job_s(findings: TuneResult, verdict: ShareVerdict) -> float | None:
-    seconds = findings.whole_s.get(verdict.share)
+def _job_s(findings: TuneResult, tried: ShareOutcome) -> float | None:
+    seconds = findings.whole_s.get(tried.share)
     return fmean(seconds) if seconds else None

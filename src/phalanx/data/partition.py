@@ -183,13 +183,13 @@ def _by_feature(spec: DistributionSpec, given: PartitionInput) -> list[Indices]:
 def _nearest_apart(wanted: Indices, places: Indices) -> list[int] | None:
     """Return places near the wanted ones, all different and rising; None: there are too few."""
     chosen: list[int] = []
-    for number, wish in enumerate(wanted.tolist()):
+    for number, target in enumerate(wanted.tolist()):
         left = len(wanted) - number - 1
         first = int(np.searchsorted(places, chosen[-1] + 1)) if chosen else 0
         open_places = places[first : len(places) - left]
         if len(open_places) == 0:
             return None
-        chosen.append(int(open_places[np.abs(open_places - wish).argmin()]))
+        chosen.append(int(open_places[np.abs(open_places - target).argmin()]))
     return chosen
 
 

@@ -8,14 +8,15 @@ placement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.errors import SpecError
-from phalanx.model.rng import drawing, part_seed
 from phalanx.spec.names import did_you_mean
 
 INPUT = "input"
@@ -121,3 +122,24 @@ def _check(
         raise SpecError(
             f"part '{unread[0]}' is read by no other part; only the last one, '{names[-1]}', may be"
         )
+
+
+_MASK = 2**64 - 1
+# The generator is global to the process; ranks that run as threads take turns.
+_TURN = threading.RLock()
+
+
+def part_seed(step_seed: int, part: int, *, replica: int = 0, micro_batch: int = 0) -> int:
+    """Return the seed of one part in one step, for one of its holders and one micro-batch."""
+    word = (part << 40) ^ (replica << 20) ^ micro_batch
+    mixed = (step_seed ^ (word * 0x9E3779B97F4A7C15)) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Draw from a stream inside the block."""
+    with _TURN:
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from phalanx.observe.cgroup import read_text
 from phalanx.spec.observe import ObserveSpec
 
 POWERCAP = Path("/sys/class/powercap")
@@ -134,7 +135,7 @@ def find_domains(powercap: Path) -> list[Domain]:
     """
     found: dict[str, Domain] = {}
     for folder in sorted(powercap.glob("intel-rapl:*")):
-        name = _text(folder / "name")
+        name = read_text(folder / "name")
         counter = _counter(folder / "energy_uj")
         if not name.startswith(("package", "dram")) or counter is None:
             continue
@@ -146,12 +147,5 @@ def find_domains(powercap: Path) -> list[Domain]:
 
 
 def _counter(path: Path) -> int | None:
-    text = _text(path)
+    text = read_text(path)
     return int(text) if text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -7,9 +7,10 @@ rests on, so that a reader can check it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.label import machines_label
+from phalanx.plan.placement import Candidate
 from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.search import Option, PlanSearchResult
 from phalanx.plan.variants import EFFECTS
@@ -246,3 +247,35 @@ def best_options(findings: PlanSearchResult, most: int) -> list[Option]:
 def _kind(option: Option) -> tuple[object, ...]:
     candidate = option.candidate
     return option.machines, candidate.num_workers, candidate.strategy.label()
+
+
+_NAMED_MACHINES = 4
+
+
+def servers_label(candidate: Candidate) -> str:
+    """Format the placement of servers: `-`, `colocated`, or how many on which machine."""
+    strategy = candidate.strategy
+    if not strategy.uses_servers:
+        return "-"
+    if strategy.processes(candidate.num_workers).servers == 0:
+        return "colocated"
+    where = [f"{seat.servers} on {seat.machine}" for seat in candidate.seats if seat.servers]
+    return ", ".join(where)
+
+
+def machines_label(names: Sequence[str]) -> str:
+    """Format machine names, or their number: `ada, bob`, `ada and 11 more`."""
+    if len(names) <= _NAMED_MACHINES:
+        return ", ".join(names)
+    return f"{names[0]} and {len(names) - 1} more"
+
+
+def batches_label(sizes: Sequence[int]) -> str:
+    """Format the batch size per worker: `128`, `4 x 32`, `80 + 48`, `2 to 40`."""
+    if len(sizes) == 1:
+        return str(sizes[0])
+    if max(sizes) - min(sizes) <= 1:
+        return f"{len(sizes)} x {max(sizes)}"
+    if len(sizes) <= _NAMED_MACHINES:
+        return " + ".join(str(size) for size in sizes)
+    return f"{min(sizes)} to {max(sizes)}"

@@ -61,12 +61,8 @@ class Allreduce(Strategy):
         )
         exchanged = time.perf_counter()
         self._replica.apply(lr)
-        return StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        return StepFacts.of(
+            result,
             exchange_s=exchanged - computed,
             apply_s=time.perf_counter() - exchanged,
             overlapped_s=overlapped_s if self._collective.size > 1 else 0.0,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from phalanx.comm.base import Collective
     from phalanx.data.pipeline import Batch
     from phalanx.engine.replica import Replica
+    from phalanx.engine.result import StepResult
+    from phalanx.strategy.split.pipeline_runner import PassResult
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,29 @@ class StepFacts:
     """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
     wait_s: float | None = None
     """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
+
+    @classmethod
+    def of(
+        cls,
+        result: StepResult | PassResult,
+        *,
+        exchange_s: float,
+        apply_s: float,
+        overlapped_s: float = 0.0,
+        wait_s: float | None = None,
+    ) -> StepFacts:
+        """Add exchange and update to what was computed."""
+        return cls(
+            result.num_samples,
+            result.loss_sum,
+            result.num_correct,
+            result.forward_s,
+            result.backward_s,
+            exchange_s,
+            apply_s,
+            overlapped_s,
+            wait_s,
+        )
 
 
 class GradientNoise(Protocol):

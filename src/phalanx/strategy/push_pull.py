@@ -99,12 +99,8 @@ class PushPull(Strategy):
         (ticket, result), self._outstanding = self._outstanding, None
         begin, sent = time.perf_counter(), self._client.first_sent_s
         self._wait()
-        facts = StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        facts = StepFacts.of(
+            result,
             exchange_s=time.perf_counter() - begin,
             apply_s=0.0,
             # Segments left during backward, or with `overlap` during all of the next step. At most:

@@ -28,12 +28,8 @@ class Single(Strategy):
         result = self._replica.forward_backward(batch, step=step_index)
         begin = time.perf_counter()
         self._replica.apply(lr)
-        return StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        return StepFacts.of(
+            result,
             exchange_s=0.0,
             apply_s=time.perf_counter() - begin,
         )

@@ -174,7 +174,7 @@ def assign_core_sets(
         )
     each = len(cores) // number
     # Remaining cores stay idle: runs on core sets of unequal size could not be compared.
-    return [list(cores[lane * each : (lane + 1) * each]) for lane in range(number)]
+    return [list(cores[number * each : (number + 1) * each]) for number in range(number)]
 
 
 def cores_wanted(job: JobSpec) -> int:

@@ -31,7 +31,7 @@ from phalanx.study.stopping import (
     Planned,
     Standing,
     StudyEstimate,
-    look_ahead,
+    estimate_rest,
     next_trial,
     used_s,
 )
@@ -99,8 +99,8 @@ class StudyRunner:
         self._observers = observers
         self._manifest = study.manifest()
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
-        self._lanes = assign_core_sets(cores, jobs, self._manifest.parallel)
-        self._free = list(self._lanes)
+        self._core_sets = assign_core_sets(cores, jobs, self._manifest.parallel)
+        self._free = list(self._core_sets)
         self._can_fork = any(BACKENDS.find(job.backend).can_fork for job in jobs)
         self._fork_server = OWN
         self._running: list[TrialProcess] = []
@@ -176,7 +176,9 @@ class StudyRunner:
 
     def _outlook(self) -> StudyEstimate:
         running = {(one.planned.cell, one.planned.repeat): one.elapsed_s for one in self._running}
-        return look_ahead(self._manifest, self._standing(), running=running, lanes=len(self._lanes))
+        return estimate_rest(
+            self._manifest, self._standing(), running=running, core_sets=len(self._core_sets)
+        )
 
     def _start(self, planned: Planned, lock: StudyLock) -> TrialProcess:
         cell = self._manifest.cell(planned.cell)

@@ -200,8 +200,8 @@ class StudyEstimate:
     """None while no trial has finished."""
 
 
-def look_ahead(
-    manifest: StudyManifest, standing: Standing, *, running: Mapping[Key, float], lanes: int
+def estimate_rest(
+    manifest: StudyManifest, standing: Standing, *, running: Mapping[Key, float], core_sets: int
 ) -> StudyEstimate:
     """Estimate the rest from the medians of finished trials; `running` holds elapsed seconds."""
     ended = sum(state.ended for state in standing.cells.values())
@@ -216,7 +216,7 @@ def look_ahead(
         known = True
         left_s += each * (total - len(state.attempted))
         left_s += sum(max(0.0, each - for_s) for key, for_s in running.items() if key[0] == name)
-    left = left_s / max(1, lanes) if known else None
+    left = left_s / max(1, core_sets) if known else None
     if left is not None and manifest.budget_s is not None:
         left = min(left, max(0.0, manifest.budget_s - standing.spent_s))
     return StudyEstimate(ended=ended, failed=failed, expected=expected, left_s=left)

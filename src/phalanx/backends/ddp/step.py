@@ -20,9 +20,10 @@ from typing_extensions import override
 from phalanx.backends.ddp.learner import DdpModel
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
+from phalanx.engine.result import check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
-from phalanx.errors import EngineError, PeerError
+from phalanx.errors import PeerError
 from phalanx.spec.job import JobSpec
 from phalanx.strategy.base import StepFacts, Strategy
 
@@ -80,13 +81,7 @@ class DdpSteps(Strategy):
         with span("forward"):
             loss_sum, num_correct = self._forward(batch)
             value = float(loss_sum.detach())
-        if not math.isfinite(value):
-            raise EngineError(
-                f"the loss became {value} in step {step_index} on rank {self._collective.rank}; "
-                "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                step=step_index,
-                rank=self._collective.rank,
-            )
+        check_loss(value, step=step_index, rank=self._collective.rank)
         objective = loss_sum * (self._collective.size / batch.global_count)
         penalty = learner.penalty()
         if penalty is not None:

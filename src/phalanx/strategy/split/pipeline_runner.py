@@ -8,7 +8,6 @@ the same for all workers.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.part_profiler import Form
+from phalanx.engine.result import check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.stage import Stage
-from phalanx.errors import EngineError
-from phalanx.model.rng import part_seed
+from phalanx.model.parts import part_seed
 from phalanx.split.graph import NetworkGraph, Places, RowShare, Transfer, pieces, transfers
 from phalanx.split.op_order import BACKWARD, FORWARD, Schedule, SplitCosts, SplitOp, simulate
 from phalanx.strategy.split.p2p import P2pTransfers, TransferMessage
@@ -273,13 +272,8 @@ class PipelineRunner:
         targets = work.targets[offset + first : offset + last]
         loss, correct = self._stage.measure(output, targets)
         value = float(loss.detach())
-        if work.kind != EVALUATION and not math.isfinite(value):
-            raise EngineError(
-                f"the loss became {value} in step {work.step} on rank {self._rank}; lower "
-                "optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                step=work.step,
-                rank=self._rank,
-            )
+        if work.kind != EVALUATION:
+            check_loss(value, step=work.step, rank=self._rank)
         work.losses[op.micro_batch] = loss
         if work.kind == EVALUATION:
             work.passed.output, work.passed.first_row = output, first

@@ -50,7 +50,7 @@ class Payback:
         return self.cost_s / saving if saving is not None and saving > 0 else None
 
 
-def reckon(
+def payback_of(
     all_s: Sequence[float], whole_s: Mapping[float, Sequence[float]], found: float | None
 ) -> Payback:
     """Compute costs of all runs, and savings from complete runs by share."""

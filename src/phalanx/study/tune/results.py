@@ -10,7 +10,7 @@ from phalanx.records.tune import TuneManifest, read_tune
 from phalanx.report.facts import read_run
 from phalanx.report.format import count_noun
 from phalanx.study.measure import metric_values
-from phalanx.study.tune.payback import Payback, reckon
+from phalanx.study.tune.payback import Payback, payback_of
 from phalanx.study.tune.policy import SYNCHRONOUS, FinishedTrial, TuneDecision, TuneGoal, decide
 from phalanx.study.tune.search_plan import share_label, share_of
 
@@ -34,7 +34,7 @@ class TuneResult:
         return found if found is not None and saving is not None and saving > 0 else SYNCHRONOUS
 
 
-def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
+def read_results(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
     """Read the results of a search from its journal."""
     tune = read_tune(study)
     trials = study.trials()
@@ -45,7 +45,7 @@ def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
     for one, trial in zip(ran, counted, strict=True):
         if one.accuracy is not None and not one.dropped:
             whole_s.setdefault(one.share, []).append(trial.elapsed_s)
-    payback = reckon([trial.elapsed_s for trial in trials], whole_s, decision.found)
+    payback = payback_of([trial.elapsed_s for trial in trials], whole_s, decision.found)
     return TuneResult(study, tune, decision, payback, whole_s)
 
 
@@ -64,13 +64,13 @@ def describe_best(findings: TuneResult) -> str:
     tune, decision = findings.tune, findings.decision
     runs = count_noun(tune.runs, "run")
     how = f"Found by `phalanx tune switch` ({tune.method}, {runs} of a setting)"
-    verdicts = {verdict.share: verdict for verdict in decision.verdicts}
-    reference = verdicts[SYNCHRONOUS].mean
+    outcomes = {tried.share: tried for tried in decision.outcomes}
+    reference = outcomes[SYNCHRONOUS].mean
     assert reference is not None
     if findings.best == SYNCHRONOUS:
         why = "no share is as accurate" if decision.found is None else "no share saves time"
         return f"{how}:\n{why}, so the job stays synchronous."
-    mean = verdicts[findings.best].mean
+    mean = outcomes[findings.best].mean
     assert mean is not None
     saved = findings.payback.saving_share or 0.0
     return (

@@ -16,7 +16,7 @@ from phalanx.records.tune import FOUND_JOB, read_tune, write_tune
 from phalanx.store.atomic import write_atomically
 from phalanx.study.runner import StudyObserver, StudyRunner, check_plan
 from phalanx.study.tune.policy import WantedTrial
-from phalanx.study.tune.results import TuneResult, describe_best, look_at, synchronous_curve
+from phalanx.study.tune.results import TuneResult, describe_best, read_results, synchronous_curve
 from phalanx.study.tune.search_plan import SearchRequest, plan_search, with_cells
 from phalanx.study.tune.switch_jobs import as_file, with_share
 
@@ -71,10 +71,10 @@ class SwitchSearch:
             Interrupted: Ctrl-C; running trials will be run again.
             Terminated: The same by SIGTERM.
         """
-        findings = look_at(self._study, without_failed=self._retry)
+        findings = read_results(self._study, without_failed=self._retry)
         while not findings.decision.is_over:
             self._stage(findings.decision.wanted)
-            findings = look_at(self._study)
+            findings = read_results(self._study)
             self._listen(findings)
         if findings.decision.target is None:
             raise self._nothing_to_compare()

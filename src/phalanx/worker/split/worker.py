@@ -19,7 +19,7 @@ from phalanx.engine.precision import Precision, PrecisionChoice, choose_precisio
 from phalanx.model.catalogue import build_model
 from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
-from phalanx.observe.sockets import stream_bytes
+from phalanx.observe.process import stream_bytes
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
