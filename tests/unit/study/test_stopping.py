@@ -171,7 +171,7 @@ def test_the_outlook_takes_medians_per_cell() -> None:
     assert outlook.left_s == 216
     assert (outlook.ended, outlook.expected) == (2, 6)
     assert estimate_rest(plan, standing, running=running, core_sets=2).left_s == 108
-    nothing = estimate_rest(plan, Standing.of(plan, [], {}), running={}, lanes=1)
+    nothing = estimate_rest(plan, Standing.of(plan, [], {}), running={}, core_sets=1)
     assert nothing.left_s is None
 
 
