@@ -134,13 +134,12 @@ def _columns(found: Distribution) -> tuple[list[list[float]], int]:
     num_classes = len(found.workers[0].class_counts or ())
     width = max(1, -(-num_classes // _MOST_COLUMNS))
     starts = range(0, num_classes, width)
-    sums = [[_held(one, start, width) for start in starts] for one in found.workers]
+    sums = [
+        [sum((one.class_counts or [])[start : start + width]) for start in starts]
+        for one in found.workers
+    ]
     totals = [max(1, sum(column)) for column in zip(*sums, strict=True)]
     return [[own / all_ for own, all_ in zip(row, totals, strict=True)] for row in sums], width
-
-
-def _held(one: WorkerShare, start: int, width: int) -> int:
-    return sum((one.class_counts or [])[start : start + width])
 
 
 def svg_of(found: Distribution) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.cli.placement import split_rows
-from phalanx.cli.progress import describe_switch
+from phalanx.cli.progress import describe_switch, split_rows
 from phalanx.records.events import Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir

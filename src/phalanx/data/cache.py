@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import time
@@ -75,7 +76,8 @@ def open_cached(
         TimeoutExpired: Another process held the lock for too long.
     """
     key = hashlib.sha256(f"{VERSION}\0{source.fingerprint()}".encode()).hexdigest()[:16]
-    folder = cache_root / f"{_safe(source.name)}-{key}"
+    name = re.sub(r"[^\w-]", "_", source.name)[:60]
+    folder = cache_root / f"{name}-{key}"
     cached = _open(folder)
     if cached is not None:
         return cached
@@ -84,7 +86,9 @@ def open_cached(
         with _lock(folder.with_name(f"{folder.name}.lock"), deadline):
             cached = _open(folder)  # another process may have filled it while this one waited
             if cached is None:
-                _remove_leftovers(folder)
+                # What a process that was killed while decoding has left behind.
+                for leftover in cache_root.glob(f".{folder.name}.*"):
+                    shutil.rmtree(leftover, ignore_errors=True)
                 _fill(folder, source)
                 cached = _open(folder)
     except OSError as error:
@@ -192,16 +196,6 @@ def _lock(path: Path, deadline: timedelta) -> Iterator[None]:
                 logger.warning("no file locks on %s; processes may decode twice", path.parent)
                 break
         yield
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what a process that was killed while decoding has left behind."""
-    for leftover in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:60]
 
 
 def write_arrays(folder: Path, source: Source) -> dict[str, Any]:

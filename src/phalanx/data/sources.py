@@ -78,7 +78,7 @@ def source_of(located: Located) -> Source:
 
 def _from_path(path: Path, spec: DataSpec) -> Source:
     if path.is_file() and path.suffix == ".npz" and spec.modalities:
-        from phalanx.data.npz_modalities import NpzModalitiesSource
+        from phalanx.data.npz import NpzModalitiesSource
 
         return NpzModalitiesSource(path, names=spec.modalities, target_key=spec.target_key)
     if path.is_file() and path.suffix == ".npz":

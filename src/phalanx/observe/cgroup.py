@@ -91,6 +91,6 @@ def _number(path: Path) -> int | None:
 def read_text(path: Path) -> str:
     """Return the text of a file of the kernel; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

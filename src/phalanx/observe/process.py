@@ -13,6 +13,7 @@ import stat
 import struct
 from pathlib import Path
 
+from phalanx.observe.cgroup import read_text
 from phalanx.records.events import ProcessSample
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +74,7 @@ class ProcessMeter:
         waiting = [self._folder]
         while waiting:
             for task in _listing(waiting.pop() / "task"):
-                for pid in _text(task / "children").split():
+                for pid in read_text(task / "children").split():
                     child = self._folder.parent / pid
                     found.append(child)
                     waiting.append(child)
@@ -96,12 +97,12 @@ def _add(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[in
 
 def _stat(folder: Path) -> list[str] | None:
     """Return the fields after the name in parentheses, which may itself hold spaces."""
-    words = _text(folder / "stat").rpartition(")")[2].split()
+    words = read_text(folder / "stat").rpartition(")")[2].split()
     return words if len(words) > 21 else None
 
 
 def _fields(path: Path) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _text(path).splitlines())
+    pairs = (line.partition(":") for line in read_text(path).splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
@@ -115,13 +116,6 @@ def _listing(path: Path) -> list[Path]:
         return list(path.iterdir())
     except OSError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 # Offset of tcpi_bytes_acked in struct tcp_info, <linux/tcp.h>; acknowledged bytes were sent once.

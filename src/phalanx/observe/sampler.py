@@ -11,7 +11,6 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal
 
 from phalanx.errors import StoreError
@@ -62,12 +61,7 @@ class Sampler:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()

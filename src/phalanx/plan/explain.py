@@ -14,7 +14,7 @@ from phalanx.plan.placement import Candidate
 from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.search import Option, PlanSearchResult
 from phalanx.plan.variants import EFFECTS
-from phalanx.report.format import format_duration, format_percent
+from phalanx.report.format import count_noun, format_duration, format_percent
 
 _NOTEWORTHY = 0.1
 _MOST_REFUSALS = 3
@@ -67,7 +67,7 @@ def _why(findings: PlanSearchResult) -> str:
         if one_machine and len(workers) > 1:
             return _why_workers(findings)
         return f"the best for {objective.goal}{limits}"
-    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    other = _fastest(others)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     if one_machine and ratio >= 1:
         share = format_percent(_exchange_share(_prediction(other)))
@@ -94,16 +94,16 @@ def _why_workers(findings: PlanSearchResult) -> str:
     ]
     if not others:
         return f"the best for {findings.objective.goal}"
-    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    other = _fastest(others)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     count = other.candidate.num_workers
-    noun = "worker" if count == 1 else "workers"
+    workers_there = count_noun(count, "worker")
     if ratio >= 1:
         return (
-            f"{count} {noun} with {other.candidate.strategy.label()} would take "
+            f"{workers_there} with {other.candidate.strategy.label()} would take "
             f"{ratio:.2f} times as long"
         )
-    return f"{count} {noun} would gain less than the predictions can resolve"
+    return f"{workers_there} would gain less than the predictions can resolve"
 
 
 def _parts(findings: PlanSearchResult) -> str:
@@ -173,7 +173,7 @@ def _all_machines(findings: PlanSearchResult, cluster: ClusterModel) -> str:
     ]
     if not everyone:
         return ""
-    best = min(everyone, key=lambda option: _prediction(option).total_s.value)
+    best = _fastest(everyone)
     prediction = _prediction(best)
     return (
         f"all {len(cluster.machines)} machines would take {_span(prediction.total_s)}"
@@ -192,7 +192,7 @@ def _looser(findings: PlanSearchResult) -> str:
     ]
     if not looser:
         return ""
-    best = min(looser, key=lambda option: _prediction(option).total_s.value)
+    best = _fastest(looser)
     gain = _prediction(findings.chosen).total_s.value / _prediction(best).total_s.value - 1
     if gain < _NOTEWORTHY:
         return ""
@@ -228,6 +228,10 @@ def _span(interval: Interval) -> str:
 def _prediction(option: Option) -> Prediction:
     assert option.prediction is not None
     return option.prediction
+
+
+def _fastest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda option: _prediction(option).total_s.value)
 
 
 def best_options(findings: PlanSearchResult, most: int) -> list[Option]:

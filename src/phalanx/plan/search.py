@@ -10,6 +10,7 @@ per cent of the best, which predictions cannot distinguish, the fewest machines 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -203,13 +204,10 @@ def front(options: Sequence[Option]) -> list[Option]:
     points.sort(key=lambda pair: pair[0])
     kept: list[tuple[tuple[float, ...], Option]] = []
     for point, option in points:
-        if not any(_dominates(other, point) for other, _ in kept):
+        # An earlier point that is no worse in any measure dominates this one.
+        if not any(all(map(operator.le, other, point)) for other, _ in kept):
             kept.append((point, option))
     return [option for _, option in kept]
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _point(option: Option) -> tuple[float, ...]:

@@ -7,10 +7,13 @@ process of another framework may use it.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
+
+from typing_extensions import override
 
 from phalanx.errors import SpecError
 from phalanx.spec.kinds import kind_of
@@ -119,6 +122,32 @@ class Strategy(ABC):
 
     def close(self) -> None:  # noqa: B027 (most form none)
         """Leave groups that the strategy formed itself."""
+
+
+class Single(Strategy):
+    """Plain training in one process: the reference that other strategies are checked against."""
+
+    def __init__(self, spec: StrategySpec) -> None:
+        """Make it from its spec, which has no settings."""
+
+    @override
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+        self._replica = replica
+
+    @override
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        result = self._replica.forward_backward(batch, step=step_index)
+        begin = time.perf_counter()
+        self._replica.apply(lr)
+        return StepFacts.of(
+            result,
+            exchange_s=0.0,
+            apply_s=time.perf_counter() - begin,
+        )
+
+    @override
+    def synchronize(self) -> None:
+        return
 
 
 def make_equal(replica: Replica, collective: Collective) -> None:

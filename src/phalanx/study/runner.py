@@ -145,7 +145,7 @@ class StudyRunner:
         self, lock: StudyLock, caught: CaughtSignals, selector: selectors.BaseSelector
     ) -> None:
         while True:
-            while self._free and (planned := self._next()) is not None:
+            while self._free and (planned := next_trial(self._manifest, self._standing())):
                 process = self._start(planned, lock)
                 selector.register(process.output, selectors.EVENT_READ, process)
             if not self._running:
@@ -158,9 +158,6 @@ class StudyRunner:
             self._raise_if_signalled(caught)
             for observer in self._observers:
                 observer.moved(self._views(), self._outlook())
-
-    def _next(self) -> Planned | None:
-        return next_trial(self._manifest, self._standing())
 
     def _standing(self) -> Standing:
         running = [(one.planned.cell, one.planned.repeat) for one in self._running]

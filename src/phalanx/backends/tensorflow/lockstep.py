@@ -17,6 +17,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from phalanx.backends.tensorflow.checkpoints import NetworkCheckpoints
+from phalanx.backends.tensorflow.evaluator import PartEvaluator
 from phalanx.backends.tensorflow.group import Group
 from phalanx.backends.tensorflow.input_pipeline import (
     batches,
@@ -26,7 +27,6 @@ from phalanx.backends.tensorflow.input_pipeline import (
     train_plan,
 )
 from phalanx.backends.tensorflow.network import Network
-from phalanx.backends.tensorflow.part_evaluator import PartEvaluator
 from phalanx.backends.tensorflow.profile import GraphProfiler
 from phalanx.backends.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
 from phalanx.data.pipeline import Dataset

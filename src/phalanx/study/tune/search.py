@@ -17,8 +17,13 @@ from phalanx.store.atomic import write_atomically
 from phalanx.study.runner import StudyObserver, StudyRunner, check_plan
 from phalanx.study.tune.policy import WantedTrial
 from phalanx.study.tune.results import TuneResult, describe_best, read_results, synchronous_curve
-from phalanx.study.tune.search_plan import SearchRequest, plan_search, with_cells
-from phalanx.study.tune.switch_jobs import as_file, with_share
+from phalanx.study.tune.search_plan import (
+    SearchRequest,
+    as_file,
+    plan_search,
+    with_cells,
+    with_share,
+)
 
 Listener = Callable[[TuneResult], None]
 

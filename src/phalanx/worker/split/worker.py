@@ -25,8 +25,12 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.split.placement import PlacementChoice, choose
 from phalanx.split.placement_search import PlacementProblem
-from phalanx.strategy.split.network import SplitNetwork
-from phalanx.strategy.split.partition_model import Partitioning, loaded_columns, partition_model
+from phalanx.strategy.split.network import (
+    Partitioning,
+    SplitNetwork,
+    loaded_columns,
+    partition_model,
+)
 from phalanx.strategy.split.step import SplitStrategy
 from phalanx.wire.messages import Done
 from phalanx.wire.split import PlacementReport, SplitFacts, SplitTraffic

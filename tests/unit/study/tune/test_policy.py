@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.tune.payback import payback_of
 from phalanx.study.tune.policy import (
     SYNCHRONOUS,
     FinishedTrial,
@@ -24,6 +23,7 @@ from phalanx.study.tune.policy import (
     decide,
     first_shares,
 )
+from phalanx.study.tune.results import payback_of
 
 Accuracy = Callable[[float, int], float]
 """What a run comes to, by share and repeat."""
