@@ -1,6 +1,6 @@
 """Make the batches of one worker from an opened data set.
 
-Builds the chain shuffle -> cut -> augment -> normalise -> prefetch out of `stages`. Workers call
+Builds the chain shuffle -> cut -> augment -> normalise -> prefetch. Workers call
 `train_batches` once per epoch and `eval_batches` once per evaluation.
 """
 
@@ -26,8 +26,7 @@ from phalanx.data.shards import (
     Shards,
     choose_policy,
 )
-from phalanx.data.stages import InputOrigin, InputStage, Prefetch
-from phalanx.data.stream import Batch, BatchStream, Timed
+from phalanx.data.stream import Batch, BatchStream, Prefetch
 from phalanx.spec.data import DataSpec
 
 __all__ = [
@@ -258,26 +257,16 @@ def _stream(
             step=samples.cut.step,
         )
 
-    shuffled = InputOrigin("shuffle", cuts)
-    gathered = InputStage("cut", shuffled, gather)
-    stages: list[Timed] = [shuffled, gathered]
     threads: list[Prefetch[Any]] = []
-    samples: Iterator[_Gathered] = gathered
+    samples: Iterator[_Gathered] = map(gather, cuts)
     if augmenter is not None:
-        augmented = InputStage("augment", gathered, augment)
-        stages.append(augmented)
-        samples = augmented
+        samples = map(augment, samples)
         if prefetch:
             # Changing and normalising cost about the same, so they run side by side.
-            handover = Prefetch(augmented, depth=1)
-            threads.append(handover)
-            samples = handover
-    normalised = InputStage("normalise", samples, normalise)
-    stages.append(normalised)
-    batches: Iterator[Batch] = normalised
+            samples = Prefetch(samples, depth=1)
+            threads.append(samples)
+    batches: Iterator[Batch] = map(normalise, samples)
     if prefetch:
-        ahead = Prefetch(normalised, depth=prefetch)
-        threads.append(ahead)
-        stages.append(ahead)
-        batches = ahead
-    return BatchStream(stages, batches, threads=threads, steps=steps)
+        batches = Prefetch(batches, depth=prefetch)
+        threads.append(batches)
+    return BatchStream(batches, threads=threads, steps=steps)
