@@ -12,7 +12,15 @@ import typer
 from phalanx.cli import output
 from phalanx.cli.distribute import EXAMPLES as DISTRIBUTE_EXAMPLES
 from phalanx.cli.distribute import distribute
-from phalanx.cli.options import DataOption, FormatOption, JsonOption, examples, wanted
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    argument,
+    examples,
+    option,
+    wanted,
+)
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root
 from phalanx.data.catalogue import CATALOGUE, Entry
@@ -59,12 +67,9 @@ def list_datasets(
 
 @app.command(epilog=FETCH_EXAMPLES)
 def fetch(
-    name: Annotated[str, typer.Argument(help="Built-in data set, such as mnist.")],
+    name: Annotated[str, argument(None, "Built-in data set, such as mnist.")],
     origin: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="DIR", help="Copy from this directory instead of downloading."
-        ),
+        Path | None, option("DIR", "Copy from this directory instead of downloading.", "--from")
     ] = None,
     data: DataOption = None,
 ) -> None:
@@ -93,11 +98,11 @@ def fetch(
 @app.command(epilog=SHOW_EXAMPLES)
 def show(
     name: Annotated[
-        str, typer.Argument(help="Built-in data set, or the path of a .npz or .parquet file.")
+        str, argument(None, "Built-in data set, or the path of a .npz or .parquet file.")
     ],
     data: DataOption = None,
-    input_key: Annotated[str, typer.Option(help="Column or array that holds the inputs.")] = "x",
-    target_key: Annotated[str, typer.Option(help="Column or array that holds the labels.")] = "y",
+    input_key: Annotated[str, option(None, "Column or array that holds the inputs.")] = "x",
+    target_key: Annotated[str, option(None, "Column or array that holds the labels.")] = "y",
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:

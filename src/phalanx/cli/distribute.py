@@ -9,10 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from phalanx.cli import output
-from phalanx.cli.options import DataOption, FormatOption, JsonOption, SetOption, examples, wanted
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    SetOption,
+    argument,
+    examples,
+    option,
+    wanted,
+)
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root
 from phalanx.errors import SpecError
@@ -35,16 +42,14 @@ _CELL, _LABEL = 14, 90
 
 
 def distribute(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file with `data.distribution`.")],
+    job: Annotated[Path, argument("JOB", "Job file with `data.distribution`.")],
     settings: SetOption = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Draw the share of each class by worker.")
+        bool, option(None, "Draw the share of each class by worker.", "--show")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the partition as JSON.")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "Write the partition as JSON.", "--out")] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Write the drawing as SVG.")
+        Path | None, option("FILE", "Write the drawing as SVG.", "--picture")
     ] = None,
     data: DataOption = None,
     form: FormatOption = "text",

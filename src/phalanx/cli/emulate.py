@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from phalanx.cli import output
-from phalanx.cli.options import FormatOption, JsonOption, examples, wanted
+from phalanx.cli.options import FormatOption, JsonOption, argument, examples, option, wanted
 from phalanx.cli.screen import open_console
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import format_bytes, number_field, shown, text_field
@@ -25,16 +23,13 @@ EXAMPLES = examples(
 
 
 def emulate(
-    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file in YAML.")],
-    action: Annotated[
-        Literal["up", "down", "status"], typer.Argument(metavar="up|down|status", help="Action.")
-    ],
+    cluster: Annotated[Path, argument("CLUSTER", "Cluster file in YAML.")],
+    action: Annotated[Literal["up", "down", "status"], argument("up|down|status", "Action.")],
     state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="State directory for keys, logs and pool file "
-            "\\[default: /var/lib/phalanx/emulated].",
+        option(
+            "DIR",
+            "State directory for keys, logs and pool file \\[default: /var/lib/phalanx/emulated].",
         ),
     ] = None,
     form: FormatOption = "text",

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.options import NewestOption, RunArgument, RunsOption, examples
+from phalanx.cli.options import (
+    NewestOption,
+    RunArgument,
+    RunsOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from phalanx.cli.output import print_json
 from phalanx.cli.settings import runs_root
 
@@ -33,17 +41,14 @@ WEIGHTS_EXAMPLES = examples(
 )
 
 RunsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="Run names, unique prefixes, paths, or 'last'."),
+    list[str], argument("RUN...", "Run names, unique prefixes, paths, or 'last'.")
 ]
 
 
 @app.command("tensorboard", epilog=TENSORBOARD_EXAMPLES)
 def tensorboard(
     names: RunsArgument,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Log directory of TensorBoard (--logdir).")
-    ],
+    to: Annotated[Path, option("DIR", "Log directory of TensorBoard (--logdir).", "--to")],
     runs: RunsOption = None,
 ) -> None:
     """Write runs as TensorBoard event files: curves, system metrics, settings. Idempotent."""
@@ -57,14 +62,11 @@ def tensorboard(
 def mlflow(
     names: RunsArgument,
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="URI", help="Tracking URI: database or server address."),
+        str, option("URI", "Tracking URI: database or server address.", "--to")
     ] = "sqlite:///mlruns.db",
-    experiment: Annotated[
-        str, typer.Option(metavar="NAME", help="Experiment name; created if missing.")
-    ] = "phalanx",
+    experiment: Annotated[str, option("NAME", "Experiment name; created if missing.")] = "phalanx",
     runs: RunsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
+    as_json: Annotated[bool, flag("Print a JSON list.", "--json")] = False,
 ) -> None:
     """Write runs into MLflow: parameters, tags, metrics. Idempotent."""
     from phalanx.export.mlflow import export_mlflow
@@ -80,10 +82,7 @@ def mlflow(
 @app.command("weights", epilog=WEIGHTS_EXAMPLES)
 def weights(
     name: RunArgument,
-    to: Annotated[
-        Path,
-        typer.Option("--to", "-o", metavar="FILE", help="File: .safetensors, .pt or .onnx."),
-    ],
+    to: Annotated[Path, option("FILE", "File: .safetensors, .pt or .onnx.", "--to", "-o")],
     newest: NewestOption = False,
     runs: RunsOption = None,
 ) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from phalanx.cli import output
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
+from phalanx.cli.options import (
+    FormatOption,
+    JsonOption,
+    RunArgument,
+    RunsOption,
+    examples,
+    option,
+    wanted,
+)
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
 from phalanx.report.document import pairs_table
@@ -24,16 +30,14 @@ def infer(
     run: RunArgument,
     layout: Annotated[
         Literal["own", "split", "data"],
-        typer.Option(
-            help="Layout: as trained, network split over workers, or one copy per worker."
-        ),
+        option(None, "Layout: as trained, network split over workers, or one copy per worker."),
     ] = "own",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of workers \\[default: as trained].")
+        int | None, option(None, "Number of workers \\[default: as trained].", min=1)
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per request.")] = 1,
+    batch: Annotated[int, option(None, "Samples per request.", min=1)] = 1,
     requests: Annotated[
-        int, typer.Option(min=1, help="Number of requests, sent one after the other.")
+        int, option(None, "Number of requests, sent one after the other.", min=1)
     ] = 50,
     runs: RunsOption = None,
     form: FormatOption = "text",

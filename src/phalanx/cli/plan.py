@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-import typer
 
 from phalanx.cli.options import (
     CalibrateOption,
@@ -20,6 +19,7 @@ from phalanx.cli.options import (
     SetOption,
     WithoutOption,
     examples,
+    option,
     wanted,
 )
 from phalanx.cli.output import show
@@ -39,35 +39,29 @@ EXAMPLES = examples(
     "phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json",
 )
 
-GoalOption = Annotated[
-    Literal["time", "cost", "energy", "balanced"], typer.Option(help="Objective.")
-]
+GoalOption = Annotated[Literal["time", "cost", "energy", "balanced"], option(None, "Objective.")]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
+    option(
+        "TIME",
+        "Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
     ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option(
-        metavar="MONEY",
-        min=0,
-        help="Budget; the 95 % upper bound of the predicted cost must meet it.",
-    ),
+    option("MONEY", "Budget; the 95 % upper bound of the predicted cost must meet it.", min=0),
 ]
 AcceptOption = Annotated[
     Literal["exact", "rounded", "stale"],
-    typer.Option(
-        help="Permitted effect on the result: exact (none), rounded (bf16 exchange), "
+    option(
+        None,
+        "Permitted effect on the result: exact (none), rounded (bf16 exchange), "
         "stale (asynchronous, local SGD).",
     ),
 ]
-TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of candidates to show.")]
+TopOption = Annotated[int, option("N", "Number of candidates to show.", min=1)]
 OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the plan for `train --plan`."),
+    Path | None, option("FILE", "Write the plan for `train --plan`.", "--output", "-o")
 ]
 
 

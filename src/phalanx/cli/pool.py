@@ -17,7 +17,7 @@ from phalanx.cli.machines import (
     read_pool,
     select_machines,
 )
-from phalanx.cli.options import Format, FormatOption, JsonOption, examples, wanted
+from phalanx.cli.options import Format, FormatOption, JsonOption, argument, examples, option, wanted
 from phalanx.cli.screen import open_console
 from phalanx.errors import LaunchError, PhalanxError, SpecError
 from phalanx.report.document import Block
@@ -49,12 +49,9 @@ SHOW_EXAMPLES = examples(
 )
 
 PoolArgument = Annotated[
-    Path, typer.Argument(metavar="POOL", help="Pool file in YAML, or a published JSON blueprint.")
+    Path, argument("POOL", "Pool file in YAML, or a published JSON blueprint.")
 ]
-PolicyOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help=f"{POLICIES} of them."),
-]
+PolicyOption = Annotated[str, option("NAME", f"{POLICIES} of them.")]
 
 
 @app.command("check", epilog=CHECK_EXAMPLES)
@@ -79,7 +76,7 @@ def probe(
     policy: PolicyOption = "all",
     where: WhereOption = None,
     links: Annotated[
-        bool, typer.Option("--links/--no-links", help="Measure links between machines as well.")
+        bool, option(None, "Measure links between machines as well.", "--links/--no-links")
     ] = True,
     form: FormatOption = "text",
     as_json: JsonOption = False,

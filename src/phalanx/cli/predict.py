@@ -7,9 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
-import typer
-
-from phalanx.cli.options import NewestOption, RunArgument, RunsOption, examples
+from phalanx.cli.options import (
+    NewestOption,
+    RunArgument,
+    RunsOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
 
@@ -32,23 +38,18 @@ def predict(
     name: RunArgument,
     data: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DATA",
-            help="Data set or file, stored like the run's own \\[default: the run's].",
+        argument(
+            "DATA",
+            "Data set or file, stored like the run's own \\[default: the run's].",
             show_default=False,
         ),
     ] = None,
-    part: Annotated[
-        str, typer.Option(metavar="NAME", help="Part of the data: train, validation or test.")
-    ] = "test",
+    part: Annotated[str, option("NAME", "Part of the data: train, validation or test.")] = "test",
     to: Annotated[
-        Path | None,
-        typer.Option("--to", "-o", metavar="FILE", help="CSV file \\[default: the terminal]."),
+        Path | None, option("FILE", "CSV file \\[default: the terminal].", "--to", "-o")
     ] = None,
     newest: NewestOption = False,
-    outputs: Annotated[
-        bool, typer.Option("--outputs", metavar="", help="Add the network's outputs as columns.")
-    ] = False,
+    outputs: Annotated[bool, flag("Add the network's outputs as columns.", "--outputs")] = False,
     runs: RunsOption = None,
 ) -> None:
     """Predict samples with a trained network, prepared as in its training.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from phalanx.cli import output
 from phalanx.cli.options import (
     DataOption,
@@ -15,7 +13,9 @@ from phalanx.cli.options import (
     JsonOption,
     RunsOption,
     SetOption,
+    argument,
     examples,
+    option,
     wanted,
 )
 from phalanx.cli.screen import open_console
@@ -35,32 +35,22 @@ EXAMPLES = examples(
 )
 
 TargetArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB|RUN", help="Job file to train, or a run that has a profile."),
+    str, argument("JOB|RUN", "Job file to train, or a run that has a profile.")
 ]
 EpochsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EPOCHS", help="Epochs to profile, from 1: 3, 2-4 or 2-4,8; job files only."
-    ),
+    str | None, option("EPOCHS", "Epochs to profile, from 1: 3, 2-4 or 2-4,8; job files only.")
 ]
 RulesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Rules that assign operators to groups, in YAML."),
+    Path | None, option("FILE", "Rules that assign operators to groups, in YAML.")
 ]
 AgainstOption = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Compare with this profiled run (A); the target is B."),
+    str | None, option("RUN", "Compare with this profiled run (A); the target is B.")
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Also write the table to a file: .csv, .md or .json."
-    ),
+    option("FILE", "Also write the table to a file: .csv, .md or .json.", "--output", "-o"),
 ]
-OperatorsOption = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Number of single operators to show.")
-]
+OperatorsOption = Annotated[int, option("N", "Number of single operators to show.", min=0)]
 
 
 def profile(

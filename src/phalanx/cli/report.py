@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from phalanx.cli.options import QuietOption, RunsOption, examples
+from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
@@ -25,48 +23,41 @@ EXAMPLES = examples(
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="STUDY_OR_RUNS...",
-            help="Study directories, run directories, directories of runs, or names of runs.",
+        argument(
+            "STUDY_OR_RUNS...",
+            "Study directories, run directories, directories of runs, or names of runs.",
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML page to write.")
-    ] = Path("report.html"),
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as Markdown.")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write every table as CSV.")
-    ] = None,
+    output: Annotated[Path, option("FILE", "HTML page to write.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    markdown: Annotated[Path | None, option("FILE", "Also write the report as Markdown.")] = None,
+    csv: Annotated[Path | None, option("DIR", "Also write every table as CSV.")] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            min=0.0,
-            help="Accuracy tolerance for equivalence, as a fraction (0.005 = 0.5 points) "
+        option(
+            "SHARE",
+            "Accuracy tolerance for equivalence, as a fraction (0.005 = 0.5 points) "
             "\\[default: the study's].",
+            min=0.0,
         ),
     ] = None,
     prefer: Annotated[
         Literal["time", "cost", "energy"] | None,
-        typer.Option(help="Objective of the recommendation \\[default: the study's, else time]."),
+        option(None, "Objective of the recommendation \\[default: the study's, else time]."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="MEASURE=VALUE", help="Target of time-to-accuracy, such as test_accuracy=0.97."
-        ),
+        option("MEASURE=VALUE", "Target of time-to-accuracy, such as test_accuracy=0.97."),
     ] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Baseline of comparisons, such as single."),
+        str | None, option("NAME", "Baseline of comparisons, such as single.")
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Add a part to the report: package.module:name, or an installed one; repeatable.",
+        option(
+            "NAME",
+            "Add a part to the report: package.module:name, or an installed one; repeatable.",
         ),
     ] = None,
     runs: RunsOption = None,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from phalanx.cli.options import RunArgument, RunsOption, examples
+from phalanx.cli.options import RunArgument, RunsOption, examples, option
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
@@ -19,7 +17,7 @@ EXAMPLES = examples(
 
 def scale(
     run: RunArgument,
-    workers: Annotated[int, typer.Option(min=1, help="Target number of workers.")],
+    workers: Annotated[int, option(None, "Target number of workers.", min=1)],
     runs: RunsOption = None,
 ) -> None:
     """Add workers to a running parameter-server run with dynamic dispatch."""

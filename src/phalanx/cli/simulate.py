@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
-import typer
-
 from phalanx.cli import output
 from phalanx.cli.options import (
     CalibrateOption,
@@ -19,6 +17,7 @@ from phalanx.cli.options import (
     RunsOption,
     SetOption,
     examples,
+    option,
     wanted,
 )
 from phalanx.cli.plan import announce, inventory_of
@@ -45,54 +44,39 @@ _CRASH = re.compile(r"^(\d+)@([\d.]+)(?:\+([\d.]+))?$")
 
 StrategyOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Strategy to simulate: a name, a consistency such as ssp, or a mapping as in "
+    option(
+        "NAME",
+        "Strategy to simulate: a name, a consistency such as ssp, or a mapping as in "
         "job files; repeatable \\[default: five common ones].",
     ),
 ]
-WorkersOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Workers \\[default: the job's].")
-]
-RoundsOption = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Steps per worker to simulate.")
-]
+WorkersOption = Annotated[int | None, option("N", "Workers \\[default: the job's].", min=1)]
+RoundsOption = Annotated[int, option("N", "Steps per worker to simulate.", min=1)]
 StragglersOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="SHARE:FACTOR",
-        help="Slow machines: 0.1:4 makes a tenth 4 times slower; 0.1:4:30:5 in spells of "
+    option(
+        "SHARE:FACTOR",
+        "Slow machines: 0.1:4 makes a tenth 4 times slower; 0.1:4:30:5 in spells of "
         "5 s, 30 s apart on average.",
     ),
 ]
 CrashOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="RANK@SECONDS",
-        help="Crash a worker: 3@20, or 3@20+5 if it is replaced after 5 s; repeatable.",
+    option(
+        "RANK@SECONDS", "Crash a worker: 3@20, or 3@20+5 if it is replaced after 5 s; repeatable."
     ),
 ]
 ComputeOption = Annotated[
-    float | None,
-    typer.Option(metavar="MS", help="Compute time of one worker's step; replaces calibration."),
+    float | None, option("MS", "Compute time of one worker's step; replaces calibration.")
 ]
-ParametersOption = Annotated[
-    float | None, typer.Option(metavar="N", help="Model parameters; with --compute-ms.")
-]
-BandwidthOption = Annotated[
-    str, typer.Option(metavar="SPEED", help="Bandwidth of each port; with --compute-ms.")
-]
-LatencyOption = Annotated[
-    float, typer.Option(metavar="MS", help="One-way latency; with --compute-ms.")
-]
+ParametersOption = Annotated[float | None, option("N", "Model parameters; with --compute-ms.")]
+BandwidthOption = Annotated[str, option("SPEED", "Bandwidth of each port; with --compute-ms.")]
+LatencyOption = Annotated[float, option("MS", "One-way latency; with --compute-ms.")]
 JitterOption = Annotated[
-    float,
-    typer.Option(min=0, help="Deviation of step times over their mean; with --compute-ms."),
+    float, option(None, "Deviation of step times over their mean; with --compute-ms.", min=0)
 ]
-ChartOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write charts as .html or .svg.")
-]
-SeedOption = Annotated[int, typer.Option(metavar="N", help="Random seed.")]
+ChartOption = Annotated[Path | None, option("FILE", "Write charts as .html or .svg.")]
+SeedOption = Annotated[int, option("N", "Random seed.")]
 
 
 def simulate(

@@ -15,7 +15,10 @@ from phalanx.cli.options import (
     JsonOption,
     QuietOption,
     RetryOption,
+    argument,
     examples,
+    flag,
+    option,
     wanted,
 )
 from phalanx.cli.screen import open_console
@@ -43,41 +46,31 @@ SHOW_EXAMPLES = examples(
     "phalanx study show runs/study-digits --json",
 )
 
-RepeatsOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Runs per cell, each with another seed.")
-]
+RepeatsOption = Annotated[int | None, option("N", "Runs per cell, each with another seed.", min=1)]
 ParallelOption = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Concurrent runs, each on its own cores, or 'auto'."),
+    str | None, option("N", "Concurrent runs, each on its own cores, or 'auto'.")
 ]
 BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME", help="Time budget: start no run that would end later, e.g. 20min, 2h."
-    ),
+    str | None, option("TIME", "Time budget: start no run that would end later, e.g. 20min, 2h.")
 ]
 
 
 @app.command("run", epilog=RUN_EXAMPLES)
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Study file in YAML.")],
+    study: Annotated[Path, argument("STUDY", "Study file in YAML.")],
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Study directory \\[default: study-NAME in runs]."),
+        Path | None, option("DIR", "Study directory \\[default: study-NAME in runs].")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override one setting, such as job.epochs=2."
-        ),
+        option("KEY=VALUE", "Override one setting, such as job.epochs=2.", "--set"),
     ] = None,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
     data: DataOption = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", metavar="", help="Show cells and number of runs; start nothing."),
+        bool, flag("Show cells and number of runs; start nothing.", "--dry-run")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:

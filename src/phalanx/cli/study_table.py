@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
@@ -30,18 +28,11 @@ _VERDICTS = {
 }
 
 
-class StudyFacts(msgspec.Struct, kw_only=True):
-    """Hold what `phalanx study show --json` prints."""
-
-    manifest: StudyManifest
-    trials: list[Trial]
-    gate: list[GateResult]
-
-
-def study_facts(study: StudyDir) -> StudyFacts:
-    """Read a study directory, without the records of its runs."""
+def study_facts(study: StudyDir) -> dict[str, object]:
+    """Collect what `phalanx study show --json` prints: no records of its runs."""
     manifest = study.manifest()
-    return StudyFacts(manifest=manifest, trials=study.trials(), gate=_gate_results(study, manifest))
+    gate = _gate_results(study, manifest)
+    return {"manifest": manifest, "trials": study.trials(), "gate": gate}
 
 
 def plan_blocks(manifest: StudyManifest) -> list[Block]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from phalanx.cli.options import RunArgument, RunsOption, examples
+from phalanx.cli.options import RunArgument, RunsOption, examples, flag, option
 from phalanx.cli.output import print_json
 from phalanx.cli.settings import runs_root
 from phalanx.report.format import count_noun, format_bytes
@@ -23,17 +21,15 @@ def trace(
     run: RunArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Output file, compressed if it ends in .gz \\[default: trace.json.gz in the run].",
             "--output",
             "-o",
-            metavar="FILE",
-            help="Output file, compressed if it ends in .gz \\[default: trace.json.gz in the run].",
         ),
     ] = None,
     runs: RunsOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar="", help="Print path, events and size as JSON.")
-    ] = False,
+    as_json: Annotated[bool, flag("Print path, events and size as JSON.", "--json")] = False,
 ) -> None:
     """Write a run as a timeline of all processes on one clock, for Perfetto."""
     from phalanx.export.trace import write_trace

@@ -17,7 +17,10 @@ from phalanx.cli.options import (
     RunsOption,
     SetOption,
     WithoutOption,
+    argument,
     examples,
+    flag,
+    option,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -47,57 +50,33 @@ EXAMPLES = examples(
     "phalanx train --plan plan.json",
 )
 
-JobArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="JOB", help="Job file in YAML.", show_default=False),
-]
-WorkersOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set workers=N.")]
-EpochsOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set epochs=N.")]
-StrategyOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Short for --set strategy=NAME.")
-]
-SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")]
+JobArgument = Annotated[Path | None, argument("JOB", "Job file in YAML.", show_default=False)]
+WorkersOption = Annotated[int | None, option("N", "Short for --set workers=N.")]
+EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
+StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
+SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Continue a run: its name, unique prefix, path, or 'last'."),
+    str | None, option("RUN", "Continue a run: its name, unique prefix, path, or 'last'.")
 ]
 PlanOption = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="FILE", help="Run the plan that `phalanx plan -o FILE` wrote."),
+    Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
 ]
-PoolOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Train on the machines of a pool over ssh."),
-]
-SelectOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"{POLICIES} of the pool's machines."),
-]
+PoolOption = Annotated[Path | None, option("FILE", "Train on the machines of a pool over ssh.")]
+SelectOption = Annotated[str | None, option("NAME", f"{POLICIES} of the pool's machines.")]
 LaunchOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How processes start: local, ssh, another package's launcher or package.module:name "
+    option(
+        "NAME",
+        "How processes start: local, ssh, another package's launcher or package.module:name "
         "\\[default: ssh with --pool, else local].",
     ),
 ]
 BuildOption = Annotated[
-    bool,
-    typer.Option(
-        "--build-env",
-        metavar="",
-        help="Build an environment with the local versions on each machine, once.",
-    ),
+    bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", metavar="", help="Print the job with all settings; start nothing."),
-]
+DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
 JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json", metavar="", help="Print the summary as one JSON object on standard output."
-    ),
+    bool, flag("Print the summary as one JSON object on standard output.", "--json")
 ]
 
 

@@ -18,6 +18,7 @@ from phalanx.cli.options import (
     RetryOption,
     SetOption,
     examples,
+    option,
     wanted,
 )
 from phalanx.cli.screen import open_console
@@ -58,27 +59,18 @@ def switch(
     job: JobArgument,
     method: Annotated[
         Literal["binary", "halving"],
-        typer.Option(help="binary: binary search as published; halving: one seed, early stopping."),
+        option(None, "binary: binary search as published; halving: one seed, early stopping."),
     ] = "binary",
     runs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="R", min=1, help="Runs per setting \\[default: 5 for binary, 1 for halving]."
-        ),
+        int | None, option("R", "Runs per setting \\[default: 5 for binary, 1 for halving].", min=1)
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="Accuracy tolerance, as a fraction.")
-    ] = 0.01,
-    max_settings: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10, help="Shares to try.")
-    ] = 5,
+    tolerance: Annotated[float, option("X", "Accuracy tolerance, as a fraction.", min=0.0)] = 0.01,
+    max_settings: Annotated[int, option("N", "Shares to try.", min=1, max=10)] = 5,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Seed of each run \\[default: the job's and on]."),
+        str | None, option("A,B,...", "Seed of each run \\[default: the job's and on].")
     ] = None,
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory of the search \\[default: tune-NAME in runs]."),
+        Path | None, option("DIR", "Directory of the search \\[default: tune-NAME in runs].")
     ] = None,
     settings: SetOption = None,
     parallel: ParallelOption = None,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
-
-import msgspec
+from typing import Any
 
 from phalanx.records.tune import FOUND_JOB
 from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
@@ -22,62 +21,36 @@ _WORDS: dict[str, tuple[str, Mark]] = {
 }
 
 
-class SettingFacts(msgspec.Struct, kw_only=True):
-    """One setting of a search."""
+def search_facts(findings: TuneResult) -> dict[str, Any]:
+    """Collect what `phalanx tune show --json` prints.
 
-    share: float
-    outcome: str
-    accuracies: list[float]
-    job_s: float | None
-    """Mean of its whole runs."""
-
-
-class SearchFacts(msgspec.Struct, kw_only=True):
-    """Hold what `phalanx tune show --json` prints."""
-
-    method: str
-    metric: str
-    tolerance: float
-    is_over: bool
-    target: float | None
-    found: float | None
-    """The smallest share that meets the target; null if none does."""
-    best: float
-    """The recommended share; 1: the synchronous job."""
-    settings: list[SettingFacts]
-    runs: int
-    cost_s: float
-    cost_in_jobs: float | None
-    saving_s: float | None
-    jobs_to_pay: float | None
-
-
-def search_facts(findings: TuneResult) -> SearchFacts:
-    """Collect the JSON object of a search."""
+    `found` is the smallest share that meets the target, null if none does; `best` the recommended
+    one, where 1 is the synchronous job. `job_s` is the mean of a setting's whole runs.
+    """
     tune, decision, payback = findings.tune, findings.decision, findings.payback
-    return SearchFacts(
-        method=tune.method,
-        metric=tune.metric,
-        tolerance=tune.tolerance,
-        is_over=decision.is_over,
-        target=decision.target,
-        found=decision.found,
-        best=findings.best,
-        settings=[
-            SettingFacts(
-                share=tried.share,
-                outcome=tried.outcome,
-                accuracies=list(tried.accuracies),
-                job_s=_job_s(findings, tried),
-            )
+    return {
+        "method": tune.method,
+        "metric": tune.metric,
+        "tolerance": tune.tolerance,
+        "is_over": decision.is_over,
+        "target": decision.target,
+        "found": decision.found,
+        "best": findings.best,
+        "settings": [
+            {
+                "share": tried.share,
+                "outcome": tried.outcome,
+                "accuracies": tried.accuracies,
+                "job_s": _job_s(findings, tried),
+            }
             for tried in decision.outcomes
         ],
-        runs=payback.num_runs,
-        cost_s=payback.cost_s,
-        cost_in_jobs=payback.cost_in_jobs,
-        saving_s=payback.saving_s,
-        jobs_to_pay=payback.jobs_to_pay,
-    )
+        "runs": payback.num_runs,
+        "cost_s": payback.cost_s,
+        "cost_in_jobs": payback.cost_in_jobs,
+        "saving_s": payback.saving_s,
+        "jobs_to_pay": payback.jobs_to_pay,
+    }
 
 
 def describe_step(findings: TuneResult) -> str:
