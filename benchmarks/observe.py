@@ -45,7 +45,8 @@ from phalanx.spec.model import MlpSpec, MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import ObserveSpec
 from phalanx.spec.optimize import LossSpec, SgdSpec
 from phalanx.strategy.base import StepFacts, build_strategy
-from phalanx.wire.control import ControlClient, ControlServer
+from phalanx.wire.control import ControlServer
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.worker.metrics import WorkerMetrics, record_step
 

@@ -1,4 +1,4 @@
-"""Write docs/ref-study.md from the models; run it after changing spec/study.py or published.py."""
+"""Write docs/ref-study.md from the models; run it after changing spec/study.py."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from job_reference import settings_table
 from phalanx.spec.base import Spec
 from phalanx.spec.cluster import ClusterSpec, HostSpec
 from phalanx.spec.machine import GpuSpec, MachineSpec
-from phalanx.spec.pool import DefaultsSpec, PoolSpec
+from phalanx.spec.pool import DefaultsSpec, InventorySpec, PoolSpec
 
 POOL_EXAMPLE = """\
 pool: lab
@@ -92,12 +92,14 @@ What is declared limits and what is measured corrects: with `cores: 4` and 8 fou
 `cores: 16` and 8 found, 8, and a sentence says so. A declared graphics card that torch cannot use
 does not count.
 
-# The published blueprint
+# Inventories of other formats
 
-The JSON inventory of the published resource optimiser can be given in place of a pool file:
-`connections` with `IP`, `username`, `GPUS` and `energy_efficient`. Faults are repaired, each with
-a message: missing and superfluous commas, bare `yes` and `no`, curly quotes, `energy efficient`
-with a space, numbers in quotes. Passwords in it are left out.
+`inventory` takes the machines from a file of another format, read by a function of your own or of
+an installed package (entry points `phalanx.inventories`). It takes the path and returns a
+`phalanx.spec.pool_file.ReadInventory`: machines as above, the line of each, and notes about what
+it repaired. `recipes/resource-selection/phalanx_blueprint` is an example: it reads the JSON
+inventory of a published resource optimiser, repairs it with a message for each fault (missing and
+superfluous commas, bare `yes` and `no`, curly quotes, numbers in quotes) and leaves passwords out.
 """
 
 _CLUSTER = f"""\
@@ -115,6 +117,7 @@ def pool_page() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD, *settings_table(PoolSpec)]
     parts += _section("defaults", DefaultsSpec)
+    parts += _section("inventory", InventorySpec)
     parts += _section("machines", MachineSpec)
     parts += _section("machines.gpu", GpuSpec)
     parts += [_SELECTION, _CLUSTER, *settings_table(ClusterSpec)]

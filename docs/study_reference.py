@@ -8,19 +8,11 @@ from __future__ import annotations
 from job_reference import settings_table
 
 from phalanx.spec.base import Spec
-from phalanx.spec.published import (
-    ClaimSpec,
-    CurveSpec,
-    FigureSpec,
-    MeasureSpec,
-    PublishedSpec,
-    RowSpec,
-    TableSpec,
-)
 from phalanx.spec.study import (
     GateSpec,
     RecommendSpec,
     RepeatsSpec,
+    ReportPartSpec,
     StudySpec,
     TargetSpec,
     UntilSpec,
@@ -80,16 +72,6 @@ is started.
 ## The study
 """
 
-_PUBLISHED_HEAD = """\
-
-# Published figures
-
-A separate file, named by `published`. Each table row and curve names its cell by the labels of
-the study's axes; an axis that is left out does not matter. A figure is a number, or a mapping where
-there is more to say. A slip of the source carries `value` (what is right, or null), `printed` (what
-the source has) and `note` (why).
-"""
-
 
 def study_page() -> str:
     """The whole page as Markdown."""
@@ -99,19 +81,10 @@ def study_page() -> str:
         ("repeats.until", UntilSpec),
         ("gate", GateSpec),
         ("target", TargetSpec),
+        ("report_parts", ReportPartSpec),
         ("recommend", RecommendSpec),
     )
     parts += _sections(sections)
-    parts += [_PUBLISHED_HEAD, *settings_table(PublishedSpec)]
-    published: tuple[tuple[str, type[Spec]], ...] = (
-        ("measures", MeasureSpec),
-        ("tables", TableSpec),
-        ("rows of a table", RowSpec),
-        ("curves", CurveSpec),
-        ("a figure", FigureSpec),
-        ("claims", ClaimSpec),
-    )
-    parts += _sections(published)
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -314,7 +314,7 @@ def run_study(
     `study-<name>` below `runs`. Other arguments as in `train`.
     """
     from phalanx.spec.study_file import study_from_mapping
-    from phalanx.study.plan import PUBLISHED, plan_study, published_path
+    from phalanx.study.plan import plan_study, report_files
     from phalanx.study.runner import check_plan
 
     if isinstance(study, dict):
@@ -322,9 +322,8 @@ def run_study(
     manifest = plan_study(study, data_root=data_root, cache_root=cache_root)
     check_plan(manifest, sorted(os.sched_getaffinity(0)))
     directory = StudyDir.create(to or DEFAULT_RUNS / f"study-{manifest.name}", manifest)
-    published = published_path(study)
-    if published is not None:
-        shutil.copyfile(published, directory.path / PUBLISHED)
+    for file in report_files(study):
+        shutil.copyfile(file, directory.path / file.name)
     return resume_study(directory, observers=observers)
 
 

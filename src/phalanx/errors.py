@@ -76,6 +76,10 @@ class PeerError(PhalanxError):
     exit_code = ExitCode.WORKER_LOST
 
 
+class ProtocolError(PeerError):
+    """A process sent what it must not send: malformed, misplaced, or in another's name."""
+
+
 class TimeoutExpired(PhalanxError):
     """A deadline passed; `facts["activity"]` names what was waited for."""
 

@@ -143,6 +143,7 @@ CASES = {
     "single": Case(from_spec("single"), size=1),
     "allreduce": Case(from_spec("allreduce")),
     "allreduce-bf16": Case(from_spec({"name": "allreduce", "compression": "bf16"})),
+    "allreduce-powersgd": Case(from_spec({"name": "allreduce", "compression": "powersgd"})),
     "local_sgd": Case(from_spec({"name": "local_sgd", "every": 2})),
     "local_sgd-outer": Case(from_spec({"name": "local_sgd", "every": 2, "outer": {}})),
     "gossip": Case(from_spec("gossip")),

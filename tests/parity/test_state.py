@@ -18,6 +18,7 @@ from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
 BF16 = {"name": "allreduce", "compression": "bf16"}
+POWERSGD = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 1}
 DILOCO = {"name": "local_sgd", "every": 3, "outer": {"lr": 0.7, "momentum": 0.9}}
 ADAM = {"name": "adam", "lr": 0.001}
 State = dict[str, torch.Tensor]
@@ -92,6 +93,7 @@ def resumed(job: JobSpec, dataset: Dataset, state: State, steps: int = STEPS) ->
         {"strategy": "single", "workers": 1, "optimizer": ADAM},
         {"strategy": BF16, "workers": 2, "optimizer": ADAM},
         {"strategy": BF16, "workers": 3},
+        {"strategy": POWERSGD, "workers": 2, "optimizer": ADAM},
         {"strategy": DILOCO, "workers": 2, "optimizer": {"name": "sgd", "momentum": 0.9}},
     ],
     ids=str,

@@ -119,3 +119,18 @@ def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> N
     assert torch.equal(replicas[0], replicas[1])
     assert not torch.equal(replicas[0], expected), "nothing was rounded: compression is off"
     torch.testing.assert_close(replicas[0], expected, atol=2e-3, rtol=0)
+
+
+def test_low_rank_factors_keep_replicas_equal_and_learn_like_the_exact_sum(folder: Path) -> None:
+    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 1}
+    replicas = trained(folder, workers=3, strategy=strategy)
+    assert torch.equal(replicas[0], replicas[1])
+    assert torch.equal(replicas[0], replicas[2])
+    expected = reference(folder)
+    assert not torch.equal(replicas[0], expected), "nothing was left out: compression is off"
+
+
+def test_factors_of_full_rank_are_the_exact_sum_bit_by_bit(folder: Path) -> None:
+    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 10_000}
+    plain = trained(folder, workers=2, strategy="allreduce")
+    assert torch.equal(trained(folder, workers=2, strategy=strategy)[0], plain[0])

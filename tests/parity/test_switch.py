@@ -18,7 +18,7 @@ from phalanx.engine.schedule import learning_rate
 from phalanx.records.events import Epoch, Step, Switched
 from phalanx.records.position import read_position
 from phalanx.records.rundir import RunDir
-from phalanx.spec import job_from_mapping
+from phalanx.spec.loader import job_from_mapping
 from support.runs import Place, events_of
 
 NUM_TRAIN, NUM_STEPS, EPOCHS = 1294, 21, 3

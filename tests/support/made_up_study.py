@@ -7,6 +7,7 @@ from pathlib import Path
 from phalanx.records.study import PlannedGate, StudyDir
 from support.records import Outcome, write_study
 
+PUBLISHED_PART = Path(__file__).parents[2] / "recipes" / "published"
 ROLES = {
     "ONE": {"workers": 1, "strategy": "single"},
     "AR": {"workers": 2, "strategy": "allreduce"},
@@ -50,6 +51,7 @@ def write_made_up_study(path: Path) -> StudyDir:
                 "model": model,
                 "data": "digits",
                 "batch": {"global": int(batch)},
+                "python_path": [str(PUBLISHED_PART)],
                 **settings,
             },
         )

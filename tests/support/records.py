@@ -24,6 +24,7 @@ from phalanx.records.rundir import RunDir, Status
 from phalanx.records.study import (
     PlannedCell,
     PlannedGate,
+    PlannedPart,
     PlannedRepeats,
     StudyDir,
     StudyManifest,
@@ -34,6 +35,7 @@ from phalanx.spec.loader import job_from_mapping
 
 WALL_S = 1_800_000_000.0
 MIB = 1024 * 1024
+_PUBLISHED = PlannedPart(name="phalanx_published:PUBLISHED", file="published.yaml")
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -104,7 +106,7 @@ def write_study(
         seeds=sorted({seed for _, seed, _ in trials}),
         gate=gate,
         target=dict(target or {}),
-        published=None if published is None else "published.yaml",
+        report_parts=[] if published is None else [_PUBLISHED],
     )
     study = StudyDir.create(path, manifest)
     if published is not None:

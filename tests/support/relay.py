@@ -17,7 +17,7 @@ class Relay:
         stays_cut: Nothing passes after that.
     """
 
-    def __init__(self, port: int, *, cut_after: int, stays_cut: bool) -> None:
+    def __init__(self, port: int, *, cut_after: int = 1 << 62, stays_cut: bool = False) -> None:
         self._port = port
         self._cut_after = cut_after
         self._stays_cut = stays_cut
@@ -47,6 +47,14 @@ class Relay:
             one.close()
         for thread in self._threads:
             thread.join(10.0)
+
+    def cut(self) -> None:
+        """Break every connection now; new ones pass."""
+        with self._lock:
+            self.num_cuts += 1
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
     def _start(self, target: object, *arguments: object) -> None:
         assert callable(target)

@@ -1,10 +1,12 @@
-"""Estimate redshifts of galaxies from made-up spectra: a data source and a network.
+"""Estimate redshifts of galaxies from made-up spectra: data, network, metrics, chapter.
 
-Job files name the two kinds as `phalanx_redshift:SPECTRA` and `phalanx_redshift:NETWORK`.
+Job files name the first two as `phalanx_redshift:SPECTRA` and `phalanx_redshift:NETWORK`, study
+files the part of the report as `phalanx_redshift:ERRORS`.
 """
 
 from __future__ import annotations
 
+from phalanx.report.parts.catalogue import ReportPart
 from phalanx.spec.data import SourceKind
 from phalanx.spec.model import ModelKind
 from phalanx_redshift.settings import RedshiftSpec, SpectraSpec
@@ -16,3 +18,4 @@ NETWORK = ModelKind(
     keras="phalanx_redshift.keras_network:build_redshift",
     settings=RedshiftSpec,
 )
+ERRORS = ReportPart("redshift", make="phalanx_redshift.chapter:show_errors", order=55)

@@ -74,7 +74,10 @@ class RedshiftSource(Source):
         root: Where a relative path of templates is looked for, besides the current directory.
     """
 
-    metrics = ("accuracy", "within_one", "nmad", "outliers", "catastrophic")
+    metrics = (
+        *("accuracy", "within_one"),
+        *(f"phalanx_redshift.metrics:{name}" for name in ("NMAD", "OUTLIERS", "CATASTROPHIC")),
+    )
 
     def __init__(self, spec: SpectraSpec, *, root: Path) -> None:
         self._spec = spec

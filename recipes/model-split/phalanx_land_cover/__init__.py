@@ -1,10 +1,12 @@
-"""Classify land cover from four sensors in made-up scenes: a data source and a branched network.
+"""Classify land cover from four sensors in made-up scenes: data, branched network, maps.
 
-Job files name the two kinds as `phalanx_land_cover:SCENES` and `phalanx_land_cover:NETWORK`.
+Job files name the first two as `phalanx_land_cover:SCENES` and `phalanx_land_cover:NETWORK`, study
+files the part of the report as `phalanx_land_cover:MAPS`.
 """
 
 from __future__ import annotations
 
+from phalanx.report.parts.catalogue import ReportPart
 from phalanx.spec.data import SourceKind
 from phalanx.spec.model import ModelKind
 from phalanx_land_cover.settings import LandCoverSpec, ScenesSpec
@@ -19,3 +21,4 @@ NETWORK = ModelKind(
     takes_modalities=True,
     settings=LandCoverSpec,
 )
+MAPS = ReportPart("maps", make="phalanx_land_cover.maps:show_maps", order=55)

@@ -60,7 +60,7 @@ def headline(found: Blame) -> str:
 
 def blame_table(found: Blame) -> Table:
     """Make one row per worker: what it cost the others, by phase."""
-    from phalanx.report.rounds import PHASES
+    from phalanx.report.blame import PHASES
 
     def phase_s(phase: str) -> CellFormat[RankBlame]:
         def cell(one: RankBlame) -> Value:

@@ -108,7 +108,7 @@ def show(
 ) -> None:
     """Show shapes, classes, split and statistics of a data set; decodes it if needed."""
     from phalanx.data.pipeline import open_dataset
-    from phalanx.spec import job_from_mapping
+    from phalanx.spec.loader import job_from_mapping
 
     if name not in CATALOGUE and "/" not in name and Path(name).exists():
         name = f"./{name}"

@@ -1,6 +1,6 @@
 """Read pools, select machines of them, and turn both into a request for a run.
 
-Shared by `pool`, `plan` and `train`; prints nothing but corrections made to a blueprint.
+Shared by `pool`, `plan` and `train`; prints nothing but corrections made to an inventory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WhereOption = Annotated[
 
 
 def read_pool(path: Path) -> PoolSpec:
-    """Read a pool file; corrections made to a blueprint are reported on standard error."""
+    """Read a pool file; corrections made to an inventory are reported on standard error."""
     from rich.text import Text
 
     from phalanx.cli.screen import WARNING_STYLE, open_console

@@ -18,8 +18,7 @@ from rich.text import Text as RichText
 from phalanx.cli.options import Format
 from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE, open_console
 from phalanx.report.document import Block, Figure, Table
-from phalanx.report.markdown import blocks_markdown
-from phalanx.report.table_formats import table_csv
+from phalanx.report.table_formats import blocks_markdown, table_csv
 
 _GAP = 2
 _KINDS = {

@@ -52,11 +52,11 @@ BudgetOption = Annotated[
     option("MONEY", "Budget; the 95 % upper bound of the predicted cost must meet it.", min=0),
 ]
 AcceptOption = Annotated[
-    Literal["exact", "rounded", "stale"],
+    Literal["exact", "rounded", "lossy", "stale"],
     option(
         None,
         "Permitted effect on the result: exact (none), rounded (bf16 exchange), "
-        "stale (asynchronous, local SGD).",
+        "lossy (low-rank exchange), stale (asynchronous, local SGD).",
     ),
 ]
 TopOption = Annotated[int, option("N", "Number of candidates to show.", min=1)]

@@ -45,12 +45,10 @@ SHOW_EXAMPLES = examples(
     "phalanx pool show pool.yaml",
     "phalanx pool show pool.yaml --policy fastest:2",
     "phalanx pool show pool.yaml --policy cpu --where 'cpus: 4+' --where 'memory: 8GB+'",
-    "phalanx pool show blueprint.json --policy energy",
+    "phalanx pool show pool.yaml --policy energy",
 )
 
-PoolArgument = Annotated[
-    Path, argument("POOL", "Pool file in YAML, or a published JSON blueprint.")
-]
+PoolArgument = Annotated[Path, argument("POOL", "Pool file in YAML.")]
 PolicyOption = Annotated[str, option("NAME", f"{POLICIES} of them.")]
 
 

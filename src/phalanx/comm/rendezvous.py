@@ -15,7 +15,7 @@ from phalanx.wire.deadline import Deadline
 
 
 class RendezvousChannel(Protocol):
-    """Channel on which values are published and awaited, such as `wire.ControlClient`."""
+    """Channel on which values are published and awaited, such as `ControlClient`."""
 
     def put(self, key: str, value: bytes) -> None:
         """Publish a value."""

@@ -25,7 +25,7 @@ from phalanx.control.failure_policy import (
 from phalanx.control.summarize import summarise_servers
 from phalanx.control.switch.boundaries import boundary, describe_moment
 from phalanx.control.switch.record import add_times
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -149,7 +149,7 @@ class BackendCoordinator(Coordinator):
             case Done():
                 self._done(process, message)
             case _:
-                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
+                raise ProtocolError(f"it sent {type(message).__name__}, which no backend takes")
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:

@@ -16,14 +16,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
+import msgspec
+
 from phalanx.control.backend_coordinator import BackendCoordinator
 from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.failure_policy import ProcessFailure
+from phalanx.control.message_roles import check_sender
 from phalanx.control.process_table import ProcessTable, RunRequest
 from phalanx.control.progress import Observer, SpeedMeter, combine
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.summarize import summarise
-from phalanx.errors import ExitCode, Interrupted, PhalanxError, StoreError, Terminated
+from phalanx.errors import (
+    ExitCode,
+    Interrupted,
+    PhalanxError,
+    ProtocolError,
+    StoreError,
+    Terminated,
+)
 from phalanx.launch.allocation import Allocation
 from phalanx.launch.base import Launcher
 from phalanx.observe.sampler import Sampler
@@ -35,11 +45,12 @@ from phalanx.records.summary import Summary
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.registry import load
 from phalanx.store.server import StoreServer
-from phalanx.wire.control import ControlServer
+from phalanx.wire.control import ControlServer, Violation
 from phalanx.wire.messages import (
     EpochFigures,
     Failed,
     FromController,
+    FromWorker,
     Heartbeat,
     Hello,
     Progress,
@@ -192,6 +203,7 @@ class Controller:
         last_tick = started
         while True:
             self._take_messages(coordinator)
+            self._processes.heard(self._server.take_heard())
             now = time.monotonic()
             roster.age(min(now - last_tick, _LONGEST_TICK_S))
             last_tick = now
@@ -200,7 +212,8 @@ class Controller:
             # Exit codes before messages: what a process sent before its exit is then read in the
             # same round, and one that has finished is not mistaken for a lost one.
             statuses = roster.poll()
-            self._take_messages(coordinator, wait_s=0.0)
+            if not self._take_messages(coordinator, wait_s=0.0):
+                statuses = {}  # the last words of a process that has ended may be unread
             verdict = coordinator.judge(roster.facts(statuses))
             if verdict.failure is not None:
                 raise self._failure(verdict.failure)
@@ -211,15 +224,34 @@ class Controller:
             self._grow(coordinator)
             self._report_progress(now - started)
 
-    def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> None:
+    def _take_messages(self, coordinator: Coordinator, wait_s: float = _TICK_S) -> bool:
+        """Handle what has arrived, for one tick at most; False: there is more.
+
+        Other work has its turn however fast messages come: signals, exit codes, deadlines.
+        """
+        end = time.monotonic() + wait_s + _TICK_S
         while (received := self._server.receive(wait_s)) is not None:
             name, message = received
-            if name not in self._processes.names:
-                continue  # the run goes on without it
+            wait_s = 0.0
+            if name in self._processes.names:  # otherwise the run goes on without it
+                self._take_message(name, message, coordinator)
+            if time.monotonic() > end:
+                return False
+        return True
+
+    def _take_message(
+        self, name: str, message: FromWorker | Violation, coordinator: Coordinator
+    ) -> None:
+        """Handle one message; one that is malformed or misplaced ends its sender, nobody else."""
+        try:
+            if isinstance(message, Violation):
+                raise ProtocolError(message.reason)
             self._processes.take(name, message)
             if not isinstance(message, Hello | Heartbeat | Failed):
+                check_sender(name, message)
                 coordinator.take(name, message)
-            wait_s = 0.0
+        except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._processes.blame(name, str(error))
 
     def _replace(self, failure: ProcessFailure, coordinator: Coordinator) -> None:
         """Replace a lost process, or go on without it where no machine has room."""

@@ -19,7 +19,7 @@ from phalanx.spec.job import DeadlineSpec
 # Wait this long for secondary failures before naming the cause: the first report is often one.
 ECHO_S = 1.0
 # Errors that a restart would only repeat.
-_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError"})
+_HOPELESS = frozenset({"SpecError", "DataError", "EngineError", "StoreError", "MessageTooLarge"})
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,9 @@ def diagnose(
 
 
 def _ended_by_signal(facts: ProcessFacts, number: int) -> ProcessFailure:
-    name = signal.Signals(number).name
+    # Real-time signals have no name of their own.
+    known = {int(one) for one in signal.Signals}
+    name = signal.Signals(number).name if number in known else f"signal {number}"
     hint = "; the system may have run out of memory" if number == signal.SIGKILL else ""
     return ProcessFailure(
         process=facts.process,

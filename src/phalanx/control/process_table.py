@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.errors import ExitCode, ProtocolError
 from phalanx.launch.allocation import Allocation, ProcessSlot
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
 from phalanx.records.rundir import RunDir
@@ -157,10 +158,25 @@ class ProcessTable:
                 kind=message.kind,
                 message=message.message,
                 traceback=message.traceback,
-                exit_code=message.exit_code,
+                exit_code=_known_exit_code(message.exit_code),
             )
         elif isinstance(message, Done):
             entry.done = True
+
+    def heard(self, names: Iterable[str]) -> None:
+        """Note signs of life: parts of messages are some, too."""
+        for name in names:
+            if name in self._entries:
+                self._entries[name].silent_s = 0.0
+
+    def blame(self, name: str, reason: str) -> None:
+        """Count a process that broke the protocol as failed, for this reason."""
+        self._entries[name].error = ReportedError(
+            kind=ProtocolError.__name__,
+            message=reason,
+            traceback="",
+            exit_code=ExitCode.WORKER_LOST,
+        )
 
     def age(self, elapsed_s: float) -> None:
         """Add undisturbed time to the silence of every process."""
@@ -258,6 +274,11 @@ class ProcessTable:
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
+
+
+def _known_exit_code(number: int) -> int:
+    """Return the exit code that a process reports, or the general one if there is no such code."""
+    return number if number in set(ExitCode) else ExitCode.FAILED
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

@@ -17,7 +17,7 @@ from phalanx.data.ownership import SampleOwnership, divide
 from phalanx.data.partition import PartitionInput, label_skew, modalities_held, partition
 from phalanx.data.portable_random import sum_rows
 from phalanx.records.distribution import Distribution, WorkerShare
-from phalanx.spec.distribution import DistributionSpec
+from phalanx.spec.data import DistributionSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.modality import columns_of
 

@@ -1,8 +1,7 @@
 """Compute metrics of predicted classes. Pure.
 
-Notation: K classes, n_ij samples of class i predicted as j, n their sum. Where classes are ranges
-of a number, z is the middle of a sample's true class, z' that of its predicted class, and
-d = (z' - z) / (1 + z) the error as in photometric redshifts. Called by workers after an evaluation.
+Notation: K classes, n_ij samples of class i predicted as j, n their sum. Called by workers after an
+evaluation.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from phalanx.spec.registry import load
 
 Counts = npt.NDArray[np.int64]
 
-OUTLIER, CATASTROPHE = 0.001, 0.15
-
 
 @dataclass(frozen=True)
 class Predictions:
@@ -37,14 +34,6 @@ class Predictions:
         size = self.num_classes
         pairs = self.actual * (size + 1) + np.minimum(self.predicted, size)
         return np.bincount(pairs, minlength=size * (size + 1)).reshape(size, size + 1)
-
-    def errors(self) -> npt.NDArray[np.float64]:
-        """Return d of every sample."""
-        assert self.scale is not None
-        low, width = self.scale.low, self.scale.width
-        actual = low + (self.actual.astype(np.float64) + 0.5) * width
-        found = low + (self.predicted.astype(np.float64) + 0.5) * width
-        return np.asarray((found - actual) / (1 + actual), dtype=np.float64)
 
 
 def per_class_accuracy(confusion: Counts) -> list[float | None]:
@@ -91,19 +80,3 @@ def kappa(predictions: Predictions) -> float:
 def within_one(predictions: Predictions) -> float:
     """Compute the share of samples whose class is off by at most one."""
     return float(np.mean(np.abs(predictions.actual - predictions.predicted) <= 1))
-
-
-def nmad(predictions: Predictions) -> float:
-    """Compute the normalised median absolute deviation: 1.4826 median |d - median d|."""
-    errors = predictions.errors()
-    return 1.4826 * float(np.median(np.abs(errors - np.median(errors))))
-
-
-def outliers(predictions: Predictions) -> float:
-    """Compute the share of samples with |d| above 0.001."""
-    return float(np.mean(np.abs(predictions.errors()) > OUTLIER))
-
-
-def catastrophic(predictions: Predictions) -> float:
-    """Compute the share of samples with |d| above 0.15."""
-    return float(np.mean(np.abs(predictions.errors()) > CATASTROPHE))

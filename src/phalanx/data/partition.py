@@ -18,7 +18,7 @@ from phalanx.data.base import Array
 from phalanx.data.order import Indices, random_order, share_sizes
 from phalanx.data.portable_random import Draws, dirichlet
 from phalanx.errors import SpecError
-from phalanx.spec.distribution import DistributionSpec
+from phalanx.spec.data import DistributionSpec
 
 _STREAM = 7_000  # keeps these draws apart from orders of epochs, which use the same seed
 

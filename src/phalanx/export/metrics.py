@@ -9,10 +9,13 @@ single processes, of the disk and of power follow the same pattern.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from phalanx.errors import SpecError
 from phalanx.export.counters import between, by_interface
 from phalanx.records.events import Epoch, HostSample, ProcessSample
 from phalanx.records.log import read_logs
@@ -184,3 +187,18 @@ def _host(
     if "energy" in stretch.used:
         figures["power_watts"] = stretch.used["energy"] / stretch.duration_s
     return figures
+
+
+def require(module: str, *, extra: str, use: str) -> ModuleType:
+    """Import a module of an optional package.
+
+    Raises:
+        SpecError: It is not installed; names the extra to install.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"{use} needs a package that is not installed ({error.name}); "
+            f"get it with: pip install 'phalanx[{extra}]'"
+        ) from error

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from phalanx.errors import StoreError
-from phalanx.export.metrics import RunMetrics, Scalar, read_metrics
-from phalanx.export.optional import require
+from phalanx.export.metrics import RunMetrics, Scalar, read_metrics, require
 from phalanx.records.rundir import RunDir
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from phalanx.errors import StoreError
-from phalanx.export.metrics import RunMetrics, read_metrics
-from phalanx.export.optional import require
+from phalanx.export.metrics import RunMetrics, read_metrics, require
 from phalanx.records.rundir import RunDir
 
 _SUFFIX = ".phalanx"

@@ -42,7 +42,7 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """Batch size of each worker."""
     precision: str
     effect: str
-    """Effect on the result: exact, rounded or stale."""
+    """Effect on the result: exact, rounded, lossy or stale."""
     prediction: Prediction | None
     refused: str | None = None
 

@@ -1,8 +1,9 @@
 """Enumerate the variants on given machines: strategies, servers, batch splits, precisions. Pure.
 
 Every variant declares its effect on the result: `exact` equals one machine up to summation order,
-`rounded` sends or computes in bf16, `stale` uses gradients of older parameters or replicas that
-diverge. The job's own strategy counts as exact: it was requested.
+`rounded` sends or computes in bf16, `lossy` sends a part of each gradient later, `stale` uses
+gradients of older parameters or replicas that diverge. The job's own strategy counts as exact: it
+was requested.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import Effect, StrategySpec
 from phalanx.spec.switch import SwitchSpec
 
-EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "stale")
+EFFECTS: tuple[Effect, ...] = ("exact", "rounded", "lossy", "stale")
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Read and write the study directory: the plan, the journal and the runs of one matrix.
 
     <study>/
-      study.json       the plan: axes, cells, gate, target, path of the published figures
+      study.json       the plan: axes, cells, gate, target, parts of the report
       journal.jsonl    one line per ended trial, in the order in which they ended
       runs/            an ordinary run directory per trial
       abandoned/       run directories of trials that were interrupted or run again; never counted
@@ -78,6 +78,15 @@ class RecommendSettings(msgspec.Struct, kw_only=True):
     currency: str = "EUR"
 
 
+class PlannedPart(msgspec.Struct, kw_only=True):
+    """A further part of the report."""
+
+    name: str
+    """Name of an installed one, or import path."""
+    file: str | None = None
+    """File in this directory that it shows."""
+
+
 class StudyManifest(msgspec.Struct, kw_only=True):
     """The plan of a study."""
 
@@ -95,10 +104,8 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     gate: PlannedGate | None = None
     target: dict[str, float] = {}
     """Metric to value, for the time that it takes to get there."""
-    published: str | None = None
-    """File in this directory with the published figures."""
-    report_parts: list[str] = []
-    """Further parts of the report, by name or import path."""
+    report_parts: list[PlannedPart] = []
+    """Further parts of the report."""
     recommend: RecommendSettings = msgspec.field(default_factory=RecommendSettings)
     budget_s: float | None = None
     parallel: int | str = 1

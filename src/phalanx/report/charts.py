@@ -21,44 +21,11 @@ MAX_POINTS = 300
 GREY = "#767676"
 _BAR_PIXELS = 34
 _MAX_MARKED = 30
+_TOOLTIP: Spec = {"tooltip": {"content": "data"}}
 _TWO_LINES = (
     "split(indexof(datum.label, ' (') < 0 ? replace(datum.label, ' · ', '\\n')"
     " : replace(datum.label, ' (', '\\n('), '\\n')"
 )
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-CONFIG: Spec = {
-    "font": _FONT,
-    "background": None,
-    "view": {"stroke": None},
-    "axis": {
-        "domainColor": "#888888",
-        "gridColor": "#e8e8e8",
-        "labelColor": "#333333",
-        "labelFontSize": 11,
-        "labelOverlap": True,
-        "tickColor": "#888888",
-        "titleColor": "#333333",
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-    },
-    # The title of a vertical axis stands above it, because rotated text is hard to read.
-    "axisY": {
-        "domain": False,
-        "ticks": False,
-        "tickCount": 5,
-        "titleAlign": "left",
-        "titleAnchor": "end",
-        "titleAngle": 0,
-        "titleBaseline": "bottom",
-        "titleX": 0,
-        "titleY": -8,
-    },
-    "axisX": {"grid": False, "tickCount": 6},
-    "line": {"strokeWidth": 2},
-    "bar": {"binSpacing": 1},
-}
-"""Configuration that all charts of a page share."""
 
 
 def shorten(value: float | None) -> float | None:
@@ -105,6 +72,11 @@ def by_series(styles: Mapping[str, Style], channel: str) -> Spec:
     }
 
 
+def _layer(mark: Spec, data: Rows | None = None, **encoding: Spec) -> Spec:
+    found: Spec = {"mark": mark, "encoding": encoding}
+    return found if data is None else {"data": {"values": data}, **found}
+
+
 def lines(
     rows: Rows,
     styles: Mapping[str, Style],
@@ -115,104 +87,53 @@ def lines(
     points: bool = True,
 ) -> Spec:
     """Draw one line per series; with a band from `low` to `high`, and points if they fit."""
+    place: Spec = {"x": x, "y": y, "color": by_series(styles, "color")}
     layers: list[Spec] = []
     if band:
-        layers.append(
-            {
-                "mark": {"type": "area", "opacity": 0.16, "line": False},
-                "encoding": {
-                    "x": x,
-                    "y": {**y, "field": "low"},
-                    "y2": {"field": "high"},
-                    "color": by_series(styles, "color"),
-                },
-            }
-        )
-    layers.append(
-        {
-            "mark": {"type": "line", "strokeJoin": "round", "tooltip": {"content": "data"}},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "color": by_series(styles, "color"),
-                "strokeDash": by_series(styles, "strokeDash"),
-            },
-        }
-    )
+        ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+        layers.append(_layer({"type": "area", "opacity": 0.16, "line": False}, **place | ends))
+    line = {"type": "line", "strokeJoin": "round", **_TOOLTIP}
+    layers.append(_layer(line, **place, strokeDash=by_series(styles, "strokeDash")))
     counts = [sum(row["series"] == series for row in rows) for series in styles]
     if points and max(counts, default=0) <= _MAX_MARKED:
-        layers.append(
-            {
-                "mark": {"type": "point", "filled": True, "size": 26, "opacity": 1},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": by_series(styles, "color"),
-                    "shape": by_series(styles, "shape"),
-                },
-            }
-        )
-    return _view(rows, 200, layer=layers)
+        layers.append(_layer(_points(26, 1), **place, shape=by_series(styles, "shape")))
+    return chart(rows, 200, layer=layers)
 
 
 def scatter(
     runs: Rows, means: Rows, front: Rows, styles: Mapping[str, Style], x: Spec, y: Spec
 ) -> Spec:
     """Draw runs as faint points, means as large ones, and the front as a line of steps."""
+    steps = {"type": "line", "interpolate": "step-after", "color": GREY, "strokeWidth": 1.5}
     colour, shape = by_series(styles, "color"), by_series(styles, "shape")
-    return _view(
+    outlined = {"stroke": "white", "strokeWidth": 1, **_TOOLTIP}
+    return chart(
         None,
         300,
         layer=[
-            {
-                "data": {"values": front},
-                "mark": {
-                    "type": "line",
-                    "interpolate": "step-after",
-                    "color": GREY,
-                    "strokeWidth": 1.5,
-                    "strokeDash": [5, 3],
-                },
-                "encoding": {"x": x, "y": y},
-            },
-            {
-                "data": {"values": runs},
-                "mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.4},
-                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
-            },
-            {
-                "data": {"values": means},
-                "mark": {
-                    "type": "point",
-                    "filled": True,
-                    "size": 130,
-                    "opacity": 1,
-                    "stroke": "white",
-                    "strokeWidth": 1,
-                    "tooltip": {"content": "data"},
-                },
-                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
-            },
+            _layer({**steps, "strokeDash": [5, 3]}, front, x=x, y=y),
+            _layer(_points(30, 0.4), runs, x=x, y=y, color=colour, shape=shape),
+            _layer(_points(130, 1) | outlined, means, x=x, y=y, color=colour, shape=shape),
         ],
     )
+
+
+def _points(size: int, opacity: float) -> Spec:
+    return {"type": "point", "filled": True, "size": size, "opacity": opacity}
 
 
 def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], title: str) -> Spec:
     """Draw horizontal bars of `amount`, one per `bar`, stacked from `part`s."""
     bars = list(dict.fromkeys(row["bar"] for row in rows))
-    return _view(
+    scale = {"domain": list(order), "range": [field.colour for field in fields]}
+    return chart(
         rows,
         _BAR_PIXELS * len(bars),
-        mark={"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.66}},
+        mark={"type": "bar", **_TOOLTIP, "height": {"band": 0.66}},
         encoding={
             "y": bar_axis(bars),
             "x": axis("amount", title, scale={"zero": True, "nice": True}, stack="zero"),
-            "color": {
-                "field": "part",
-                "type": "nominal",
-                "scale": {"domain": list(order), "range": [field.colour for field in fields]},
-                "legend": None,
-            },
+            "color": {"field": "part", "type": "nominal", "scale": scale, "legend": None},
             "order": {"field": "rank", "type": "quantitative"},
         },
     )
@@ -225,48 +146,32 @@ def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec
     # Whiskers of few runs can be very long: the axis ends where the bars and ideals do.
     top = max([row["amount"] for row in rows] + [row["ideal"] for row in rows] + [1.0]) * 1.25
     x = axis("amount", title, scale={"zero": True, "domainMax": shorten(top), "clamp": True})
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.55}},
-            "encoding": {"y": y, "x": x, "color": by_series(styles, "color")},
-        },
-        {
-            "mark": {"type": "tick", "thickness": 2, "color": "#333333", "size": 24},
-            "encoding": {"y": y, "x": {**x, "field": "ideal"}},
-        },
-        {
-            "data": {"values": [{"one": 1}]},
-            "mark": {"type": "rule", "strokeDash": [3, 3], "color": GREY},
-            "encoding": {"x": {**x, "field": "one"}},
-        },
+    bar = {"type": "bar", **_TOOLTIP, "height": {"band": 0.55}}
+    tick = {"type": "tick", "thickness": 2, "color": "#333333", "size": 24}
+    rule = {"type": "rule", "strokeDash": [3, 3], "color": GREY}
+    layers = [
+        _layer(bar, y=y, x=x, color=by_series(styles, "color")),
+        _layer(tick, y=y, x={**x, "field": "ideal"}),
+        _layer(rule, [{"one": 1}], x={**x, "field": "one"}),
     ]
     whiskers = [row for row in rows if row.get("low") is not None]
     if whiskers:
-        layers.append(
-            {
-                "data": {"values": whiskers},
-                "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#333333"},
-                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            }
-        )
-    return _view(rows, _BAR_PIXELS * len(bars), layer=layers)
+        thin = {"type": "rule", "strokeWidth": 1.5, "color": "#333333"}
+        ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
+        layers.append(_layer(thin, whiskers, y=y, **ends))
+    return chart(rows, _BAR_PIXELS * len(bars), layer=layers)
 
 
 def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: str) -> Spec:
     """Draw bars of `share` by `bin`, side by side per series; bins keep the order of the rows."""
     bins = list(dict.fromkeys(row["bin"] for row in sorted(rows, key=lambda row: row["rank"])))
-    return _view(
+    upright = {"title": x_title, "axis": {"labelAngle": 0}}
+    return chart(
         rows,
         180,
-        mark={"type": "bar", "tooltip": {"content": "data"}},
+        mark={"type": "bar", **_TOOLTIP},
         encoding={
-            "x": {
-                "field": "bin",
-                "type": "ordinal",
-                "sort": bins,
-                "title": x_title,
-                "axis": {"labelAngle": 0},
-            },
+            "x": {"field": "bin", "type": "ordinal", "sort": bins, **upright},
             "xOffset": {"field": "series", "type": "nominal", "sort": list(styles)},
             "y": axis("share", y_title, scale={"zero": True, "nice": True}),
             "color": by_series(styles, "color"),
@@ -277,44 +182,16 @@ def histogram(rows: Rows, styles: Mapping[str, Style], x_title: str, y_title: st
 def heat_map(rows: Rows, names: Sequence[str], *, x_title: str, y_title: str) -> Spec:
     """Draw squares of `value` from 0 to 1 by `x` and `y`, both among the names."""
     axes = {"type": "nominal", "sort": list(names)}
-    return _view(
+    slanted = {"labelAngle": -45, "labelOverlap": False}
+    scale = {"domain": [0, 1], "range": ["#f7fbff", "#08306b"]}
+    return chart(
         rows,
         max(180, 16 * len(names)),
-        mark={"type": "rect", "tooltip": {"content": "data"}},
+        mark={"type": "rect", **_TOOLTIP},
         encoding={
-            "x": {
-                **axes,
-                "field": "x",
-                "title": x_title,
-                "axis": {"labelAngle": -45, "labelOverlap": False},
-            },
+            "x": {**axes, "field": "x", "title": x_title, "axis": slanted},
             "y": {**axes, "field": "y", "title": y_title},
-            "color": {
-                "field": "value",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1], "range": ["#f7fbff", "#08306b"]},
-                "legend": None,
-            },
-        },
-    )
-
-
-def grid_of_classes(rows: Rows, names: Sequence[str], colours: Sequence[str]) -> Spec:
-    """Draw a map: the `class` at each whole `x` and `y`, from the top."""
-    plain = {"title": None, "axis": None}
-    return _view(
-        rows,
-        240,
-        mark={"type": "rect", "tooltip": {"content": "data"}},
-        encoding={
-            "x": {"field": "x", "type": "ordinal", **plain},
-            "y": {"field": "y", "type": "ordinal", **plain},
-            "color": {
-                "field": "class",
-                "type": "nominal",
-                "scale": {"domain": [*names, "none"], "range": [*colours, "#ffffff"]},
-                "legend": None,
-            },
+            "color": {"field": "value", "type": "quantitative", "scale": scale, "legend": None},
         },
     )
 
@@ -339,7 +216,8 @@ def bar_axis(bars: Sequence[str]) -> Spec:
     }
 
 
-def _view(rows: Rows | None, height: int, **parts: Any) -> Spec:
+def chart(rows: Rows | None, height: int, **parts: Any) -> Spec:
+    """Make a chart as wide as its container; None: the layers bring their own data."""
     data = {} if rows is None else {"data": {"values": rows}}
     size = {"width": "container", "height": height}
     return {**size, "autosize": {"type": "fit-x", "contains": "padding"}, **data, **parts}

@@ -124,6 +124,8 @@ class Report(msgspec.Struct, kw_only=True):
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
 
+Entries = dict[Column, Value]
+"""One row of a table, by column."""
 Row = TypeVar("Row")
 CellFormat = Callable[[Row], Value]
 
@@ -141,6 +143,19 @@ def tabulate(
         columns=[column for column, _ in columns],
         rows=[[cell(row) for _, cell in columns] for row in rows],
     )
+
+
+def table_of(id: str, caption: str, rows: Iterable[Entries]) -> Table:
+    """Make a table of rows that name their columns; all have those of the first."""
+    found = list(rows)
+    columns = list(found[0]) if found else []
+    cells = [[row[column] for column in columns] for row in found]
+    return Table(id=id, caption=caption, columns=columns, rows=cells)
+
+
+def label(key: str, title: str = "") -> Column:
+    """Make a column of words; its title is the key unless another is given."""
+    return Column(key, title or key, is_text=True)
 
 
 def line(content: str, kind: Kind = "paragraph") -> Text:

@@ -1,4 +1,7 @@
-"""Sort operators into groups by rules, first match wins; pure, except for reading the rules."""
+"""Sort operators into groups by rules: the spec of a rules file, its loader, and its use.
+
+The packaged rules are `operator_groups.yaml`; `phalanx profile --rules` takes others.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,74 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from phalanx.records.profile import OperatorTime
-from phalanx.spec.grouping import OTHER, REGEX, GroupingSpec, load_grouping
+from phalanx.spec.base import ListOf, Spec, fault
+from phalanx.spec.document import read_settings
+from phalanx.spec.messages import validated
+
+IDLE, OTHER = "idle", "other"
+"""Groups that no rule makes: time in no operator, and operators that no rule matches."""
+REGEX = "re:"
+
+
+class GroupRule(Spec):
+    """One group and the operators in it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    """Name in tables."""
+    match: Annotated[ListOf[str], Field(min_length=1)]
+    """Patterns of `span/operator`, such as `*/aten::*conv*`; with `re:` before it, a regular
+    expression that is looked for anywhere."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> GroupRule:
+        if self.name in (IDLE, OTHER):
+            raise fault(
+                f"group '{self.name}' is made without a rule",
+                "; it holds what is left over",
+                at=("name",),
+            )
+        for pattern in self.match:
+            if pattern.startswith(REGEX):
+                try:
+                    re.compile(pattern.removeprefix(REGEX))
+                except re.error as error:
+                    text = f"'{pattern}' is no regular expression: {error}"
+                    raise fault(text, at=("match",)) from None
+        return self
+
+
+class GroupingSpec(Spec):
+    """All groups; an operator belongs to the first whose rule matches it."""
+
+    groups: Annotated[ListOf[GroupRule], Field(min_length=1)]
+    """In the order in which they are tried."""
+
+    @model_validator(mode="after")
+    def _no_repeats(self) -> GroupingSpec:
+        names = [rule.name for rule in self.groups]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise fault(f"group '{repeated}' is there twice", "; join their patterns")
+        return self
+
+
+def load_grouping(path: Path) -> GroupingSpec:
+    """Read a rules file.
+
+    Raises:
+        SpecError: One sentence with file, line and what would be right.
+    """
+    such_as = (
+        "rules are a list under 'groups', such as "
+        "'groups: [{name: convolution, match: [\"*/aten::*conv*\"]}]'"
+    )
+    return validated(read_settings(path, such_as), GroupingSpec)
+
 
 Grouping = Callable[[str, str], str]
 """Maps a span and an operator to a group."""

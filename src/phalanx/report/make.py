@@ -13,14 +13,13 @@ from phalanx.errors import StoreError
 from phalanx.report.document import Figure, Report
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
-from phalanx.report.markdown import to_markdown
 from phalanx.report.pairs import pair_cells
 from phalanx.report.parts.catalogue import Need, report_parts
 from phalanx.report.parts.overview import advice_lines
-from phalanx.report.parts.stragglers import Blamed, blame_typical
+from phalanx.report.parts.times import Blamed, blame_typical
 from phalanx.report.recommend import recommend
 from phalanx.report.scope import Options, Scope, open_scope
-from phalanx.report.table_formats import table_csv
+from phalanx.report.table_formats import table_csv, to_markdown
 
 
 def make_document(sources: Sequence[Path], options: Options | None = None) -> Report:
@@ -46,8 +45,10 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
         "blamed": blamed,
     }
     chapters = [
-        part.function()(scope, *(material[need] for need in part.needs))
-        for part in report_parts(scope.parts)
+        part.function()(
+            scope, *({**material, "file": scope.parts.get(name)}[need] for need in part.needs)
+        )
+        for name, part in report_parts(scope.parts).items()
     ]
     return Report(
         title=_title(scope.material),

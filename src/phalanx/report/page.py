@@ -15,7 +15,6 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from phalanx.report.charts import CONFIG
 from phalanx.report.document import Figure, Report
 
 _TEMPLATE = "page.html.jinja"
@@ -36,7 +35,7 @@ def to_page(document: Report) -> str:
         script=Markup(_read("page.js")),
         library=Markup(_library()) if specs else "",
         charts=_embed(specs),
-        config=_embed(CONFIG),
+        config=_embed(chart_config()),
     )
 
 
@@ -50,9 +49,19 @@ def to_svg(figure: Figure) -> str:
         "vconcat": panels,
         # Each panel has its own colours; shared scales would give all the first one's.
         "resolve": {"scale": {"color": "independent", "xOffset": "independent"}},
-        "config": {**CONFIG, "background": "white"},
+        "config": {**chart_config(), "background": "white"},
     }
     return str(vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+
+
+@cache
+def chart_config() -> dict[str, Any]:
+    """Read the configuration that all charts share.
+
+    The title of a vertical axis stands above it, because rotated text is hard to read.
+    """
+    config: dict[str, Any] = json.loads(_read("charts.json"))
+    return config
 
 
 def _drawn_alone(value: Any) -> Any:

@@ -17,8 +17,7 @@ from phalanx.errors import SpecError
 from phalanx.records.manifest import read_manifest
 from phalanx.records.profile import EpochProfile, ProcessProfile, read_profiles
 from phalanx.records.rundir import RunDir
-from phalanx.report.grouping import Grouping, sum_groups
-from phalanx.spec.grouping import IDLE
+from phalanx.report.grouping import IDLE, Grouping, sum_groups
 
 
 class GroupTime(msgspec.Struct, kw_only=True, frozen=True):

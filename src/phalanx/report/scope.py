@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from phalanx.errors import SpecError
 from phalanx.records.study import RecommendSettings
 from phalanx.report.cells import Cell, group_runs, tasks_of
-from phalanx.report.document import Swatch
+from phalanx.report.document import Entries, Swatch, label, text
 from phalanx.report.facts import Material
 from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 
@@ -67,8 +68,8 @@ class Scope(msgspec.Struct, kw_only=True):
     baseline: str | None
     confidence: float
     styles: dict[str, Style]
-    parts: tuple[str, ...] = ()
-    """Further parts, of the study and of the caller."""
+    parts: dict[str, Path | None] = {}
+    """Further parts, of the study and of the caller, with the file of each."""
 
     @property
     def saved(self) -> Measure:
@@ -88,6 +89,15 @@ class Scope(msgspec.Struct, kw_only=True):
             )
             for cell in cells
         ]
+
+    def place_of(self, cell: Cell) -> Entries:
+        """Make the first columns of a row: the task, if there are several, and the cell."""
+        task = {label("task"): text(cell.task)} if len(self.tasks) > 1 else {}
+        return {**task, label("cell"): text(cell.label)}
+
+    def name_of(self, cell: Cell) -> str:
+        """Name a cell in a sentence: with its task, if there are several."""
+        return f"{cell.task}, {cell.label}" if len(self.tasks) > 1 else cell.label
 
     def baseline_of(self, cell: Cell) -> Cell | None:
         """Return the nearest cell of the baseline; None for a baseline cell."""
@@ -136,10 +146,19 @@ def open_scope(material: Material, options: Options) -> Scope:
         baseline=baseline,
         confidence=study.repeats.confidence if study is not None else 0.95,
         styles=_styles(cells),
-        parts=(*(study.report_parts if study is not None else ()), *options.parts),
+        parts=dict.fromkeys(options.parts) | _planned_parts(material),
     )
     _check(scope)
     return scope
+
+
+def _planned_parts(material: Material) -> dict[str, Path | None]:
+    if material.study is None or material.study_path is None:
+        return {}
+    return {
+        one.name: None if one.file is None else material.study_path / one.file
+        for one in material.study.report_parts
+    }
 
 
 def _check(scope: Scope) -> None:

@@ -1,16 +1,16 @@
-"""Write one table as CSV, Markdown or records; the terminal's form is in `cli.output`.
+"""Write tables and reports as CSV, Markdown or records; the terminal's form is in `cli.output`.
 
 CSV and records hold the raw values with all digits, an interval as two columns; Markdown holds the
-formatted text.
+formatted text, and figures by their captions.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from phalanx.report.document import Column, Raw, Table, Value
+from phalanx.report.document import Block, Column, Figure, Raw, Report, Table, Text, Value
 
 _SPECIAL = str.maketrans({"|": "\\|", "*": "\\*", "_": "\\_", "<": "&lt;", ">": "&gt;"})
 
@@ -83,3 +83,36 @@ def _head(column: Column) -> str:
 def _entry(value: Value) -> str:
     shown = escape_markdown(value.text)
     return f"**{shown}**" if value.mark == "best" and shown else shown
+
+
+def to_markdown(document: Report) -> str:
+    """Write a whole report."""
+    parts = [f"# {escape_markdown(document.title)}", escape_markdown(document.subtitle)]
+    for section in document.sections:
+        parts.append(f"## {escape_markdown(section.title)}")
+        parts += [_block(block) for block in section.blocks]
+    return "\n\n".join(parts) + "\n"
+
+
+def blocks_markdown(blocks: Iterable[Block]) -> str:
+    """Write blocks without a title."""
+    return "\n\n".join(_block(block) for block in blocks) + "\n"
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Table):
+        return table_markdown(block)
+    if isinstance(block, Figure):
+        return f"*Figure in the page: {escape_markdown(block.caption)}*"
+    return _text(block)
+
+
+def _text(block: Text) -> str:
+    lines = [escape_markdown(line) for line in block.lines]
+    if block.kind == "list":
+        return "\n".join(f"- {line}" for line in lines)
+    if block.kind == "lead":
+        return "\n\n".join(f"**{line}**" for line in lines)
+    if block.kind == "heading":
+        return "\n\n".join(f"## {line}" for line in lines)
+    return "\n\n".join(lines)

@@ -60,12 +60,39 @@ class Document:
             path = path[:-1]
         return self.marks.get(path, Mark(""))
 
+    def part(self, key: str) -> Document:
+        """Return one setting of a mapping as a document, with the positions inside it."""
+        assert isinstance(self.data, dict)
+        inside = {path[1:]: mark for path, mark in self.marks.items() if path[:1] == (key,)}
+        return Document(self.data.get(key), inside)
+
 
 def read(file: FilePath) -> Document:
     """Read a YAML file.
 
     Raises:
         SpecError: The file is missing, unreadable, not UTF-8 or not YAML; one sentence with line.
+    """
+    return parse(read_text(file), str(file))
+
+
+def read_settings(file: FilePath, such_as: str) -> Document:
+    """Read a YAML file of settings by name.
+
+    Raises:
+        SpecError: As for `read`, or it holds something else; says what it is, `such_as` ...
+    """
+    document = read(file)
+    if not isinstance(document.data, dict):
+        raise SpecError(f"{file}: {such_as}", file=str(file))
+    return document
+
+
+def read_text(file: FilePath) -> str:
+    """Read a text file.
+
+    Raises:
+        SpecError: The file is missing, unreadable or not UTF-8; one sentence.
     """
     try:
         raw = file.read_bytes()
@@ -76,11 +103,10 @@ def read(file: FilePath) -> Document:
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}", file=str(file)) from error
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         mark = Mark(str(file), line=raw.count(b"\n", 0, error.start) + 1)
         raise _error(mark, "this is not UTF-8 text; save the file as UTF-8") from None
-    return parse(text, str(file))
 
 
 def parse(text: str, source: str, *, with_lines: bool = True) -> Document:

@@ -10,12 +10,11 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
-from phalanx.spec.infer import InferSpec
 from phalanx.spec.inject import InjectSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
-from phalanx.spec.observe import ObserveSpec, ProfileSpec
+from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
     ConstantSpec,
     EarlyStopSpec,

@@ -15,7 +15,6 @@ from pydantic import BeforeValidator
 
 from phalanx.errors import SpecError
 from phalanx.spec.base import name_only
-from phalanx.spec.choice import ByName
 from phalanx.spec.lockstep import (
     AllreduceSpec,
     CentralStorageSpec,
@@ -24,7 +23,7 @@ from phalanx.spec.lockstep import (
     SingleSpec,
 )
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.registry import Registry
+from phalanx.spec.registry import ByName, Registry
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import StrategySpec
 from phalanx.spec.switch import SwitchSpec

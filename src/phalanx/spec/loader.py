@@ -10,12 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from phalanx.errors import SpecError
 from phalanx.spec.document import Document, from_mapping, read
 from phalanx.spec.job import JobSpec
-from phalanx.spec.messages import spec_error
+from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides
 
 _SUCH_AS = "such as 'model: mnist-cnn'"
@@ -83,8 +81,4 @@ def validate_job(document: Document, overrides: Sequence[str] = ()) -> JobSpec:
         SpecError: One sentence with place, value and what would be right.
     """
     apply_overrides(document, overrides, JobSpec)
-    try:
-        # Files use the aliases only: 'global', never the Python name 'global_'.
-        return JobSpec.model_validate(document.data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, document, JobSpec) from None
+    return validated(document, JobSpec)

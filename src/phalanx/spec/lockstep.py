@@ -39,8 +39,11 @@ class AllreduceSpec(StrategySpec):
     """Every worker has the whole model; gradients are summed over all workers in every step."""
 
     name: Literal["allreduce"] = "allreduce"
-    compression: Literal["none", "bf16"] = "none"
-    """bf16 halves the traffic; what rounding takes away is kept and added to the next gradient."""
+    compression: Literal["none", "bf16", "powersgd"] = "none"
+    """bf16 halves the traffic; powersgd sends low-rank factors of each layer's gradient, often a
+    hundredth of it. What either takes away is kept and added to the next gradient."""
+    approximation_rank: Annotated[int, Field(gt=0)] = 2
+    """Rank of the factors of powersgd; more is closer to the exact gradient and sends more."""
     bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
     at least 512 KiB and at most 25 MiB."""
@@ -49,7 +52,8 @@ class AllreduceSpec(StrategySpec):
     @property
     @override
     def effect(self) -> Effect:
-        return "exact" if self.compression == "none" else "rounded"
+        effects: dict[str, Effect] = {"none": "exact", "bf16": "rounded", "powersgd": "lossy"}
+        return effects[self.compression]
 
     @property
     @override
@@ -58,6 +62,8 @@ class AllreduceSpec(StrategySpec):
 
     @override
     def label(self) -> str:
+        if self.compression == "powersgd":
+            return f"allreduce, powersgd rank {self.approximation_rank}"
         return "allreduce" + (", bf16" if self.compression == "bf16" else "")
 
 

@@ -1,6 +1,6 @@
 """Turn pydantic's errors into one sentence: place, value, what would be valid, nearest name.
 
-Called by `loader` only. The words for types come from `shape`; validators that look at several
+The loaders call `validated`. The words for types come from `shape`; validators that look at several
 settings at once bring their own sentence (`base.fault`).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -20,6 +21,7 @@ from phalanx.spec.flow import flow, quoted
 from phalanx.spec.names import SYNONYMS, did_you_mean
 
 _MAX_LISTED = 3
+S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,19 @@ class _Place:
     """The spec in which the last key is."""
     siblings: Sequence[type[Spec]] = ()
     """The kinds that the owner was chosen from by name, itself included."""
+
+
+def validated(document: Document, kind: type[S]) -> S:
+    """Turn a document into a spec.
+
+    Raises:
+        SpecError: One sentence with place, value and what would be right.
+    """
+    try:
+        # Files use the aliases only: 'global', never the Python name 'global_'.
+        return kind.model_validate(document.data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise spec_error(error, document, kind) from None
 
 
 def spec_error(error: ValidationError, document: Document, root: type[Spec]) -> SpecError:

@@ -1,4 +1,4 @@
-"""Describe resource sampling and operator profiles."""
+"""Describe what is measured: resource samples, operator profiles and inference."""
 
 from __future__ import annotations
 
@@ -73,3 +73,12 @@ class ProfileSpec(Spec):
     def covers(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 0 as in records, is to be profiled."""
         return any(first <= epoch + 1 <= last for first, last in self.ranges())
+
+
+class InferSpec(Spec):
+    """Requests to the trained network, one at a time for latency, then in a row for throughput."""
+
+    requests: Annotated[int, Field(gt=0)] = 50
+    """Requests of each kind; under data parallelism for each worker."""
+    batch: Annotated[int, Field(gt=0)] = 1
+    """Samples in a request."""

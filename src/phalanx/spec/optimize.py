@@ -19,8 +19,7 @@ from pydantic import (
 )
 
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
-from phalanx.spec.choice import ByName
-from phalanx.spec.registry import Registry
+from phalanx.spec.registry import ByName, Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -1,14 +1,47 @@
 """Describe a pool: the machines of a user, described once.
 
-Plain data with its checks; `pool_file` reads it from YAML or from the published blueprint.
+Plain data with its checks; `pool_file` reads it from YAML. `INVENTORIES` is an open table: a kind
+reads machines from a file of another format.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import model_validator
 
 from phalanx.spec.base import ListOf, Spec, fault
 from phalanx.spec.machine import MachineSpec, Port, PositiveInt, Price, UserName
+from phalanx.spec.registry import Registry
+
+
+@dataclass(frozen=True)
+class InventoryKind:
+    """Describe a format of files that list machines."""
+
+    name: str
+    read: str
+    """Import path of a function of the file's path; returns a `spec.pool_file.ReadInventory`."""
+
+
+INVENTORIES: Registry[InventoryKind] = Registry(
+    "inventory",
+    InventoryKind,
+    group="phalanx.inventories",
+    built_in={},
+    adapt=lambda path, found: InventoryKind(path, read=path) if callable(found) else None,
+)
+
+
+class InventorySpec(Spec):
+    """A file of another format that lists the machines."""
+
+    name: str
+    """Name of an installed format, or `package.module:name` of an `InventoryKind` or function."""
+    file: str
+    """Path of the file; a relative path is seen from the pool file."""
+    python_path: ListOf[str] = ()
+    """Folders from which the format is imported; relative ones are seen from the pool file."""
 
 
 class DefaultsSpec(Spec):
@@ -45,6 +78,8 @@ class PoolSpec(Spec):
     packages of its `python`; kept there for the next run."""
     defaults: DefaultsSpec = DefaultsSpec()
     """Defaults for every machine that does not override them."""
+    inventory: InventorySpec | None = None
+    """Read the machines from a file of another format, instead of listing them."""
     machines: ListOf[MachineSpec]
     """The machines; their order is the order of ranks."""
 

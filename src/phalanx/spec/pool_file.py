@@ -1,29 +1,34 @@
 """Load pool files and cluster files: read, validate, and report in one sentence what is wrong.
 
-A pool is YAML, or the published JSON blueprint, which is repaired with a note for each fault. Paths
-of keys and of the ssh config are resolved against the folder of the file. Whether machines can be
-reached is checked in `pool`.
+A pool lists its machines, or names a file of another format that does (`inventory`). Paths of keys
+and of the ssh config are resolved against the folder of the file. Whether machines can be reached
+is checked in `pool`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import ValidationError
+from typing import cast
 
 from phalanx.errors import SpecError
-from phalanx.spec.base import Spec
-from phalanx.spec.blueprint import is_blueprint, read_blueprint
 from phalanx.spec.cluster import ClusterSpec
-from phalanx.spec.document import Document, from_mapping, read
-from phalanx.spec.messages import spec_error
-from phalanx.spec.pool import PoolSpec
+from phalanx.spec.document import Document, from_mapping, read_settings
+from phalanx.spec.messages import validated
+from phalanx.spec.pool import INVENTORIES, InventorySpec, PoolSpec
+from phalanx.spec.registry import add_import_path, load
 
-Kind = TypeVar("Kind", bound=Spec)
+
+@dataclass(frozen=True)
+class ReadInventory:
+    """Machines of a file in another format."""
+
+    machines: Document
+    """A list of mappings as under `machines` of a pool, with their positions in the file."""
+    notes: tuple[str, ...] = ()
+    """One sentence per repaired fault of the file."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +37,26 @@ class PoolFile:
 
     spec: PoolSpec
     notes: tuple[str, ...] = ()
-    """One sentence per repaired fault of a blueprint."""
+    """One sentence per repaired fault of its inventory."""
 
 
 def load_pool(path: str | os.PathLike[str]) -> PoolFile:
-    """Read a pool file or a published blueprint.
+    """Read a pool file.
 
     Raises:
         SpecError: One sentence with file, line, value and what would be right.
     """
-    file = Path(path)
-    text = _text(file)
-    if text is not None and is_blueprint(text):
-        blueprint = read_blueprint(text, str(file))
-        return PoolFile(_pool(blueprint.document, file.parent), blueprint.notes)
-    return PoolFile(_pool(_settings(file, "a pool", "'machines: [{host: ...}]'"), file.parent))
+    folder = Path(path).parent
+    document = read_settings(
+        Path(path), "a pool is settings by name, such as 'machines: [{host: ...}]'"
+    )
+    notes = _take_inventory(document, folder)
+    spec = validated(document, PoolSpec)
+    machines = tuple(
+        one.model_copy(update={"key": _absolute(one.key, folder)}) for one in spec.machines
+    )
+    resolved = {"machines": machines, "ssh_config": _absolute(spec.ssh_config, folder)}
+    return PoolFile(spec.model_copy(update=resolved), notes)
 
 
 def load_cluster(path: str | os.PathLike[str]) -> ClusterSpec:
@@ -55,7 +65,8 @@ def load_cluster(path: str | os.PathLike[str]) -> ClusterSpec:
     Raises:
         SpecError: One sentence with file, line, value and what would be right.
     """
-    return _validated(_settings(Path(path), "a cluster", "'hosts: [{name: a}]'"), ClusterSpec)
+    such_as = "a cluster is settings by name, such as 'hosts: [{name: a}]'"
+    return validated(read_settings(Path(path), such_as), ClusterSpec)
 
 
 def cluster_from_mapping(mapping: Mapping[str, object]) -> ClusterSpec:
@@ -64,38 +75,25 @@ def cluster_from_mapping(mapping: Mapping[str, object]) -> ClusterSpec:
     Raises:
         SpecError: One sentence with setting, value and what would be right.
     """
-    return _validated(from_mapping(mapping), ClusterSpec)
+    return validated(from_mapping(mapping), ClusterSpec)
 
 
-def _pool(document: Document, folder: Path) -> PoolSpec:
-    spec = _validated(document, PoolSpec)
-    machines = tuple(
-        one.model_copy(update={"key": _absolute(one.key, folder)}) for one in spec.machines
-    )
-    return spec.model_copy(
-        update={"machines": machines, "ssh_config": _absolute(spec.ssh_config, folder)}
-    )
-
-
-def _validated(document: Document, kind: type[Kind]) -> Kind:
-    try:
-        return kind.model_validate(document.data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, document, kind) from None
-
-
-def _settings(file: Path, what: str, such_as: str) -> Document:
-    document = read(file)
-    if not isinstance(document.data, dict):
-        raise SpecError(f"{file}: {what} is settings by name, such as {such_as}", file=str(file))
-    return document
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None  # the strict reader says what is wrong
+def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
+    """Fill in the machines of a pool's inventory; returns the notes about it."""
+    assert isinstance(document.data, dict)
+    if document.data.get("inventory") is None:
+        return ()
+    if "machines" in document.data:
+        where = document.mark(("machines",))
+        raise SpecError(f"{where}: a pool has machines or an inventory; keep one of the two")
+    spec = validated(document.part("inventory"), InventorySpec)
+    add_import_path([str(folder / one) for one in spec.python_path])
+    read = cast("Callable[[Path], ReadInventory]", load(INVENTORIES.find(spec.name).read))
+    found = read(folder / spec.file)
+    document.data["machines"] = found.machines.data
+    for path, mark in found.machines.marks.items():
+        document.marks["machines", *path] = mark
+    return found.notes
 
 
 def _absolute(path: str | None, folder: Path) -> str | None:

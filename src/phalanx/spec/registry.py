@@ -7,7 +7,9 @@ A `Registry` is one table. Its entries come from three places, asked in this ord
 3. entry points of installed packages, in the table's group (`phalanx.strategies` and so on).
 
 A kind holds plain facts and import paths. Parts that need a framework are imported by `load` where
-they are used, so that the control plane never imports torch.
+they are used, so that the control plane never imports torch. `ByName` is the type of a field that
+is chosen from a table: built-in names are resolved by pydantic's discriminated union, any other by
+the spec class of its kind; positions of errors and the round trip through JSON are the same.
 """
 
 from __future__ import annotations
@@ -17,13 +19,22 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
+from operator import or_
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
-from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
 
 from phalanx.errors import SpecError
 from phalanx.spec.base import Spec, fault
@@ -226,3 +237,87 @@ def current_directory_importable() -> Iterator[None]:
         # The imported module may have changed sys.path itself, so the entry is looked for.
         if directory in sys.path:
             sys.path.remove(directory)
+
+
+class SpecKind(Protocol):
+    """Kind with a spec class for its settings."""
+
+    @property
+    def name(self) -> str:
+        """Name in the table."""
+
+    @property
+    def spec(self) -> type[Spec]:
+        """Class of its settings."""
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Mark a field as chosen by name.
+
+    Attributes:
+        specs: Built-in choices; the `name` of each is a `Literal`.
+        table: Gives the table for all other names; called late, as the table lists the specs.
+    """
+
+    specs: tuple[type[Spec], ...]
+    table: Callable[[], Registry[Any]]
+
+    def spec_of(self, name: object) -> type[Spec] | None:
+        """Return the class behind a name outside of `specs`; None if there is none."""
+        if not isinstance(name, str) or name in (table := self.table()).built_in:
+            return None
+        try:
+            return _spec(table.find(name)) if name in table else None
+        except SpecError:
+            return None
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        union = handler.generate_schema(
+            Annotated[reduce(or_, self.specs), Field(discriminator="name")]
+        )
+        return core_schema.no_info_wrap_validator_function(
+            self._validate,
+            union,
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                self._serialize, info_arg=True, schema=union
+            ),
+        )
+
+    def _validate(self, value: object, built_in: Callable[[object], object]) -> object:
+        name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+        if not isinstance(name, str):
+            return built_in(value)
+        table = self.table()
+        if name in table.built_in or name not in table:
+            return built_in(value)
+        try:
+            spec = _spec(table.find(name))
+        except SpecError as error:
+            raise fault(str(error), at=("name",)) from error
+        if isinstance(value, spec):
+            return value
+        # A union of one: its errors carry the name in their position, as those of built-ins do.
+        choice = core_schema.tagged_union_schema(
+            {name: spec.__pydantic_core_schema__}, discriminator="name"
+        )
+        return SchemaValidator(choice).validate_python(value)
+
+    def _serialize(
+        self, value: Spec, built_in: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> object:
+        if isinstance(value, self.specs):
+            return built_in(value)
+        return value.model_dump(
+            mode=info.mode,
+            by_alias=info.by_alias,
+            exclude_unset=info.exclude_unset,
+            exclude_defaults=info.exclude_defaults,
+            exclude_none=info.exclude_none,
+        )
+
+
+def _spec(kind: SpecKind) -> type[Spec]:
+    return kind.spec

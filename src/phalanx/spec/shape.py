@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from phalanx.spec.base import Spec, Words, name_only
-from phalanx.spec.choice import ByName
+from phalanx.spec.registry import ByName
 
 Annotation = object
 """A type as written behind a field: a class, a union, `Annotated`, `Literal` and so on."""

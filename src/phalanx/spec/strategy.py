@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
     from phalanx.spec.switch import PhaseSpec
 
-Effect = Literal["exact", "rounded", "stale"]
+Effect = Literal["exact", "rounded", "lossy", "stale"]
 """Effect on the result: `exact` gives the numbers of one machine but for summation order, `rounded`
-sends or computes in bf16, `stale` uses older parameters or replicas that drift apart."""
+sends or computes in bf16, `lossy` sends less and makes up for it later, `stale` uses older
+parameters or replicas that drift apart."""
 
 
 @dataclass(frozen=True)

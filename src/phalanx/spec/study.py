@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault
+from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
 from phalanx.spec.flow import quoted
 
 Metric = Literal[
@@ -197,6 +197,15 @@ class RecommendSpec(Spec):
         return self
 
 
+class ReportPartSpec(Spec):
+    """A further part of the report."""
+
+    name: str
+    """Name of an installed one, or `package.module:name`."""
+    file: str | None = None
+    """A file for it, relative to this file, such as published figures; kept with the study."""
+
+
 class StudySpec(Spec):
     """Many runs of related jobs."""
 
@@ -233,10 +242,8 @@ class StudySpec(Spec):
     """What both sides must reach before their speeds are compared."""
     target: TargetSpec = TargetSpec()
     """Target for time-to-accuracy."""
-    published: str | None = None
-    """A file of published figures to show beside ours, relative to this file."""
-    report_parts: ListOf[str] = ()
-    """Further parts of the report: names of installed ones, or `package.module:name`."""
+    report_parts: ListOf[Annotated[ReportPartSpec, BeforeValidator(name_only)]] = ()
+    """Further parts of the report, by name."""
     recommend: RecommendSpec = RecommendSpec()
     """Preferences of the recommendation."""
 

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from phalanx.errors import SpecError
-from phalanx.spec.document import Document, Mark, from_mapping, parse, read
+from phalanx.spec.document import Document, Mark, from_mapping, parse, read_settings
 from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import locate_code, read_job
-from phalanx.spec.messages import spec_error
+from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides
 from phalanx.spec.study import StudySpec
 
@@ -51,12 +49,8 @@ def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         SpecError: One sentence with file, line, value and what would be right.
     """
     file = Path(path)
-    document = read(file)
-    if not isinstance(document.data, dict):
-        raise SpecError(
-            f"{path}: a study is settings by name, such as 'study: my-study' and 'axes: ...'",
-            file=str(path),
-        )
+    such_as = "a study is settings by name, such as 'study: my-study' and 'axes: ...'"
+    document = read_settings(file, such_as)
     return _built(document, file.parent, overrides)
 
 
@@ -79,12 +73,7 @@ def _built(document: Document, folder: Path, overrides: Sequence[str]) -> StudyF
     job = _base_job(document, folder)
     for_job = [text.removeprefix(_JOB) for text in overrides if text.startswith(_JOB)]
     apply_overrides(job, for_job, JobSpec)
-    try:
-        spec = StudySpec.model_validate(
-            document.data | {"job": job.data}, by_alias=True, by_name=False
-        )
-    except ValidationError as error:
-        raise spec_error(error, document, StudySpec) from None
+    spec = validated(Document(document.data | {"job": job.data}, document.marks), StudySpec)
     return StudyFile(spec=spec, document=document, job=job, folder=folder)
 
 
@@ -114,8 +103,7 @@ def _base_job(document: Document, folder: Path) -> Document:
         return read_job(folder / given)
     if isinstance(given, dict):
         locate_code(given, folder)
-        inside = {path[1:]: at for path, at in document.marks.items() if path[:1] == ("job",)}
-        return Document(given, inside)
+        return document.part("job")
     where = f"{mark}: " if mark.source else ""
     raise SpecError(
         f"{where}job must be a mapping or the path of a job file, not {quoted(given)}",

@@ -1,4 +1,4 @@
-"""Describe the strategy `switch`: a list of phases, each another strategy, and their moments."""
+"""Describe the strategy `switch`: phases, each another strategy, their moments and their jobs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
 from phalanx.spec.base import ListOf, Spec, fault, name_only
-from phalanx.spec.choice import ByName
+from phalanx.spec.data import BatchSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.registry import ByName, Registry
 from phalanx.spec.strategy import ProcessCounts, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
-    from phalanx.spec.registry import Registry
 
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 AtLeastOne = Annotated[float, Field(ge=1)]
@@ -371,3 +371,33 @@ def _share_at(phase: PhaseSpec, job: JobSpec) -> float:
         return schedule.at_epochs[phase.lr_drop - 1] / job.epochs
     assert isinstance(phase.at, float)
     return phase.at
+
+
+LOOSENED = -1
+"""Stands for the looser strategy of the straggler reaction among the numbers of phases."""
+
+
+def strategy_of(job: JobSpec, phase: int) -> StrategySpec:
+    """Return the strategy of a phase of a job that switches."""
+    switch = job.strategy
+    assert isinstance(switch, SwitchSpec)
+    if phase == LOOSENED:
+        assert switch.straggler is not None
+        return switch.straggler.loosen_to
+    return switch.resolved[phase].strategy
+
+
+def phase_job(job: JobSpec, phase: int, shares: Sequence[float] = ()) -> JobSpec:
+    """Return the job of a phase.
+
+    Args:
+        job: One that switches.
+        phase: Which.
+        shares: Relative share of the global batch per worker; empty: as the job says.
+    """
+    changes: dict[str, object] = {"strategy": strategy_of(job, phase)}
+    if shares:
+        changes["batch"] = BatchSpec.model_validate(
+            {"global": job.global_batch, "shares": tuple(shares)}
+        )
+    return job.model_copy(update=changes)

@@ -10,19 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from phalanx.comm.base import Collective, Pending
-from phalanx.comm.compression import Bf16Compressor
 from phalanx.data.pipeline import Batch
 from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
-
-_RESIDUAL = "residual"
+from phalanx.strategy.gradient_exchange import build_exchange
 
 
 class Allreduce(Strategy):
@@ -36,24 +33,19 @@ class Allreduce(Strategy):
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
-        self._compressor = (
-            Bf16Compressor(replica.gradients) if self._spec.compression == "bf16" else None
-        )
-        self._buckets = replica.buckets
-        self._pending: list[Pending] = []
+        self._exchange = build_exchange(self._spec, replica, collective)
         self._overlap = OverlapMeter()
         if not equal:
             make_equal(replica, collective)
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        self._pending.clear()
         self._overlap.begin()
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
-        overlapped_s = self._overlap.end(self._pending)
+        overlapped_s = self._overlap.end(self._exchange.pending)
         computed = time.perf_counter()
         with span("all_reduce"):
-            self._await_buckets()
+            self._exchange.finish()
         self.noise.read_sum(
             self._replica.gradients,
             num_samples=result.num_samples,
@@ -70,46 +62,27 @@ class Allreduce(Strategy):
 
     def _start_bucket(self, index: int) -> None:
         """Start the exchange of a bucket during backward; the same order on every worker."""
-        bucket = self._buckets[index]
+        bucket = self._replica.buckets[index]
         # Before the exchange, which overwrites this worker's gradient with the sum.
         self.noise.read_own(self._replica.gradients[bucket.start : bucket.stop])
         with span("all_reduce"):
-            if self._compressor is not None:
-                tensor = self._compressor.compress(bucket.start, bucket.stop)
-            else:
-                tensor = self._replica.gradients[bucket.start : bucket.stop]
-            self._overlap.look(self._pending)
-            self._pending.append(self._collective.start_all_reduce(tensor))
-
-    def _await_buckets(self) -> None:
-        for index, pending in enumerate(self._pending):
-            # Buckets were started in rising order, so positions here are bucket indices.
-            pending.wait()
-            if self._compressor is not None:
-                bucket = self._buckets[index]
-                self._compressor.decompress(bucket.start, bucket.stop)
+            self._overlap.look(self._exchange.pending)
+            self._exchange.start(index)
 
     @override
     def synchronize(self) -> None:
         average_buffers(self._replica, self._collective)
+        if self._spec.compression == "powersgd" and self._collective.size > 1:
+            # Every worker multiplies the factors itself, and unlike processors round differently.
+            self._collective.broadcast(self._replica.parameters)
 
     @override
     def export_state(self) -> dict[str, Tensor]:
-        if self._compressor is None:
-            return {}
-        return {_RESIDUAL: torch.stack(self._collective.all_gather(self._compressor.residual))}
+        return self._exchange.export_state()
 
     @override
     def import_state(self, state: dict[str, Tensor]) -> None:
-        if self._compressor is None or _RESIDUAL not in state:
-            return
-        residuals = state[_RESIDUAL]
-        rank = self._collective.rank
-        if len(residuals) == self._collective.size:
-            self._compressor.residual.copy_(residuals[rank])
-        elif rank == 0:
-            # In a group of another size the first worker carries the residuals of all.
-            self._compressor.residual.copy_(residuals.sum(0))
+        self._exchange.import_state(state)
 
 
 class GradNoiseGauge:

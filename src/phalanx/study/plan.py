@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,31 +15,30 @@ from phalanx.errors import SpecError
 from phalanx.records.study import (
     PlannedCell,
     PlannedGate,
+    PlannedPart,
     PlannedRepeats,
     RecommendSettings,
     StudyManifest,
 )
+from phalanx.report.parts.catalogue import REPORT_PARTS
 from phalanx.spec.job import JobSpec
-from phalanx.spec.published import load_published
+from phalanx.spec.registry import load
 from phalanx.spec.render import to_mapping
 from phalanx.spec.study import GateSpec, StudySpec, parse_duration
 from phalanx.spec.study_file import StudyFile
 from phalanx.study.matrix import Axis, StudyCell, expand
-
-PUBLISHED = "published.yaml"
 
 
 def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyManifest:
     """Expand the matrix, and resolve repeats, seeds and gate.
 
     Raises:
-        SpecError: A cell is no valid job, or gate or published figures do not fit the axes.
+        SpecError: A cell is no valid job, the gate does not fit the axes, or a part of the report
+            cannot use its file.
     """
     spec = study.spec
     axes, cells = expand(study)
-    published = published_path(study)
-    if published is not None:
-        load_published(published)
+    _check_report_parts(study)
     return StudyManifest(
         name=spec.study,
         title=spec.title or spec.study,
@@ -53,8 +52,10 @@ def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyM
         seeds=_seeds(spec, cells),
         gate=None if spec.gate is None else _gate(spec.gate, axes, study),
         target=spec.target.values,
-        published=None if published is None else PUBLISHED,
-        report_parts=list(spec.report_parts),
+        report_parts=[
+            PlannedPart(name=one.name, file=None if one.file is None else Path(one.file).name)
+            for one in spec.report_parts
+        ],
         recommend=RecommendSettings(**spec.recommend.model_dump()),
         budget_s=None if spec.budget is None else parse_duration(spec.budget),
         parallel=spec.parallel,
@@ -100,9 +101,16 @@ def _extended(seeds: Sequence[int], number: int) -> list[int]:
     return found
 
 
-def published_path(study: StudyFile) -> Path | None:
-    """Return the path of the published figures of a study, if it names any."""
-    return None if study.spec.published is None else study.folder / study.spec.published
+def report_files(study: StudyFile) -> list[Path]:
+    """Return the files that parts of the report need; they are kept with the study."""
+    return [study.folder / one.file for one in study.spec.report_parts if one.file is not None]
+
+
+def _check_report_parts(study: StudyFile) -> None:
+    for one in study.spec.report_parts:
+        part = REPORT_PARTS.find(one.name)
+        if one.file is not None and part.check:
+            cast("Callable[[Path], object]", load(part.check))(study.folder / one.file)
 
 
 def _repeats(spec: StudySpec) -> PlannedRepeats:

@@ -1,41 +1,53 @@
-"""Control channel: an authenticated, encrypted connection between controller and process.
+"""Control channel, the controller's end: authenticated, encrypted, and driven by its loop.
 
-`ControlServer` belongs to the controller and is driven by its loop. `ControlClient` belongs to a
-process of the run and has a thread, so that heartbeats continue while the process computes: silence
-then means that the process is frozen or gone, never that it is busy.
+Messages arrive once and in order, whatever becomes of the connection (`delivery`); heartbeats and
+clock readings may be lost. The other end is in `control_client`.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import msgspec
 import zmq
 
+from phalanx.errors import PeerError
 from phalanx.wire.auth import AllowList, peer_key
-from phalanx.wire.clock import ClockProbe, ClockReading
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.keys import KeyPair, secure_client, secure_server
+from phalanx.wire.delivery import MAX_SOCKET_BYTES, Delivery
+from phalanx.wire.keys import KeyPair, secure_server
 from phalanx.wire.messages import (
     FromController,
-    FromCoordinator,
     FromWorker,
     Heartbeat,
     Ping,
     Pong,
-    Progress,
     PutValue,
-    Stop,
-    StoredValue,
-    WantValue,
+    WantValues,
 )
+from phalanx.wire.rendezvous import ValueBoard
 
-HEARTBEAT_INTERVAL_S = 0.5
-_MAX_MESSAGE_BYTES = 1 << 20
+# Frames taken in a row before the caller gets a turn.
+_MOST_FRAMES = 1000
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What a process did against the protocol; nothing that it says can be relied on."""
+
+    reason: str
+
+
+@dataclass
+class _Member:
+    """The channel to one incarnation of a process; without a route until it has connected."""
+
+    delivery: Delivery = field(default_factory=Delivery)
+    route: bytes | None = None
+    is_blamed: bool = False
 
 
 class ControlServer:
@@ -55,9 +67,11 @@ class ControlServer:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._allow_list = AllowList(self._context)
         self._names: dict[str, str] = {}
-        self._routes: dict[str, bytes] = {}
-        self._board: dict[str, bytes] = {}
-        self._wanted: dict[str, set[str]] = {}
+        self._members: dict[str, _Member] = {}
+        self._board = ValueBoard()
+        self._heard: set[str] = set()
+        self._unanswered: set[str] = set()
+        self._violations: deque[tuple[str, Violation]] = deque()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._port = 0
 
@@ -79,7 +93,7 @@ class ControlServer:
         self._allow_list.__enter__()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SOCKET_BYTES)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         secure_server(self._socket, self._keys)
         self._port = self._socket.bind_to_random_port(f"tcp://{self._host}")
@@ -96,12 +110,17 @@ class ControlServer:
         self._context.term()
 
     def admit(self, name: str) -> KeyPair:
-        """Make keys for a process that is about to start; its earlier keys are revoked."""
+        """Make keys for a process that is about to start; its earlier keys are revoked.
+
+        Messages for its predecessor are dropped; messages from now on wait until it connects.
+        """
         for key in [key for key, known in self._names.items() if known == name]:
             del self._names[key]
             self._allow_list.remove(key)
         keys = KeyPair.make()
         self._names[keys.public] = name
+        self._members[name] = _Member()
+        self._board.forget(name)
         self._allow_list.add(keys.public)
         return keys
 
@@ -129,209 +148,121 @@ class ControlServer:
         secure_server(socket, self._keys)
         return socket, socket.bind_to_random_port(f"tcp://{self._host}")
 
-    def receive(self, timeout_s: float) -> tuple[str, FromWorker] | None:
+    def receive(self, timeout_s: float) -> tuple[str, FromWorker | Violation] | None:
         """Return the next message for the controller; None: none came in time.
 
-        Rendezvous and clock messages are answered here and never returned.
+        Rendezvous and clock messages are answered here and never returned. A process that breaks
+        the protocol is reported once, with what it did.
         """
         deadline = Deadline.after(timeout_s, "a message")
-        while self._socket.poll(deadline.remaining_ms):
-            route, body, *surplus = self._socket.recv_multipart(copy=False)
-            # For every message: revoked keys do not close the connection of a replaced process.
-            name = self._names.get(peer_key(body))
-            if name is None or surplus:
-                continue
-            self._routes[name] = route.bytes
-            try:
-                message = self._decoder.decode(body.buffer)
-            except msgspec.DecodeError:
-                continue
-            if isinstance(message, Ping):
-                self.send(name, Pong(message.asked_s, time.monotonic()))
-            elif isinstance(message, PutValue):
-                self._publish(message)
-            elif isinstance(message, WantValue):
-                self._want(name, message.key)
-            else:
-                return name, message
+        for _ in range(_MOST_FRAMES):
+            if self._violations:
+                return self._violations.popleft()
+            if not self._socket.poll(0):
+                self._answer()
+                if not self._socket.poll(deadline.remaining_ms):
+                    return None
+            received = self._take_frame()
+            if received is not None:
+                return received
         return None
 
+    def take_heard(self) -> set[str]:
+        """Return the processes of which anything came since the last call, parts included."""
+        heard, self._heard = self._heard, set()
+        return heard
+
     def send(self, name: str, message: FromController) -> None:
-        """Send to a process, or drop the message if it never connected or its queue is full."""
-        route = self._routes.get(name)
-        if route is not None:
-            self._socket.send_multipart([route, msgspec.msgpack.encode(message)])
+        """Send to a process; what it cannot take now waits until it can.
 
-    def _publish(self, message: PutValue) -> None:
-        self._board[message.key] = message.value
-        for name in self._wanted.pop(message.key, ()):
-            self.send(name, StoredValue(message.key, message.value))
+        A process that takes nothing any more is reported by `receive`. Messages for unknown ones
+        are dropped.
 
-    def _want(self, name: str, key: str) -> None:
-        if key in self._board:
-            self.send(name, StoredValue(key, self._board[key]))
-        else:
-            # Processes start in any order: a value may be requested before it is published.
-            self._wanted.setdefault(key, set()).add(name)
+        Raises:
+            MessageTooLarge: The message is above the limit of the channel.
+        """
+        member = self._members.get(name)
+        if member is None:
+            return
+        try:
+            member.delivery.put(msgspec.msgpack.encode(message))
+        except PeerError as error:
+            self._blame(name, str(error))
+            return
+        self._flush(member)
 
+    def _take_frame(self) -> tuple[str, FromWorker] | None:
+        route, frame, *surplus = self._socket.recv_multipart(copy=False)
+        # For every frame: revoked keys do not close the connection of a replaced process.
+        name = self._names.get(peer_key(frame))
+        if name is None:
+            return None
+        member = self._members[name]
+        self._heard.add(name)
+        if member.route != route.bytes:
+            # A new connection: what was on its way over the old one may be lost.
+            member.route = route.bytes
+            member.delivery.repeat()
+        try:
+            if surplus:
+                raise PeerError("a message of several frames is none of the control channel")
+            body = member.delivery.take(frame.buffer)
+            message = self._decoder.decode(body) if body is not None else None
+            kept = self._keep(name, member, message) if message is not None else None
+        # Text that is not UTF-8 has an error of its own.
+        except (PeerError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._blame(name, str(error))
+            return None
+        if member.delivery.is_stuck:
+            waiting = member.delivery.num_unacknowledged
+            self._blame(name, f"it lives, but takes none of {waiting} messages that wait for it")
+        self._flush(member)
+        if member.delivery.must_answer:
+            self._send_frame(member, member.delivery.note())
+        elif member.delivery.has_news:
+            self._unanswered.add(name)
+        return (name, kept) if kept is not None else None
 
-class _Published:
-    """Values of the rendezvous store that have arrived; one thread writes, another waits."""
+    def _keep(self, name: str, member: _Member, message: FromWorker) -> FromWorker | None:
+        """Answer a message of the channel itself; return one that is for the controller."""
+        match message:
+            case Ping():
+                pong = Pong(message.asked_s, time.monotonic())
+                self._send_frame(member, member.delivery.note(msgspec.msgpack.encode(pong)))
+            case PutValue():
+                self._board.put(name, message.key, message.value)
+            case WantValues():
+                self._board.want(name, message.group)
+            case Heartbeat() if member.delivery.num_unacknowledged:
+                # Tells the process what was sent, so that it notices a loss.
+                self._send_frame(member, member.delivery.note())
+                return message
+            case _:
+                return message
+        return None
 
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
+    def _answer(self) -> None:
+        """Send what can be sent together, as nothing else is to be read: values, then news."""
+        for name, values in self._board.take_unsent():
+            self.send(name, values)
+        unanswered, self._unanswered = self._unanswered, set()
+        for name in unanswered:
+            member = self._members[name]
+            if member.delivery.has_news:
+                self._send_frame(member, member.delivery.note())
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
+    def _blame(self, name: str, reason: str) -> None:
+        member = self._members[name]
+        if not member.is_blamed:
+            member.is_blamed = True
+            self._violations.append((name, Violation(reason)))
 
-    def put(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
+    def _flush(self, member: _Member) -> None:
+        if member.route is not None:
+            for frame in member.delivery.frames():
+                self._send_frame(member, frame)
 
-    def get(self, key: str, deadline: Deadline) -> bytes:
-        with self._changed:
-            while key not in self._values:
-                if not self._changed.wait(deadline.remaining_s):
-                    raise deadline.error()
-            return self._values[key]
-
-
-class _Wakeup:
-    """Wake a thread out of its poll; safe from any thread."""
-
-    _ADDRESS = "inproc://wakeup"
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-        self._socket.linger = 0
-        self._socket.bind(self._ADDRESS)
-        # A ZeroMQ socket is not safe for several threads at a time.
-        self._lock = threading.Lock()
-
-    def connect(self, socket: zmq.Socket[bytes]) -> None:
-        """Make a socket of the polling thread readable at every wake-up."""
-        socket.linger = 0
-        socket.connect(self._ADDRESS)
-
-    def ring(self) -> None:
-        with self._lock:
-            self._socket.send(b"")
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class ControlClient:
-    """A process's end of the channel; use as a context manager.
-
-    Args:
-        address: Where the controller listens.
-        server_key: The controller's public key.
-        keys: Keys of this process.
-        progress: Called by the channel's thread for each heartbeat; must be quick and not block.
-        on_stop: Called by the channel's thread when the controller asks this process to end.
-        on_clock: Called by the channel's thread with each estimate of the controller's clock; None:
-            no estimates are made.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        server_key: str,
-        keys: KeyPair,
-        progress: Callable[[], Progress],
-        on_stop: Callable[[str], None],
-        on_clock: Callable[[ClockReading], None] | None = None,
-    ) -> None:
-        self._address = address
-        self._server_key = server_key
-        self._keys = keys
-        self._progress = progress
-        self._on_stop = on_stop
-        self._on_clock = on_clock
-        self._probe = ClockProbe()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._outgoing: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
-        self.inbox: queue.SimpleQueue[FromCoordinator] = queue.SimpleQueue()
-        """Messages of the coordinator that have not been handled yet."""
-        self._published = _Published()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="control")
-
-    def __enter__(self) -> ControlClient:
-        self._wakeup = _Wakeup(self._context)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closing.set()
-        self._wakeup.ring()
-        self._thread.join()
-        self._wakeup.close()
-        self._context.term()
-
-    def send(self, message: FromWorker) -> None:
-        """Queue a message for the channel's thread; all are sent before the channel closes."""
-        self._outgoing.put(message)
-        self._wakeup.ring()
-
-    def put(self, key: str, value: bytes) -> None:
-        """Publish a value for the other processes of the run."""
-        self.send(PutValue(key, value))
-
-    def get(self, key: str, deadline: Deadline) -> bytes:
-        """Wait for a value that another process of the run publishes."""
-        if key not in self._published:
-            self.send(WantValue(key))
-        return self._published.get(key, deadline)
-
-    def _serve(self) -> None:
-        decoder = msgspec.msgpack.Decoder(FromController)
-        with self._context.socket(zmq.DEALER) as socket, self._context.socket(zmq.PAIR) as wakeup:
-            # Long enough for the final report to be sent, short enough not to delay the exit.
-            socket.linger = 1000
-            secure_client(socket, self._keys, self._server_key)
-            socket.connect(self._address)
-            self._wakeup.connect(wakeup)
-            poller = zmq.Poller()
-            poller.register(socket, zmq.POLLIN)
-            poller.register(wakeup, zmq.POLLIN)
-            beat = Deadline.after(0.0, "a heartbeat")
-            while True:
-                ready = dict(poller.poll(beat.remaining_ms))
-                if wakeup in ready:
-                    wakeup.recv()
-                if socket in ready:
-                    self._take(decoder.decode(socket.recv()))
-                # Read before the queue is emptied: messages queued before closing are still sent.
-                closing = self._closing.is_set()
-                while not self._outgoing.empty():
-                    socket.send(msgspec.msgpack.encode(self._outgoing.get()))
-                if closing:
-                    return
-                now_s = time.monotonic()
-                if self._on_clock is not None and self._probe.ask(now_s):
-                    socket.send(msgspec.msgpack.encode(Ping(now_s)))
-                if beat.expired:
-                    socket.send(msgspec.msgpack.encode(Heartbeat(self._progress())))
-                    beat = Deadline.after(HEARTBEAT_INTERVAL_S, "a heartbeat")
-
-    def _take(self, message: FromController) -> None:
-        if isinstance(message, StoredValue):
-            self._published.put(message.key, message.value)
-        elif isinstance(message, Pong):
-            reading = self._probe.take(message.asked_s, message.clock_s, time.monotonic())
-            if reading is not None and self._on_clock is not None:
-                self._on_clock(reading)
-        elif isinstance(message, Stop):
-            self._on_stop(message.reason)
-        else:
-            self.inbox.put(message)
+    def _send_frame(self, member: _Member, frame: bytes) -> None:
+        # Dropped if the connection is gone or its queue is full: the process will ask for it.
+        if member.route is not None:
+            self._socket.send_multipart([member.route, frame])

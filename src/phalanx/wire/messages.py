@@ -1,7 +1,7 @@
 """Messages between the controller and the processes of every run.
 
-Small, typed, in msgpack; decoding checks the types, so a malformed message is refused as a whole.
-Gradients and parameters never travel here.
+Typed, in msgpack; decoding checks the types, so a malformed message is refused as a whole.
+Gradients and parameters never travel here; a model's float statistics do, in parts (`delivery`).
 """
 
 from __future__ import annotations
@@ -177,17 +177,16 @@ class PutValue(_Message, frozen=True):
     value: bytes
 
 
-class WantValue(_Message, frozen=True):
-    """Rendezvous: request the value of a key, as soon as it is published."""
+class WantValues(_Message, frozen=True):
+    """Rendezvous: request all values of a group, those that are published later included."""
 
-    key: str
+    group: str
 
 
-class StoredValue(_Message, frozen=True):
-    """Rendezvous: the requested value of a key."""
+class StoredValues(_Message, frozen=True):
+    """Rendezvous: values of a requested group, by key."""
 
-    key: str
-    value: bytes
+    values: dict[str, bytes]
 
 
 class Ping(_Message, frozen=True):
@@ -219,10 +218,10 @@ FromWorker = (
     | Done
     | PhaseOver
     | PutValue
-    | WantValue
+    | WantValues
     | ToController
     | ToSwitch
     | ToSplit
     | ToPeers
 )
-FromController = StoredValue | Pong | Stop | FromCoordinator
+FromController = StoredValues | Pong | Stop | FromCoordinator

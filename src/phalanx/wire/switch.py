@@ -69,6 +69,11 @@ class WindowReport(_Message, frozen=True, kw_only=True):
     loss: float
     lr: float
 
+    def covers(self, num_workers: int) -> bool:
+        """Return whether there is an entry for each of so many workers."""
+        lengths = (len(self.compute_s), len(self.exchange_s), len(self.num_samples))
+        return all(length == num_workers for length in lengths)
+
 
 class HandedOver(_Message, frozen=True):
     """A worker holds the servers' final state, or its part of it; answers `HandOver`."""

@@ -27,7 +27,7 @@ from phalanx.records.log import EventLog
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Characters; the control channel refuses messages above 1 MiB.
+# Characters: more of an error than anybody reads.
 _MAX_REPORT = 100_000
 _OPENBLAS = "openblas"
 
@@ -102,6 +102,9 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)
         control.send(done)
+    if control.num_undelivered:
+        _log.error("the controller has not taken the last messages of this process")
+        return ExitCode.DEADLINE
     return ExitCode.OK
 
 

@@ -27,7 +27,7 @@ from phalanx.store.base import CheckpointStore
 from phalanx.store.local import LocalStore
 from phalanx.store.remote import RemoteStore
 from phalanx.store.tensors import TensorAdapter, TensorT
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.keys import KeyPair
 from phalanx.worker.metrics import WorkerMetrics
 

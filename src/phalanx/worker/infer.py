@@ -15,7 +15,7 @@ import torch
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch, Dataset, eval_batches
-from phalanx.spec.infer import InferSpec
+from phalanx.spec.observe import InferSpec
 from phalanx.wire.messages import InferenceFacts
 from phalanx.worker.evaluate import EvaluationShare
 from phalanx.worker.trainable import Trainable

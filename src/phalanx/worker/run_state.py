@@ -15,7 +15,7 @@ from phalanx.records.improvement import is_validation_due, note_validation
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.messages import EpochDone, RunOutcome
 from phalanx.wire.switch import StepLimit
 

@@ -33,7 +33,7 @@ def test_wrong_options(arguments: list[str], sentence: str, tmp_path: Path) -> N
     ("arguments", "choices"),
     [
         (["--goal", "speed"], "'speed' is not one of 'time', 'cost', 'energy', 'balanced'"),
-        (["--accept", "all"], "'all' is not one of 'exact', 'rounded', 'stale'"),
+        (["--accept", "all"], "'all' is not one of 'exact', 'rounded', 'lossy', 'stale'"),
         (["--calibrate", "yes"], "'yes' is not one of 'auto', 'never', 'fresh'"),
     ],
 )

@@ -14,7 +14,7 @@ from phalanx.data.order import EpochOrder
 from phalanx.data.ownership import OwnedShards, SampleOwnership, divide
 from phalanx.data.partition import PartitionInput, label_skew, modalities_held, partition
 from phalanx.errors import SpecError
-from phalanx.spec.distribution import DistributionSpec
+from phalanx.spec.data import DistributionSpec
 
 ONCE = [
     {"name": "iid"},

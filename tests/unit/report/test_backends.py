@@ -6,8 +6,8 @@ from pathlib import Path
 
 from phalanx.records.study import PlannedGate
 from phalanx.report.make import make_document
-from phalanx.report.markdown import to_markdown
 from phalanx.report.scope import Options
+from phalanx.report.table_formats import to_markdown
 from phalanx.spec.study_file import study_from_mapping
 from phalanx.study.plan import plan_study
 from support.records import Outcome, write_study

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.records.events import Clock, Stall, Step
-from phalanx.report.blame import Blame, blame_rounds, charge
-from phalanx.report.rounds import PHASES, Round, make_rounds
+from phalanx.report.blame import PHASES, Blame, Round, blame_rounds, charge, make_rounds
 
 seconds = st.floats(min_value=0, max_value=1e6)
 

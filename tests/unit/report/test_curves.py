@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.report.cells import Cell, group_runs
-from phalanx.report.curves import curve_of, spread, time_to
 from phalanx.report.facts import read_material
+from phalanx.report.measures import curve_of, spread, time_to
 from phalanx.report.parts.learning import _first_measured
 from support.records import Outcome, write_run
 

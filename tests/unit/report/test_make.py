@@ -17,10 +17,9 @@ import pytest
 
 from phalanx.report.document import Figure, Report
 from phalanx.report.make import make_document
-from phalanx.report.markdown import to_markdown
 from phalanx.report.page import to_page
 from phalanx.report.scope import Options
-from phalanx.report.table_formats import table_csv
+from phalanx.report.table_formats import table_csv, to_markdown
 from support.made_up_study import write_made_up_study
 from support.records import Outcome, write_run
 

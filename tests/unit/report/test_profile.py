@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.errors import SpecError
 from phalanx.records.profile import EpochProfile, OperatorTime, ProcessProfile, write_profile
-from phalanx.report.grouping import make_grouping, read_grouping
+from phalanx.report.grouping import GroupingSpec, load_grouping, make_grouping, read_grouping
 from phalanx.report.profile import (
     DIRECTION,
     RunProfile,
@@ -14,7 +14,6 @@ from phalanx.report.profile import (
     profile_run,
     summarise_profiles,
 )
-from phalanx.spec.grouping import GroupingSpec, load_grouping
 from support.written import write_run
 
 RULES = make_grouping(

@@ -6,18 +6,12 @@ import pytest
 from job_reference import EXAMPLE, EXAMPLE_LONG
 
 from phalanx.errors import SpecError
-from phalanx.spec import (
-    AllreduceSpec,
-    DataSpec,
-    JobSpec,
-    MilestonesSpec,
-    MnistCnnSpec,
-    ResnetSpec,
-    SgdSpec,
-    UserModelSpec,
-    job_from_mapping,
-    load_job,
-)
+from phalanx.spec.data import DataSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping, load_job
+from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.model import MnistCnnSpec, ResnetSpec, UserModelSpec
+from phalanx.spec.optimize import MilestonesSpec, SgdSpec
 
 
 def written(directory: Path, text: str | bytes) -> Path:

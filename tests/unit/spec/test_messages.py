@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import ExitCode, SpecError
-from phalanx.spec import job_from_mapping, load_job
+from phalanx.spec.loader import job_from_mapping, load_job
 
 MODELS = "(built in: mlp, cnn, mnist-cnn, resnet, densenet; or package.module:function)"
 STRATEGIES = (

@@ -16,8 +16,9 @@ from phalanx.data.sources import open_source
 from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.errors import EngineError, SpecError
-from phalanx.spec import JobSpec, job_from_mapping, load_job
 from phalanx.spec.data import DataSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.spec.optimize import LossSpec
 from phalanx.spec.render import to_mapping
 from support.plugins import PLUGINS
@@ -41,8 +42,8 @@ def test_a_job_of_outside_parts_goes_through_json_unchanged() -> None:
 
 
 def test_folders_of_a_job_file_are_seen_from_the_file(tmp_path: Path) -> None:
-    (tmp_path / "own_part.py").write_text("def loss(outputs, targets):\n    return outputs[:, 0]\n")
-    (tmp_path / "job.yaml").write_text("python_path: [.]\nloss: own_part:loss\n")
+    (tmp_path / "own_loss.py").write_text("def loss(outputs, targets):\n    return outputs[:, 0]\n")
+    (tmp_path / "job.yaml").write_text("python_path: [.]\nloss: own_loss:loss\n")
     job = load_job(tmp_path / "job.yaml")
     assert job.python_path == (str(tmp_path),)
     total, _ = Loss(job.loss).sum_and_correct(torch.ones(3, 2), torch.tensor([0, 1, 0]))

@@ -162,3 +162,23 @@ def test_what_is_wrong_with_a_cluster(mapping: dict[str, object], expected: str)
     with pytest.raises(SpecError) as caught:
         cluster_from_mapping(mapping)
     assert str(caught.value).startswith(expected)
+
+
+def test_an_inventory_brings_the_machines_and_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "own_format.py").write_text(
+        "from phalanx.spec.document import Document, Mark\n"
+        "from phalanx.spec.pool_file import ReadInventory\n"
+        "def read(path):\n"
+        "    hosts = path.read_text().split()\n"
+        "    marks = {(n, 'host'): Mark(path.name, n + 1) for n in range(len(hosts))}\n"
+        "    return ReadInventory(Document([{'host': one} for one in hosts], marks), ('read',))\n"
+    )
+    inventory = "inventory: {name: 'own_format:read', file: hosts, python_path: [.]}\n"
+    (tmp_path / "hosts").write_text("a\nb\n")
+    file = load_pool(write(tmp_path, f"defaults: {{user: ada}}\n{inventory}"))
+    assert [(one.host, one.user) for one in file.spec.machines] == [("a", "ada"), ("b", "ada")]
+    assert file.notes == ("read",)
+    (tmp_path / "hosts").write_text("a\nb@c\n")
+    assert "hosts:2: 'b@c' is no host" in sentence(tmp_path, inventory)
+    assert "keep one of the two" in sentence(tmp_path, f"{inventory}machines: []\n")
+    assert "file is missing" in sentence(tmp_path, "inventory: {name: a:b}\n")

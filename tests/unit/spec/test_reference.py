@@ -6,7 +6,8 @@ from pathlib import Path
 
 from job_reference import reference_page
 
-from phalanx.spec import JobSpec, shape
+from phalanx.spec import shape
+from phalanx.spec.job import JobSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "ref-job.md"
 
@@ -49,7 +50,7 @@ def test_import_stays_light() -> None:
         "import sys, phalanx.spec\n"
         "heavy = {'torch', 'numpy', 'ruamel.yaml', 'phalanx.spec.loader'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "from phalanx.spec import load_job\n"
+        "from phalanx.spec.loader import load_job\n"
         "assert 'torch' not in sys.modules and callable(load_job)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

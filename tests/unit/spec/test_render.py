@@ -12,11 +12,13 @@ from job_reference import EXAMPLE
 from ruamel.yaml import YAML
 
 from phalanx.errors import SpecError
-from phalanx.spec import JobSpec, Spec, job_from_mapping, load_job, shape
-from phalanx.spec.base import Words
+from phalanx.spec import shape
+from phalanx.spec.base import Spec, Words
 from phalanx.spec.data import SOURCES
 from phalanx.spec.document import parse
 from phalanx.spec.flow import flow
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.spec.render import to_mapping, to_yaml
 
 json_values = st.recursive(

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.spec import job_from_mapping, load_job
+from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
-from phalanx.spec.switch import PhaseSpec, SwitchSpec
+from phalanx.spec.switch import LOOSENED, PhaseSpec, SwitchSpec, phase_job, strategy_of
 
 MILESTONES = {"name": "milestones", "at": [0.5, 0.75]}
 

@@ -40,9 +40,11 @@ def test_a_baseline_that_is_no_label_or_two_is_refused() -> None:
         plan(axes=twice, gate={"tolerance": 0.1, "baseline": "2"})
 
 
-def test_published_figures_are_checked_with_the_plan() -> None:
+def test_report_parts_and_their_files_are_checked_with_the_plan() -> None:
     with pytest.raises(SpecError, match=r"absent\.yaml: there is no such file"):
-        plan(published="absent.yaml")
+        plan(report_parts=[{"name": "phalanx_published:PUBLISHED", "file": "absent.yaml"}])
+    with pytest.raises(SpecError, match="unknown report part 'publishd'"):
+        plan(report_parts=["publishd"])
 
 
 def test_more_repeats_keep_the_seeds_that_were_used() -> None:

@@ -13,14 +13,31 @@ import pytest
 import zmq
 
 from phalanx.errors import TimeoutExpired
+from phalanx.wire import control_client
 from phalanx.wire.clock import ClockReading
-from phalanx.wire.control import ControlClient, ControlServer
+from phalanx.wire.control import ControlServer, Violation
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.delivery import MAX_MESSAGE_BYTES, Delivery, MessageTooLarge
 from phalanx.wire.keys import KeyPair, secure_client
-from phalanx.wire.messages import Failed, FromWorker, Heartbeat, Hello, Progress, PutValue, Stop
+from phalanx.wire.messages import (
+    Done,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    Progress,
+    PutValue,
+    Stop,
+)
+from phalanx.wire.parameter_server import Pause, Paused, RequestWork, WorkDone
+from phalanx.wire.server_stats import StalenessStats
+from support.company import server_facts
+from support.relay import Relay
 from support.waiting import wait_until
 
 LIMIT_S = 20.0
+_SERVED: set[ControlServer] = set()
+"""Servers that a thread drives."""
 
 
 @pytest.fixture
@@ -37,16 +54,26 @@ def client(
     progress: Callable[[], Progress] = Progress,
     on_stop: Callable[[str], None] = lambda reason: None,
     on_clock: Callable[[ClockReading], None] | None = None,
+    is_replaced: bool = False,
 ) -> Iterator[ControlClient]:
-    with ControlClient(
+    made = ControlClient(
         server.address,
         server_key=server.public_key,
         keys=keys,
         progress=progress,
         on_stop=on_stop,
         on_clock=on_clock,
-    ) as client:
-        yield client
+    )
+    with made:
+        yield made
+        # A channel closes once the other end has heard all of it.
+        if server not in _SERVED and not is_replaced:
+            wait_until(lambda: _has_heard(server, made), "the last words", limit_s=LIMIT_S)
+
+
+def _has_heard(server: ControlServer, client: ControlClient) -> bool:
+    server.receive(0.01)
+    return client.num_undelivered == 0
 
 
 @contextmanager
@@ -60,7 +87,16 @@ def raw_socket(address: str, keys: KeyPair | None, server_key: str) -> Iterator[
         yield socket
 
 
-def expect(server: ControlServer, kind: type[FromWorker]) -> tuple[str, FromWorker]:
+def first_frame(message: FromWorker) -> bytes:
+    """What a process's channel sends first."""
+    delivery = Delivery()
+    delivery.put(msgspec.msgpack.encode(message))
+    return next(delivery.frames())
+
+
+def expect(
+    server: ControlServer, kind: type[FromWorker | Violation]
+) -> tuple[str, FromWorker | Violation]:
     """The next message of a kind; others before it are passed over."""
     deadline = Deadline.after(LIMIT_S, f"a {kind.__name__}")
     while True:
@@ -72,9 +108,9 @@ def expect(server: ControlServer, kind: type[FromWorker]) -> tuple[str, FromWork
 
 
 @contextmanager
-def serving(server: ControlServer) -> Iterator[list[tuple[str, FromWorker]]]:
+def serving(server: ControlServer) -> Iterator[list[tuple[str, FromWorker | Violation]]]:
     """Drive the server in a thread, as the controller's loop does, and keep what it receives."""
-    seen: list[tuple[str, FromWorker]] = []
+    seen: list[tuple[str, FromWorker | Violation]] = []
     over = threading.Event()
 
     def loop() -> None:
@@ -83,12 +119,14 @@ def serving(server: ControlServer) -> Iterator[list[tuple[str, FromWorker]]]:
                 seen.append(received)
 
     thread = threading.Thread(target=loop)
+    _SERVED.add(server)
     thread.start()
     try:
         yield seen
     finally:
         over.set()
         thread.join()
+        _SERVED.discard(server)
 
 
 def test_messages_arrive_with_the_name_that_the_keys_were_made_for(server: ControlServer) -> None:
@@ -98,10 +136,13 @@ def test_messages_arrive_with_the_name_that_the_keys_were_made_for(server: Contr
 
 
 def test_all_messages_leave_before_the_channel_closes(server: ControlServer) -> None:
-    with client(server, server.admit("worker-0")) as worker:
-        for number in range(50):
-            worker.send(Hello(pid=number, host="here"))
-    assert [expect(server, Hello)[1].pid for _ in range(50)] == list(range(50))  # type: ignore[union-attr]
+    with serving(server) as seen:
+        with client(server, server.admit("worker-0")) as worker:
+            for number in range(50):
+                worker.send(Hello(pid=number, host="here"))
+        assert worker.num_undelivered == 0
+        # Acknowledged means received, so nothing is left to wait for.
+        assert [one.pid for _, one in seen if isinstance(one, Hello)] == list(range(50))
 
 
 def test_heartbeats_go_out_by_themselves_and_show_current_progress(server: ControlServer) -> None:
@@ -158,14 +199,12 @@ def test_the_controller_can_ask_a_process_to_stop(server: ControlServer) -> None
     assert reasons == ["enough"]
 
 
-def test_a_message_to_someone_who_never_came_is_dropped(server: ControlServer) -> None:
-    server.admit("worker-0")
-    server.send("worker-0", Stop("nobody hears this"))
+def test_a_message_to_someone_unknown_is_dropped(server: ControlServer) -> None:
     server.send("never heard of", Stop("nobody hears this"))
 
 
 def _put(key: str) -> bytes:
-    return msgspec.msgpack.encode(PutValue(key, b"forged"))
+    return first_frame(PutValue(key, b"forged"))
 
 
 def _without_keys(server: ControlServer) -> None:
@@ -217,50 +256,219 @@ def test_a_stranger_changes_nothing_and_the_server_still_answers(
     assert {name for name, _ in seen} == {"worker-0"}
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"\xc1" * 10, msgspec.msgpack.encode({"a": 1})])
-def test_garbage_from_an_admitted_process_is_passed_over(
-    server: ControlServer, body: bytes
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\x00"],
+        [b"\xc1" * 10],
+        [msgspec.msgpack.encode({"a": 1})],
+        [first_frame(Hello(pid=1, host="here")), b"two"],
+        [first_frame(Hello(pid=1, host="here"))[:-1] + b"\xc1"],
+        [first_frame(Hello(pid="one", host="here"))],  # type: ignore[arg-type]
+    ],
+)
+def test_garbage_from_an_admitted_process_is_reported_once_with_its_name(
+    server: ControlServer, frames: list[bytes]
 ) -> None:
     keys = server.admit("worker-0")
     with raw_socket(server.address, keys, server.public_key) as peer:
-        peer.send(body)
-        peer.send(msgspec.msgpack.encode(Hello(pid=1, host="here")))
-        assert expect(server, Hello)[0] == "worker-0"
+        peer.send_multipart(frames)
+        peer.send_multipart(frames)
+        name, violation = expect(server, Violation)
+        assert name == "worker-0"
+        assert isinstance(violation, Violation)
+        assert violation.reason
+        assert server.receive(0.3) is None
 
 
-def test_several_frames_from_an_admitted_process_are_passed_over(server: ControlServer) -> None:
-    keys = server.admit("worker-0")
-    with raw_socket(server.address, keys, server.public_key) as peer:
-        peer.send_multipart([b"one", b"two"])
-        peer.send(msgspec.msgpack.encode(Hello(pid=1, host="here")))
-        assert expect(server, Hello)[0] == "worker-0"
-
-
-def test_a_message_above_the_limit_is_not_read_and_costs_only_its_sender(
+def test_a_frame_above_the_limit_is_not_read_and_costs_only_its_sender(
     server: ControlServer,
 ) -> None:
+    keys = server.admit("worker-1")
     with (
+        raw_socket(server.address, keys, server.public_key) as greedy,
         client(server, server.admit("worker-0")) as good,
-        client(server, server.admit("worker-1")) as greedy,
     ):
-        greedy.put("large", bytes(2 << 20))
+        greedy.send(bytes(2 << 20))
         good.send(Hello(pid=1, host="here"))
         assert expect(server, Hello)[0] == "worker-0"
-        # The connection was cut and is made anew: the process itself is not lost. What it says in
-        # the moment of the cut may be.
-        failed = Failed(kind="E", message="still here", traceback="", exit_code=1)
-
-        def is_heard() -> bool:
-            greedy.send(failed)
-            return server.receive(0.2) == ("worker-1", failed)
-
-        wait_until(is_heard, "a word after the cut", limit_s=LIMIT_S)
-        assert "large" not in server._board
+        # The connection was cut and is made anew: the process itself is not lost.
+        wait_until(lambda: _is_heard(server, greedy), "a word after the cut", limit_s=LIMIT_S)
 
 
-def test_new_keys_replace_the_old_ones(server: ControlServer) -> None:
+def _is_heard(server: ControlServer, peer: zmq.Socket[bytes]) -> bool:
+    peer.send(first_frame(Hello(pid=2, host="greedy")))
+    return server.receive(0.2) == ("worker-1", Hello(pid=2, host="greedy"))
+
+
+def test_statistics_of_any_network_arrive_though_they_are_above_the_limit_of_a_frame(
+    server: ControlServer,
+) -> None:
+    statistics = bytes(range(256)) * (1 << 14)  # a million numbers
+    with client(server, server.admit("worker-0")) as worker, serving(server) as seen:
+        worker.send(Paused(statistics))
+        worker.send(WorkDone((), 1))
+        wait_until(lambda: len(_words(seen)) == 2, "both messages", limit_s=LIMIT_S)
+    assert _words(seen) == [Paused(statistics), WorkDone((), 1)]
+
+
+def test_a_part_of_a_message_is_a_sign_of_life(server: ControlServer) -> None:
+    delivery = Delivery()
+    delivery.put(msgspec.msgpack.encode(Paused(bytes(1 << 20))))
+    keys = server.admit("worker-0")
+    with raw_socket(server.address, keys, server.public_key) as slow:
+        slow.send(next(delivery.frames()))
+        wait_until(lambda: server.receive(0.05) is None and server.take_heard(), "a part")
+
+
+def test_totals_of_a_server_with_two_hundred_workers_arrive(server: ControlServer) -> None:
+    staleness = {
+        worker: StalenessStats({value * 97: value for value in range(2000)})
+        for worker in range(200)
+    }
+    done = Done(server=msgspec.structs.replace(server_facts(0, 1), staleness=staleness))
+    assert len(msgspec.msgpack.encode(done)) > 1 << 20
+    with serving(server) as seen:
+        with client(server, server.admit("server-0")) as process:
+            process.send(done)
+        assert _words(seen) == [done]
+
+
+def test_a_message_above_the_limit_is_refused_in_one_sentence(server: ControlServer) -> None:
+    with (
+        client(server, server.admit("worker-0")) as worker,
+        pytest.raises(MessageTooLarge, match="above the 64 MiB that the control channel carries"),
+    ):
+        worker.send(Paused(bytes(MAX_MESSAGE_BYTES)))
+
+
+def _words(seen: list[tuple[str, FromWorker | Violation]]) -> list[FromWorker | Violation]:
+    return [one for _, one in seen if not isinstance(one, Heartbeat)]
+
+
+def test_cuts_of_the_connection_cost_no_message_in_either_direction(server: ControlServer) -> None:
+    count = 60
+    up: list[int] = []
+    port = int(server.address.rsplit(":", 1)[1])
+    keys = server.admit("worker-0")
+    with (
+        Relay(port) as relay,
+        ControlClient(
+            relay.address,
+            server_key=server.public_key,
+            keys=keys,
+            progress=Progress,
+            on_stop=lambda reason: None,
+        ) as worker,
+    ):
+        deadline = Deadline.after(LIMIT_S, "all messages")
+        for number in range(count):
+            worker.send(RequestWork(number))
+            # Now before the message has left, now after it has arrived, now in between.
+            if number % 7 == 3:
+                relay.cut()
+            _answer(server, up, wait_s=0.01)
+            if number % 11 == 5:
+                relay.cut()
+        while len(up) < count or worker.inbox.qsize() < count:
+            _answer(server, up, wait_s=0.05)
+            deadline.check()
+        # Whatever would come twice has come by the time that all is acknowledged.
+        while worker.num_undelivered:
+            _answer(server, up, wait_s=0.05)
+            deadline.check()
+        orders = [worker.inbox.get() for _ in range(worker.inbox.qsize())]
+        assert relay.num_cuts > 5
+    assert up == list(range(count))
+    assert orders == [Pause(leave=bool(number % 2)) for number in range(count)]
+
+
+def _answer(server: ControlServer, up: list[int], *, wait_s: float) -> None:
+    """Read what has come, and answer every request."""
+    while (received := server.receive(wait_s)) is not None:
+        if isinstance(received[1], RequestWork):
+            up.append(received[1].count)
+            server.send(received[0], Pause(leave=bool(received[1].count % 2)))
+
+
+def test_a_message_waits_for_a_process_that_has_not_connected_yet(server: ControlServer) -> None:
+    keys = server.admit("worker-0")
+    server.send("worker-0", Pause(leave=True))
+    with client(server, keys) as worker, serving(server):
+        assert worker.inbox.get(timeout=LIMIT_S) == Pause(leave=True)
+
+
+def test_a_successor_is_not_sent_what_was_meant_for_its_predecessor(server: ControlServer) -> None:
+    server.admit("worker-0")
+    server.send("worker-0", Pause(leave=True))
+    keys = server.admit("worker-0")
+    server.send("worker-0", Pause(leave=False))
+    with client(server, keys) as worker, serving(server):
+        assert worker.inbox.get(timeout=LIMIT_S) == Pause(leave=False)
+
+
+def test_the_last_message_of_a_process_survives_a_cut(server: ControlServer) -> None:
+    port = int(server.address.rsplit(":", 1)[1])
+    keys = server.admit("worker-0")
+    with Relay(port) as relay, serving(server) as seen:
+        with ControlClient(
+            relay.address,
+            server_key=server.public_key,
+            keys=keys,
+            progress=Progress,
+            on_stop=lambda reason: None,
+        ) as worker:
+            worker.send(Hello(pid=1, host="here"))
+            wait_until(lambda: _words(seen), "the first message", limit_s=LIMIT_S)
+            worker.send(Done())
+            relay.cut()
+        assert worker.num_undelivered == 0
+    assert _words(seen) == [Hello(pid=1, host="here"), Done()]
+
+
+def test_a_value_that_belongs_to_another_process_is_refused(server: ControlServer) -> None:
+    with (
+        client(server, server.admit("worker-0")) as owner,
+        client(server, server.admit("worker-1")) as other,
+        serving(server) as seen,
+    ):
+        owner.put("group/0", b"mine")
+        assert owner.get("group/0", Deadline.after(LIMIT_S, "the value")) == b"mine"
+        other.put("group/0", b"forged")
+        other.put("tensorflow/0/worker-0", b"forged")
+        wait_until(lambda: _words(seen), "the refusal", limit_s=LIMIT_S)
+        assert other.get("group/0", Deadline.after(LIMIT_S, "the value")) == b"mine"
+        with pytest.raises(TimeoutExpired):
+            owner.get("tensorflow/0/worker-0", Deadline.after(0.2, "the forged value"))
+    [(name, violation)] = [one for one in seen if isinstance(one[1], Violation)]
+    assert name == "worker-1"
+    assert violation == Violation("worker-1 published group/0, which belongs to worker-0")
+
+
+def test_values_of_a_group_travel_together(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    send = server.send
+    monkeypatch.setattr(server, "send", lambda name, one: (sent.append(name), send(name, one)))
+    for rank in range(40):
+        keys = server.admit(f"worker-{rank}")
+        server._board.put(f"worker-{rank}", f"group/{rank}", keys.public.encode())
+    keys = server.admit("worker-40")
+    with client(server, keys) as worker, serving(server):
+        deadline = Deadline.after(LIMIT_S, "all values")
+        for rank in range(40):
+            worker.get(f"group/{rank}", deadline)
+    assert sent == ["worker-40"]
+
+
+def test_new_keys_replace_the_old_ones(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_client, "_LAST_MESSAGE_S", 0.1)
     old = server.admit("worker-0")
-    with client(server, old) as before:
+    with client(server, old, is_replaced=True) as before:
         before.send(Hello(pid=1, host="first life"))
         expect(server, Hello)
         new = server.admit("worker-0")
@@ -270,8 +478,9 @@ def test_new_keys_replace_the_old_ones(server: ControlServer) -> None:
         with client(server, new) as after:
             after.send(Hello(pid=3, host="second life"))
             assert expect(server, Hello)[1] == Hello(pid=3, host="second life")
+    assert before.num_undelivered > 0, "the old process learns that nobody heard it"
     with raw_socket(server.address, old, server.public_key) as ghost:
-        ghost.send(msgspec.msgpack.encode(Hello(pid=4, host="ghost")))
+        ghost.send(first_frame(Hello(pid=4, host="ghost")))
         # What the second life said before it left may still be on its way.
         said = []
         while (found := server.receive(0.3)) is not None:

@@ -26,7 +26,7 @@ from phalanx.data.pipeline import Dataset
 from phalanx.errors import EngineError, PeerError
 from phalanx.records import events
 from phalanx.records.position import Position
-from phalanx.spec.phases import phase_job
+from phalanx.spec.switch import phase_job
 from phalanx.wire.messages import Done, PhaseOver
 from phalanx.wire.relay import ProcessNote
 from phalanx.wire.switch import BeginPhase, PhaseBegun, PhaseIdle

@@ -21,6 +21,7 @@ from phalanx.control.parameter_server.membership import Membership
 from phalanx.control.parameter_server.run_counts import NormStatistics, RunCounts, ServerCounts
 from phalanx.control.parameter_server.states import Finishing, Left, RunState, Training
 from phalanx.control.parameter_server.training_progress import PhaseBound, TrainingProgress
+from phalanx.errors import ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
@@ -143,6 +144,7 @@ class ParameterServerCoordinator(Coordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         run, cycle, rank = self._run, self._cycle, _rank(process)
+        self._check_place(process, message)
         match message:
             case ServerUp() | Ready() if self.end is not None:
                 # A successor that starts after the phase was left has nothing to join.
@@ -173,7 +175,7 @@ class ParameterServerCoordinator(Coordinator):
             case Done() | PhaseOver():
                 self._take_end(process, message)
             case _:
-                raise AssertionError(f"{process} sent {message}, which is not for this coordinator")
+                raise ProtocolError(f"it sent {type(message).__name__}, of another strategy")
         cycle.advance()
 
     @override
@@ -216,6 +218,21 @@ class ParameterServerCoordinator(Coordinator):
     @override
     def outcome(self) -> RunOutcome:
         return self._run.account.outcome(self._run.evaluation)
+
+    def _check_place(self, process: str, message: FromWorker) -> None:
+        """Refuse, before anything changes, what the sender cannot say in this run.
+
+        Raises:
+            ProtocolError: Another process hosts the servers, or nobody has told what there is to
+                train on.
+        """
+        kind = type(message).__name__
+        if isinstance(message, ServerUp | Restored | Flushed):
+            host = "worker" if self._run.is_colocated else "server"
+            if not process.startswith(host):
+                raise ProtocolError(f"it sent {kind}, but servers are in each {host}")
+        if isinstance(message, RequestWork | WorkDone) and not self._cycle.is_planned:
+            raise ProtocolError(f"it sent {kind} before Ready")
 
     def _take_ready(self, process: str, message: Ready) -> None:
         membership, role, rank = self._run.membership, process.split("-")[0], _rank(process)

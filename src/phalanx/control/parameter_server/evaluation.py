@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.control.coordinator import ControllerApi
 from phalanx.control.state_machine import StateMachine, Transitions
+from phalanx.errors import ProtocolError
 from phalanx.records import events
 from phalanx.records.improvement import is_validation_due, may_stop, note_validation
 from phalanx.records.position import Position
@@ -248,7 +249,8 @@ class EvaluationScheduler:
                 self._machine.advance(EvaluationEvent.SAVED, EvaluatorFree())
                 self._take_saved(request, message)
             case _:
-                raise AssertionError(f"the evaluator sent {message} while {state}")
+                said, due = type(message).__name__, type(state).__name__
+                raise ProtocolError(f"it sent {said} in the state {due}")
 
     def _read(
         self, event: EvaluationEvent, request: EvaluationRequest, save: Save | None = None

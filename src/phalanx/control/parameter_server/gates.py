@@ -69,6 +69,11 @@ class GateCycle:
         """The current state."""
         return self._machine.state
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether a worker has told what there is to train on."""
+        return self._batches is not None
+
     def advance(self) -> None:
         """Make every transition that is due; called after every message and every loss."""
         while self._make_transition():

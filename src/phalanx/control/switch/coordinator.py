@@ -37,12 +37,12 @@ from phalanx.control.switch.states import (
 )
 from phalanx.control.switch.transition import PhaseTransition
 from phalanx.control.synchronous import SynchronousCoordinator
+from phalanx.errors import ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
-from phalanx.spec.phases import LOOSENED, phase_job, strategy_of
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.switch import LOOSENED, SwitchSpec, phase_job, strategy_of
 from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome
 from phalanx.wire.parameter_server import Finish, WorkDone
 from phalanx.wire.switch import BeginPhase, KeepSnapshot, PhaseBegun, PhaseIdle, WindowReport
@@ -116,6 +116,8 @@ class SwitchCoordinator(Coordinator):
             case PhaseIdle():
                 self._take_idle(process, message)
             case PhaseBegun():
+                if self._controller is None:
+                    raise ProtocolError("it sent PhaseBegun before any process was idle")
                 pause_s = self._record.worker_began(process, message.pause_s)
                 if pause_s is not None:
                     self._decider.note_pause(pause_s)
@@ -220,6 +222,8 @@ class SwitchCoordinator(Coordinator):
         return True
 
     def _take_idle(self, process: str, message: PhaseIdle) -> None:
+        if self._attendance.phase_of(process) is not None:
+            raise ProtocolError("it sent PhaseIdle in the middle of a phase")
         self._attendance.came(process)
         if self._controller is None:
             samples = message.num_samples
@@ -242,6 +246,8 @@ class SwitchCoordinator(Coordinator):
             if isinstance(message, Done) and isinstance(self.state, HandedOn):
                 self._record.process_ended(process, message.times)
             return
+        if isinstance(message, WindowReport) and not message.covers(self._job.workers):
+            raise ProtocolError(f"it sent a WindowReport not of {self._job.workers} workers")
         phase.take(process, message)
         match message:
             case WindowReport():

@@ -78,7 +78,8 @@ class LockstepPhase(PhaseRun):
         self.coordinator = SynchronousCoordinator(job, api)
         self.position = position
         self._api = api
-        self._over: dict[str, PhaseOver] = {}
+        self._over: dict[str, tuple[Position, str]] = {}
+        """Position and snapshot of each worker that has left the phase."""
         self._is_job_done = False
 
     @property
@@ -98,12 +99,11 @@ class LockstepPhase(PhaseRun):
         workers = [one.name for one in self.coordinator.processes()]
         if not all(one in self._over for one in workers):
             return None
-        reports = [self._over[one] for one in workers]
-        positions = [msgspec.json.decode(one.position, type=Position) for one in reports]
-        position = positions[0]
+        positions = [msgspec.structs.replace(self._over[one][0]) for one in workers]
+        position, snapshot = positions[0], self._over[workers[0]][1]
         position.epoch_loss_sum = sum(one.epoch_loss_sum for one in positions)
         position.epoch_correct = sum(one.epoch_correct for one in positions)
-        return PhaseEnd(position, statistics=b"", snapshot=reports[0].snapshot, is_unsaved=False)
+        return PhaseEnd(position, statistics=b"", snapshot=snapshot, is_unsaved=False)
 
     @override
     def enter(self, process: str) -> None:
@@ -116,7 +116,9 @@ class LockstepPhase(PhaseRun):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         if isinstance(message, PhaseOver):
-            self._over[process] = message
+            # Decoded here, where a malformed one can still be refused with its sender's name.
+            position = msgspec.json.decode(message.position, type=Position)
+            self._over[process] = (position, message.snapshot)
             return
         self.coordinator.take(process, message)
         self._is_job_done |= isinstance(message, Done) and process == "worker-0"

@@ -12,8 +12,7 @@ from phalanx.control.switch.transition import PhaseTransition
 from phalanx.records.events import Switched
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
-from phalanx.spec.phases import LOOSENED, strategy_of
-from phalanx.spec.switch import PhaseSpec, PhaseStrategy, SwitchSpec
+from phalanx.spec.switch import LOOSENED, PhaseSpec, PhaseStrategy, SwitchSpec, strategy_of
 from phalanx.wire.switch import CARRIED, StepLimit
 
 

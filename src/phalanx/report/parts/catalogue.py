@@ -14,7 +14,7 @@ from typing import Literal, cast
 from phalanx.report.document import Section
 from phalanx.spec.registry import IMPORT_PATH, Registry, load
 
-Need = Literal["pairs", "advice", "blamed"]
+Need = Literal["pairs", "advice", "blamed", "file"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,17 @@ class ReportPart:
         make: Import path of the function that makes its section.
         order: Position among the others; the built-in ones are ten apart.
         needs: Further arguments of the function: `pairs` (cells compared two by two), `advice`
-            (the recommendation), `blamed` (waiting by cause).
+            (the recommendation), `blamed` (waiting by cause), `file` (path of the file that the
+            study gives for it, or None).
+        check: Import path of a function of that path, called before a study begins; raises
+            SpecError if the file cannot be used.
     """
 
     name: str
     make: str
     order: int = 155
     needs: tuple[Need, ...] = ()
+    check: str = ""
 
     def function(self) -> Callable[..., Section | None]:
         """Import the function that makes the section."""
@@ -69,16 +73,15 @@ REPORT_PARTS = Registry(
         ("split", "split:how_it_was_split"),
         ("inference", "inference:how_fast_it_answers"),
         ("machines", "machines:machines"),
-        ("published", "published:published"),
         ("doubts", "run_list:doubts"),
         ("runs", "run_list:every_run"),
-        ("notes", "notes:notes"),
+        ("notes", "overview:notes"),
     ),
 )
 
 
-def report_parts(more: Iterable[str] = ()) -> list[ReportPart]:
-    """Return all parts in order: built in, installed, and those named here.
+def report_parts(more: Iterable[str] = ()) -> dict[str, ReportPart]:
+    """Return all parts by name, in order: built in, installed, and those named here.
 
     Raises:
         SpecError: A named part is unknown or cannot be imported.
@@ -86,4 +89,4 @@ def report_parts(more: Iterable[str] = ()) -> list[ReportPart]:
     # The table also holds import paths named by earlier reports of this process: leave them out.
     general = [name for name in REPORT_PARTS.names() if not IMPORT_PATH.match(name)]
     found = {name: REPORT_PARTS.find(name) for name in (*general, *more)}
-    return sorted(found.values(), key=lambda part: part.order)
+    return dict(sorted(found.items(), key=lambda item: item[1].order))

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from phalanx.report.cells import Cell, differences
 from phalanx.report.document import (
+    MINUS,
     NOTHING,
     Block,
     Column,
+    Entries,
     Section,
     Table,
     Text,
     Value,
+    label,
     p_text,
     signed,
     span,
+    table_of,
     text,
 )
-from phalanx.report.gate import GateResult
+from phalanx.report.gate import GateResult, Verdict
 from phalanx.report.measures import MEASURES, Measure, shared_digits
 from phalanx.report.pairs import Pair
-from phalanx.report.parts.backends import backend_lines
 from phalanx.report.scope import Scope
 from phalanx.report.stats import Contrast
 
@@ -39,21 +43,22 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
         return None
     measure = MEASURES.get(gates[0].metric, Measure(gates[0].metric, gates[0].metric, digits=4))
     digits = shared_digits(measure, [gate.tolerance for gate in gates])
-    columns = [
-        *_pair_columns(scope),
-        Column("verdict", "verdict", is_text=True),
-        Column("difference", f"{measure.title}, first {chr(0x2212)} second", _points(measure)),
-        Column("interval", f"{100 * gates[0].level:g} % interval"),
-        Column("pairs_or_runs", "runs", is_text=True),
-    ]
+    interval = f"{100 * gates[0].level:g} % interval"
+    difference = f"{measure.title}, first {MINUS} second"
     rows = [
-        [
-            *_pair_values(pair, scope),
-            text(_VERDICTS[gate.verdict], "doubt" if gate.verdict == "different" else ""),
-            signed(gate.difference, digits, scale=measure.scale),
-            span(gate.low, gate.high, digits, scale=measure.scale, sign="+"),
-            text(_counts(gate)),
-        ]
+        {
+            **_pair_of(pair, scope),
+            label("verdict"): text(
+                _VERDICTS[gate.verdict], "doubt" if gate.verdict == "different" else ""
+            ),
+            Column("difference", difference, _points(measure)): signed(
+                gate.difference, digits, scale=measure.scale
+            ),
+            Column("interval", interval): span(
+                gate.low, gate.high, digits, scale=measure.scale, sign="+"
+            ),
+            label("pairs_or_runs", "runs"): text(_counts(gate)),
+        }
         for pair in pairs
         if (gate := pair.gate) is not None
     ]
@@ -65,12 +70,7 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
         f"“{_VERDICTS['undecided']}” means that the runs neither show equality nor exclude it: "
         "more seeds would tell."
     )
-    table = Table(
-        id="gate",
-        caption=f"Equivalence in {measure.title} within {tolerance}.",
-        columns=columns,
-        rows=rows,
-    )
+    table = table_of("gate", f"Equivalence in {measure.title} within {tolerance}.", rows)
     blocks: list[Block] = [Text(lines=[intro]), table]
     about_backends = backend_lines(pairs)
     if about_backends:
@@ -103,75 +103,56 @@ def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
 
 
 def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure) -> Table:
-    columns = [
-        *_pair_columns(scope),
-        Column("verdict", "verdict", is_text=True),
-        Column("difference", "difference", _points(measure)),
-        Column("interval", "95 % interval"),
-        Column("p_holm", "p"),
-        Column("test", "test", is_text=True),
-    ]
     digits = measure.digits or 4
     rows = [
-        [
-            *_pair_values(pair, scope),
-            text(_verdict(found, pair.quality_p, "higher", "lower")),
-            signed(found.difference if found else None, digits, scale=measure.scale),
-            _span(found, digits, measure.scale),
-            Value(p_text(pair.quality_p), pair.quality_p),
-            text(_TESTS[found.method] if found else ""),
-        ]
+        {
+            **_pair_of(pair, scope),
+            label("verdict"): text(_verdict(found, pair.quality_p, "higher", "lower")),
+            Column("difference", "difference", _points(measure)): signed(
+                found.difference if found else None, digits, scale=measure.scale
+            ),
+            Column("interval", "95 % interval"): _span(found, digits, measure.scale),
+            Column("p_holm", "p"): Value(p_text(pair.quality_p), pair.quality_p),
+            label("test"): text(_TESTS[found.method] if found else ""),
+        }
         for pair in pairs
         for found in [pair.quality]
     ]
-    return Table(
-        id="head-to-head-quality",
-        caption=f"Differences in {measure.title}.",
-        columns=columns,
-        rows=rows,
-    )
+    return table_of("head-to-head-quality", f"Differences in {measure.title}.", rows)
 
 
 def _time_table(pairs: Sequence[Pair], scope: Scope) -> Table:
-    measure = MEASURES["train_s"]
-    digits = shared_digits(measure, [pair.time.difference for pair in pairs if pair.time])
-    columns = [
-        *_pair_columns(scope),
-        Column("verdict", "verdict", is_text=True),
-        Column("difference_s", "difference", "s"),
-        Column("interval", "95 % interval", "s"),
-        Column("ratio", "ratio"),
-        Column("ratio_interval", "95 % interval"),
-        Column("p_holm", "p"),
-    ]
+    digits = shared_digits(
+        MEASURES["train_s"], [pair.time.difference for pair in pairs if pair.time]
+    )
     rows = []
     for pair in pairs:
-        found = pair.time
-        if found is None or not pair.may_compare_speed:
-            empty = [
-                Value(NOTHING),
-                span(None, None, 0),
-                Value(NOTHING),
-                span(None, None, 0),
-                Value(NOTHING),
-            ]
-            rows.append([*_pair_values(pair, scope), text("not compared", "weak"), *empty])
-            continue
-        provisional = pair.gate is not None and not pair.gate.is_open
-        verdict = _verdict(found, pair.time_p, "slower", "faster")
-        rows.append(
-            [
-                *_pair_values(pair, scope),
-                text(f"{verdict} *" if provisional else verdict, "weak" if provisional else ""),
-                signed(found.difference, digits),
-                _span(found, digits, 1.0),
-                Value(f"{found.ratio:.2f}" if found.ratio is not None else NOTHING, found.ratio),
-                span(found.ratio_low, found.ratio_high, 2),
-                Value(p_text(pair.time_p), pair.time_p),
-            ]
-        )
+        found = pair.time if pair.may_compare_speed else None
+        ratio = found.ratio if found else None
+        row = {
+            **_pair_of(pair, scope),
+            label("verdict"): _time_verdict(pair, found),
+            Column("difference_s", "difference", "s"): signed(
+                found.difference if found else None, digits
+            ),
+            Column("interval", "95 % interval", "s"): _span(found, digits, 1.0),
+            Column("ratio", "ratio"): Value(NOTHING if ratio is None else f"{ratio:.2f}", ratio),
+            Column("ratio_interval", "95 % interval"): span(
+                found.ratio_low if found else None, found.ratio_high if found else None, 2
+            ),
+            Column("p_holm", "p"): Value(p_text(pair.time_p), pair.time_p),
+        }
+        rows.append(row)
     caption = "Differences in training time. * Provisional: that both reach the same is not shown."
-    return Table(id="head-to-head-time", caption=caption, columns=columns, rows=rows)
+    return table_of("head-to-head-time", caption, rows)
+
+
+def _time_verdict(pair: Pair, found: Contrast | None) -> Value:
+    if found is None:
+        return text("not compared", "weak")
+    verdict = _verdict(found, pair.time_p, "slower", "faster")
+    provisional = pair.gate is not None and not pair.gate.is_open
+    return text(f"{verdict} *", "weak") if provisional else text(verdict)
 
 
 def _verdict(found: Contrast | None, p: float | None, more: str, less: str) -> str:
@@ -182,18 +163,13 @@ def _verdict(found: Contrast | None, p: float | None, more: str, less: str) -> s
     return f"first {more if found.difference > 0 else less}"
 
 
-def _pair_columns(scope: Scope) -> list[Column]:
-    task = [Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []
-    return [
-        *task,
-        Column("first", "first", is_text=True),
-        Column("second", "second", is_text=True),
-    ]
-
-
-def _pair_values(pair: Pair, scope: Scope) -> list[Value]:
-    task = [text(pair.first.task)] if len(scope.tasks) > 1 else []
-    return [*task, text(pair.first.label), text(pair.second.label)]
+def _pair_of(pair: Pair, scope: Scope) -> Entries:
+    task = {label("task"): text(pair.first.task)} if len(scope.tasks) > 1 else {}
+    return {
+        **task,
+        label("first"): text(pair.first.label),
+        label("second"): text(pair.second.label),
+    }
 
 
 def _counts(gate: GateResult) -> str:
@@ -208,3 +184,43 @@ def _span(found: Contrast | None, digits: int, scale: float) -> Value:
 
 def _points(measure: Measure) -> str:
     return "points" if measure.unit == "%" else measure.unit
+
+
+_WORDS: Mapping[Verdict, str] = {
+    "equivalent": "the same within tolerance",
+    "different": "different",
+    "undecided": "not shown to be the same",
+}
+
+
+def backend_lines(pairs: Sequence[Pair]) -> list[str]:
+    """Write one sentence per pair of backends; none if no cells differ in the backend alone."""
+    found: dict[tuple[str, str], dict[Verdict, list[str]]] = {}
+    for pair in pairs:
+        if pair.gate is None or differences([pair.first.job, pair.second.job])[1] != ["backend"]:
+            continue
+        names = (str(pair.first.job["backend"]), str(pair.second.job["backend"]))
+        places = found.setdefault(names, {}).setdefault(pair.gate.verdict, [])
+        places.append(_place(pair.first, backend=names[0]))
+    if not found:
+        return []
+    sentences = [
+        f"{first} against {second}: " + "; ".join(_judged(v, p) for v, p in verdicts.items()) + "."
+        for (first, second), verdicts in found.items()
+    ]
+    intro = (
+        "Backends, all other settings equal (built-in networks are one computation in every "
+        "backend; first weights follow the same law, but TensorFlow draws them from a generator of "
+        "its own):"
+    )
+    return [" ".join([intro, *sentences])]
+
+
+def _place(cell: Cell, *, backend: str) -> str:
+    """Name a cell without its backend: task, the rest of its method, batch."""
+    method = [part for part in cell.method.split(", ") if part != backend]
+    return ", ".join([cell.task, *method, f"batch {cell.batch}"])
+
+
+def _judged(verdict: Verdict, places: Sequence[str]) -> str:
+    return f"{_WORDS[verdict]} for {' and '.join(dict.fromkeys(places))}"

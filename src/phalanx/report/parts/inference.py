@@ -5,7 +5,16 @@ from __future__ import annotations
 from statistics import fmean
 
 from phalanx.report.cells import Cell
-from phalanx.report.document import Column, Section, Table, Text, Value, number, text
+from phalanx.report.document import (
+    Column,
+    Entries,
+    Section,
+    Text,
+    label,
+    number,
+    table_of,
+    text,
+)
 from phalanx.report.scope import Scope
 from phalanx.wire.messages import InferenceFacts
 
@@ -20,17 +29,7 @@ def how_fast_it_answers(scope: Scope) -> Section | None:
         "for throughput. A split network answers each request with all of its workers; data-"
         "parallel workers answer requests of their own, and their throughput is added up."
     )
-    columns = [
-        Column("cell", "cell", is_text=True),
-        Column("runs", "n"),
-        Column("layout", "layout", is_text=True),
-        Column("batch", "samples in a request"),
-        Column("latency_p50_s", "latency, median", "ms"),
-        Column("latency_p95_s", "latency, 95th per cent", "ms"),
-        Column("samples_per_s", "throughput", "samples/s"),
-    ]
-    caption = "Inference, mean over the runs of a cell."
-    table = Table(id="inference", caption=caption, columns=columns, rows=rows)
+    table = table_of("inference", "Inference, mean over the runs of a cell.", rows)
     return Section(id="answers", title="How fast it answers", blocks=[Text(lines=[intro]), table])
 
 
@@ -42,13 +41,17 @@ def _measured(cell: Cell) -> list[InferenceFacts]:
     ]
 
 
-def _row(cell: Cell, found: list[InferenceFacts]) -> list[Value]:
-    return [
-        text(cell.label),
-        number(len(found), 0),
-        text(found[0].layout.replace("_", " ")),
-        number(found[0].batch, 0),
-        number(fmean(one.latency_p50_s for one in found), 1, scale=1000),
-        number(fmean(one.latency_p95_s for one in found), 1, scale=1000),
-        number(fmean(one.samples_per_s for one in found), 0),
-    ]
+def _row(cell: Cell, found: list[InferenceFacts]) -> Entries:
+    median, slow, speed = (
+        fmean(getattr(one, key) for one in found)
+        for key in ("latency_p50_s", "latency_p95_s", "samples_per_s")
+    )
+    return {
+        label("cell"): text(cell.label),
+        Column("runs", "n"): number(len(found), 0),
+        label("layout"): text(found[0].layout.replace("_", " ")),
+        Column("batch", "samples in a request"): number(found[0].batch, 0),
+        Column("latency_p50_s", "latency, median", "ms"): number(median, 1, scale=1000),
+        Column("latency_p95_s", "latency, 95th per cent", "ms"): number(slow, 1, scale=1000),
+        Column("samples_per_s", "throughput", "samples/s"): number(speed, 0),
+    }

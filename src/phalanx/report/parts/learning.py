@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import MAX_POINTS, Rows, axis, epoch_axis, lines, shorten
-from phalanx.report.curves import CurvePoint, curve_of, spread
 from phalanx.report.document import (
     Block,
     Column,
@@ -18,7 +17,7 @@ from phalanx.report.document import (
     number,
     text,
 )
-from phalanx.report.measures import MEASURES, Measure
+from phalanx.report.measures import MEASURES, CurvePoint, Measure, curve_of, spread
 from phalanx.report.scope import Scope
 
 _TABLE_EPOCHS = 8

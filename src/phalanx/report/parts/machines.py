@@ -10,14 +10,16 @@ from phalanx.report.charts import Rows, axis, lines, shorten
 from phalanx.report.document import (
     Block,
     Column,
+    Entries,
     Figure,
     Panel,
     Section,
     Swatch,
     Table,
     Text,
-    Value,
+    label,
     number,
+    table_of,
     text,
 )
 from phalanx.report.facts import RunRecord
@@ -62,29 +64,20 @@ def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
     x = axis("seconds", "time in training, s", scale={"zero": True, "nice": False})
     from_zero = {"scale": {"zero": True, "nice": True}}
     hosts = [use for use in shown if use.is_machine]
+    processes = [use for use in shown if not use.is_machine]
     charts = [
-        ("processor", "busy cores", _rows(shown, "cpu_cores"), styles),
-        (
-            "memory of processes",
-            "memory, MiB",
-            _rows([use for use in shown if not use.is_machine], "memory_bytes", _MIB),
-            styles,
-        ),
-        (
-            "network of machines",
-            "received, MiB/s",
-            _rows(hosts, "received_bytes_per_s", _MIB),
-            styles,
-        ),
+        ("processor", "busy cores", _rows(shown, "cpu_cores")),
+        ("memory of processes", "memory, MiB", _rows(processes, "memory_bytes", _MIB)),
+        ("network of machines", "received, MiB/s", _rows(hosts, "received_bytes_per_s", _MIB)),
     ]
     if any(use.energy_j is not None for use in hosts):
-        charts.append(("power of machines", "power, W", _rows(hosts, "watts"), styles))
+        charts.append(("power of machines", "power, W", _rows(hosts, "watts")))
     panels = [
         Panel(
             title=title,
-            spec=lines(rows, _only(tints, rows), x, axis("value", y, **from_zero), points=False),
+            spec=lines(rows, _only(styles, rows), x, axis("value", y, **from_zero), points=False),
         )
-        for title, y, rows, tints in charts
+        for title, y, rows in charts
         if rows
     ]
     left_out = len(run.resources) - len(shown)
@@ -105,18 +98,15 @@ def _label(use: Resources) -> str:
 
 
 def _styles(uses: Sequence[Resources]) -> dict[str, Style]:
-    styles = {}
-    processes = 0
-    hosts = 0
-    for use in uses:
-        if use.is_machine:
-            styles[_label(use)] = Style("#000000", _DASHES[hosts % len(_DASHES)], "circle")
-            hosts += 1
-        else:
-            dash = _DASHES[1 + processes // len(_COLOURS)] if processes >= len(_COLOURS) else ()
-            styles[_label(use)] = Style(_COLOURS[processes % len(_COLOURS)], dash, "circle")
-            processes += 1
-    return styles
+    hosts = [_label(use) for use in uses if use.is_machine]
+    processes = [_label(use) for use in uses if not use.is_machine]
+    dashes = [(), *_DASHES[1:]]
+    return {
+        name: Style("#000000", _DASHES[n % len(_DASHES)], "circle") for n, name in enumerate(hosts)
+    } | {
+        name: Style(_COLOURS[n % len(_COLOURS)], dashes[n // len(_COLOURS)], "circle")
+        for n, name in enumerate(processes)
+    }
 
 
 def _only(styles: dict[str, Style], rows: Rows) -> dict[str, Style]:
@@ -134,35 +124,15 @@ def _rows(uses: Sequence[Resources], field: str, scale: float = 1.0) -> Rows:
 
 
 def _table(cells: Sequence[Cell], scope: Scope) -> Table:
-    columns = [
-        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
-        Column("cell", "cell", is_text=True),
-        Column("who", "machine or process", is_text=True),
-        Column("runs", "n"),
-        Column("cpu_cores", "busy cores", "mean"),
-        Column("cpu_share", "of the machine", "%"),
-        Column("memory_mean_bytes", "memory", "MiB"),
-        Column("memory_peak_bytes", "peak memory", "MiB"),
-        Column("received_bytes", "received", "MiB"),
-        Column("sent_bytes", "sent", "MiB"),
-        Column("read_bytes", "read", "MiB"),
-        Column("written_bytes", "written", "MiB"),
-        Column("energy_j", "energy", "J"),
-        Column("energy_source", "energy from", is_text=True),
-    ]
-    rows = [
-        [*([text(cell.task)] if len(scope.tasks) > 1 else []), text(cell.label), *values]
-        for cell in cells
-        for values in _users(cell)
-    ]
+    rows = [{**scope.place_of(cell), **values} for cell in cells for values in _users(cell)]
     caption = (
         "Use while training, mean over the runs of a cell. Energy is measured by the processor's "
         "counters (rapl) or computed from declared watts (model)."
     )
-    return Table(id="resources", caption=caption, columns=columns, rows=rows)
+    return table_of("resources", caption, rows)
 
 
-def _users(cell: Cell) -> list[list[Value]]:
+def _users(cell: Cell) -> list[Entries]:
     """Make one row per machine or process name, over the runs that have it."""
     named: dict[str, list[Resources]] = {}
     for run in cell.finished:
@@ -171,28 +141,25 @@ def _users(cell: Cell) -> list[list[Value]]:
     return [_values(name, uses) for name, uses in named.items()]
 
 
-def _values(name: str, uses: Sequence[Resources]) -> list[Value]:
-    def mean(field: str) -> float | None:
-        known = [value for use in uses if (value := getattr(use, field)) is not None]
-        return fmean(known) if known else None
+def _values(name: str, uses: Sequence[Resources]) -> Entries:
+    def mean(key: str, title: str, unit: str, digits: int, scale: float = 1.0) -> Entries:
+        known = [value for use in uses if (value := getattr(use, key)) is not None]
+        return {
+            Column(key, title, unit): number(fmean(known) if known else None, digits, scale=scale)
+        }
 
     sources = sorted({use.energy_source for use in uses if use.energy_source})
-    return [
-        text(name),
-        number(len(uses), 0),
-        number(mean("cpu_cores"), 2),
-        number(mean("cpu_share"), 0, scale=100),
-        *(
-            number(mean(field), digits, scale=_MIB)
-            for field, digits in (
-                ("memory_mean_bytes", 0),
-                ("memory_peak_bytes", 0),
-                ("received_bytes", 1),
-                ("sent_bytes", 1),
-                ("read_bytes", 1),
-                ("written_bytes", 1),
-            )
-        ),
-        number(mean("energy_j"), 1),
-        text(", ".join(sources)),
-    ]
+    return {
+        label("who", "machine or process"): text(name),
+        Column("runs", "n"): number(len(uses), 0),
+        **mean("cpu_cores", "busy cores", "mean", 2),
+        **mean("cpu_share", "of the machine", "%", 0, 100),
+        **mean("memory_mean_bytes", "memory", "MiB", 0, _MIB),
+        **mean("memory_peak_bytes", "peak memory", "MiB", 0, _MIB),
+        **mean("received_bytes", "received", "MiB", 1, _MIB),
+        **mean("sent_bytes", "sent", "MiB", 1, _MIB),
+        **mean("read_bytes", "read", "MiB", 1, _MIB),
+        **mean("written_bytes", "written", "MiB", 1, _MIB),
+        **mean("energy_j", "energy", "J", 1),
+        label("energy_source", "energy from"): text(", ".join(sources)),
+    }

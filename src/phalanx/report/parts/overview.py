@@ -15,9 +15,12 @@ from phalanx.report.document import (
     Section,
     Table,
     Text,
+    Value,
     join_words,
+    label,
     number,
     pairs_table,
+    table_of,
     text,
 )
 from phalanx.report.facts import RunRecord
@@ -27,7 +30,10 @@ from phalanx.report.scope import Scope
 from phalanx.spec.loader import job_from_mapping
 
 # Listed last: these never explain a result.
-_HOUSEKEEPING = ("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory")
+_HOUSEKEEPING = (
+    *("checkpoint.", "deadlines.", "observe.", "inject", "profile", "data.directory"),
+    "python_path",
+)
 
 
 def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
@@ -85,52 +91,39 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _cells_table(scope: Scope) -> Table:
-    columns = [
-        Column("task", "task", is_text=True),
-        Column("method", "method", is_text=True),
-        Column("batch", "batch", is_text=True),
-        Column("strategy", "strategy", is_text=True),
-        Column("global_batch", "global batch", "samples"),
-        Column("worker_batch", "worker batch", "samples"),
-        Column("workers", "workers"),
-        Column("threads", "threads each"),
-        Column("parameters", "parameters"),
-        Column("updates", "updates"),
-        Column("finished", "finished runs"),
-        Column("failed", "not finished"),
-    ]
     rows = []
     for cell in scope.cells:
         first = next((run.summary for run in cell.finished), None)
         share = cell.global_batch / cell.workers
-        rows.append(
-            [
-                text(cell.task),
-                text(cell.method),
-                text(cell.batch),
-                text(_strategy(cell)),
-                number(cell.global_batch, 0),
-                number(share, 0 if share.is_integer() else 1),
-                number(cell.workers, 0),
-                number(first.threads if first else None, 0),
-                number(first.parameters if first else None, 0),
-                number(first.updates if first else None, 0),
-                number(len(cell.finished), 0),
-                number(cell.num_failed, 0, mark="doubt" if cell.num_failed else ""),
-            ]
-        )
-    caption = "The cells: runs in one cell differ in their seed only."
-    return Table(id="cells", caption=caption, columns=columns, rows=rows)
+        failed = number(cell.num_failed, 0, mark="doubt" if cell.num_failed else "")
+        row = {
+            label("task"): text(cell.task),
+            label("method"): text(cell.method),
+            label("batch"): text(cell.batch),
+            label("strategy"): text(_strategy(cell)),
+            Column("global_batch", "global batch", "samples"): number(cell.global_batch, 0),
+            Column("worker_batch", "worker batch", "samples"): number(
+                share, 0 if share.is_integer() else 1
+            ),
+            Column("workers", "workers"): number(cell.workers, 0),
+            Column("threads", "threads each"): number(first.threads if first else None, 0),
+            Column("parameters", "parameters"): number(first.parameters if first else None, 0),
+            Column("updates", "updates"): number(first.updates if first else None, 0),
+            Column("finished", "finished runs"): number(len(cell.finished), 0),
+            Column("failed", "not finished"): failed,
+        }
+        rows.append(row)
+    return table_of("cells", "The cells: runs in one cell differ in their seed only.", rows)
 
 
 def _strategy(cell: Cell) -> str:
     """Describe the strategy of a cell with its settings, except defaults."""
-    label = strategy_label(cell.job["strategy"])
+    name = strategy_label(cell.job["strategy"])
     try:
         strategy = job_from_mapping(cell.job).strategy
     except SpecError:
         # Written by another version: only its name is shown.
-        return label
+        return name
     usual = flatten(type(strategy).model_construct().model_dump(mode="json"))
     own = flatten(strategy.model_dump(mode="json"))
     said = ("name", "consistency", "phases")
@@ -139,7 +132,7 @@ def _strategy(cell: Cell) -> str:
         for key, value in own.items()
         if key not in said and value != usual.get(key)
     ]
-    return ", ".join([label, *set_])
+    return ", ".join([name, *set_])
 
 
 def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[Table]:
@@ -147,22 +140,16 @@ def _differences_table(cells: Sequence[Cell], differing: Sequence[str]) -> list[
     keys = [key for key in differing if key not in said]
     if not keys:
         return []
-    flat = [flatten(cell.job) for cell in cells]
-    columns = [
-        Column("task", "task", is_text=True),
-        Column("cell", "cell", is_text=True),
-        *(Column(key, key, is_text=True) for key in keys),
-    ]
     rows = [
-        [
-            text(cell.task),
-            text(cell.label),
-            *(text(_setting(own[key]) if key in own else NOTHING) for key in keys),
-        ]
-        for cell, own in zip(cells, flat, strict=True)
+        {
+            label("task"): text(cell.task),
+            label("cell"): text(cell.label),
+            **{label(key): text(_setting(own[key]) if key in own else NOTHING) for key in keys},
+        }
+        for cell in cells
+        for own in [flatten(cell.job)]
     ]
-    caption = "Other settings in which the cells differ."
-    return [Table(id="differences", caption=caption, columns=columns, rows=rows)]
+    return [table_of("differences", "Other settings in which the cells differ.", rows)]
 
 
 def _grouped(same: Mapping[str, object]) -> dict[str, Raw]:
@@ -182,49 +169,33 @@ def _grouped(same: Mapping[str, object]) -> dict[str, Raw]:
 
 def _places(runs: Sequence[RunRecord]) -> list[Block]:
     """Tabulate combinations of machine and versions; most runs share one."""
-    columns = [
-        Column("runs", "runs"),
-        Column("machine", "machine", is_text=True),
-        Column("processor", "processor", is_text=True),
-        Column("cores", "usable cores"),
-        Column("memory_bytes", "memory"),
-        Column("system", "system", is_text=True),
-        Column("phalanx", "Phalanx", is_text=True),
-        Column("python", "Python", is_text=True),
-        Column("torch", "torch", is_text=True),
-        Column("source", "job's repository", is_text=True),
-    ]
     places = Counter(_place(run) for run in runs)
     rows = [
-        [
-            number(count, 0),
-            text(place[0]),
-            text(place[1]),
-            number(place[2], 0),
-            text(format_bytes(place[3])),
-            *(text(one) for one in place[4:]),
-        ]
-        for place, count in sorted(places.items(), key=lambda item: (-item[1], item[0]))
+        {Column("runs", "runs"): number(count, 0), **dict(place)}
+        for place, count in sorted(
+            places.items(), key=lambda item: (-item[1], [value.text for _, value in item[0]])
+        )
     ]
     caption = "Where the runs ran, and with which versions."
     if len(rows) > 1:
         caption += " Runs on different machines or versions are compared all the same: mind it."
-    return [Table(id="machines", caption=caption, columns=columns, rows=rows)] if rows else []
+    return [table_of("machines", caption, rows)] if rows else []
 
 
-def _place(run: RunRecord) -> tuple[str, str, int, int, str, str, str, str, str]:
+def _place(run: RunRecord) -> tuple[tuple[Column, Value], ...]:
     manifest = run.manifest
     source = manifest.source
+    state = f"{source['commit'][:10]}, {source['state']}" if "commit" in source else ""
     return (
-        ", ".join(run.machines),
-        manifest.cpu,
-        manifest.cores,
-        manifest.memory_bytes,
-        manifest.system,
-        manifest.phalanx,
-        manifest.python,
-        manifest.packages.get("torch", ""),
-        f"{source['commit'][:10]}, {source['state']}" if "commit" in source else "",
+        (label("machine"), text(", ".join(run.machines))),
+        (label("processor"), text(manifest.cpu)),
+        (Column("cores", "usable cores"), number(manifest.cores, 0)),
+        (Column("memory_bytes", "memory"), text(format_bytes(manifest.memory_bytes))),
+        (label("system"), text(manifest.system)),
+        (label("phalanx", "Phalanx"), text(manifest.phalanx)),
+        (label("python", "Python"), text(manifest.python)),
+        (label("torch"), text(manifest.packages.get("torch", ""))),
+        (label("source", "job's repository"), text(state)),
     )
 
 
@@ -236,3 +207,29 @@ def _setting(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_setting(one) for one in value) + "]"
     return str(value)
+
+
+def notes(scope: Scope) -> Section:
+    """Define every measure and statistic of the report."""
+    loss = f"{scope.settings.accuracy_loss:g}"
+    level = f"{100 * scope.confidence:g} %"
+    lines = [
+        "Training time is the time in training steps over all attempts, without start-up, "
+        "evaluation and checkpoints between epochs; elapsed is from starting the processes until "
+        "all have ended. Speed is samples over training time.",
+        "Batch sizes: the global batch is over all workers, the worker batch that of one.",
+        f"± is half the {level} t interval of the mean over runs with different seeds; n = 1 has "
+        "none. Outliers are flagged and counted all the same; runs that did not finish are listed "
+        "and not counted.",
+        "Differences: paired t test where both cells have the same seeds, else Welch's test; "
+        "p-values adjusted after Holm over all pairs. Ratios of means have Fieller's interval.",
+        "Equivalence: two one-sided tests (TOST) against the stated tolerance.",
+        "Pareto front: cells that no other cell beats in mean time and mean quality.",
+        f"Recommendation: among cells whose mean quality is at most {loss} below "
+        f"the best, the one with the least {scope.saved.title}.",
+        "Every figure comes from the run directories; made again from the same records, this "
+        "report has the same bytes.",
+    ]
+    return Section(
+        id="notes", title="How the figures are made", blocks=[Text(lines=lines, kind="list")]
+    )

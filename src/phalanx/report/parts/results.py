@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.document import (
@@ -44,16 +44,19 @@ def results(scope: Scope) -> Section:
     return Section(id="results", title="Results", blocks=[Text(lines=[intro]), *tables])
 
 
-def estimate_columns(measure: Measure) -> list[Column]:
-    """Make two columns: the mean and its half interval."""
-    return [
-        Column(f"{measure.key}_mean", measure.title, measure.unit),
-        Column(f"{measure.key}_half_width", "±", joins=True),
-    ]
+def add_estimates(table: Table, cells: Sequence[Cell], measures: Iterable[Measure]) -> None:
+    """Add two columns for each measure, the mean and its half interval; one row per cell."""
+    for measure in measures:
+        table.columns += [
+            Column(f"{measure.key}_mean", measure.title, measure.unit),
+            Column(f"{measure.key}_half_width", "±", joins=True),
+        ]
+        found = [estimate_cell(cell, measure.key) for cell in cells]
+        for row, values in zip(table.rows, _estimate_values(found, measure), strict=True):
+            row += values
 
 
-def estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[list[Value]]:
-    """Fill the two columns row by row, all with the same number of decimals."""
+def _estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[list[Value]]:
     means = [one.mean if one is not None else None for one in found]
     digits = shared_digits(measure, means)
     known = [mean for mean in means if mean is not None]
@@ -73,24 +76,23 @@ def estimate_values(found: Sequence[Estimate | None], measure: Measure) -> list[
 
 
 def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
-    shown = [MEASURES[key] for key in _SHOWN if has_values(cells, key)]
-    columns = [
-        Column("method", "method", is_text=True),
-        Column("batch", "batch", is_text=True),
-        Column("runs", "n"),
-        *(column for measure in shown for column in estimate_columns(measure)),
-    ]
-    rows = [[text(c.method), text(c.batch), number(len(c.finished), 0)] for c in cells]
-    for measure in shown:
-        found = [estimate_cell(cell, measure.key) for cell in cells]
-        for row, values in zip(rows, estimate_values(found, measure), strict=True):
-            row += values
+    table = Table(
+        id=id,
+        caption=f"{task}: results by method and batch.",
+        columns=[
+            Column("method", "method", is_text=True),
+            Column("batch", "batch", is_text=True),
+            Column("runs", "n"),
+        ],
+        rows=[[text(c.method), text(c.batch), number(len(c.finished), 0)] for c in cells],
+    )
+    add_estimates(table, cells, [MEASURES[key] for key in _SHOWN if has_values(cells, key)])
     if scope.settings.price_per_hour is not None:
-        columns.append(Column("cost_mean", "cost", scope.settings.currency))
-        for row, cell in zip(rows, cells, strict=True):
+        table.columns.append(Column("cost_mean", "cost", scope.settings.currency))
+        for row, cell in zip(table.rows, cells, strict=True):
             seconds = estimate_cell(cell, "machine_s")
             row.append(number(cost_of(seconds.mean, scope.settings) if seconds else None, 5))
-    return Table(id=id, caption=f"{task}: results by method and batch.", columns=columns, rows=rows)
+    return table
 
 
 def outliers_of(cell: Cell, key: str) -> set[str]:

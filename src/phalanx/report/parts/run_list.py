@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from phalanx.records.study import Trial
 from phalanx.report.cells import Cell
 from phalanx.report.document import (
     Block,
     Column,
     Section,
-    Table,
     Text,
     Value,
+    label,
     number,
     plain,
+    table_of,
     text,
 )
 from phalanx.report.facts import RunRecord
@@ -40,39 +42,28 @@ def every_run(scope: Scope) -> Section:
     digits = {
         key: shared_digits(MEASURES[key], [value_of(run, key) for _, run in runs]) for key in keys
     }
-    columns = [
-        Column("run", "run", is_text=True),
-        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
-        Column("cell", "cell", is_text=True),
-        Column("seed", "seed"),
-        Column("state", "state", is_text=True),
-        Column("epochs", "epochs"),
-        *(Column(key, MEASURES[key].title, MEASURES[key].unit) for key in keys),
-        Column("attempts", "attempts"),
-        Column("machine", "machine", is_text=True),
-        Column("version", "Phalanx", is_text=True),
-    ]
     rows = []
     for cell, run in runs:
-        values = [_value(run, key, digits[key], run.name in odd[key]) for key in keys]
         summary = run.summary
-        rows.append(
-            [
-                text(run.name),
-                *([text(cell.task)] if len(scope.tasks) > 1 else []),
-                text(cell.label),
-                Value(str(run.seed), run.seed),
-                text(run.state, "" if run.is_finished else "doubt"),
-                number(summary.epochs if summary else None, 0),
-                *values,
-                number(summary.attempts if summary else None, 0),
-                text(", ".join(run.machines)),
-                text(run.manifest.phalanx),
-            ]
-        )
+        row = {
+            label("run"): text(run.name),
+            **scope.place_of(cell),
+            Column("seed", "seed"): text(run.seed),
+            label("state"): text(run.state, "" if run.is_finished else "doubt"),
+            Column("epochs", "epochs"): number(summary.epochs if summary else None, 0),
+            **{
+                Column(key, MEASURES[key].title, MEASURES[key].unit): _value(
+                    run, key, digits[key], run.name in odd[key]
+                )
+                for key in keys
+            },
+            Column("attempts", "attempts"): number(summary.attempts if summary else None, 0),
+            label("machine"): text(", ".join(run.machines)),
+            label("version", "Phalanx"): text(run.manifest.phalanx),
+        }
+        rows.append(row)
     caption = "Every run. Values marked ! lie far from the others of their cell; they count."
-    table = Table(id="runs", caption=caption, columns=columns, rows=rows)
-    return Section(id="every-run", title="Every run", blocks=[table])
+    return Section(id="every-run", title="Every run", blocks=[table_of("runs", caption, rows)])
 
 
 def _value(run: RunRecord, key: str, digits: int, is_odd: bool) -> Value:
@@ -91,7 +82,7 @@ def _outliers(scope: Scope) -> list[Block]:
                 shown = plain(value, shared_digits(measure, [value]), scale=measure.scale)
                 unit = f" {measure.unit}" if measure.unit else ""
                 lines.append(
-                    f"{_full_label(cell, scope)}, seed {run.seed} ({name}): {measure.title} of "
+                    f"{scope.name_of(cell)}, seed {run.seed} ({name}): {measure.title} of "
                     f"{shown}{unit} lies far from the other runs of its cell. It is counted."
                 )
     intro = "Outliers by the modified z-score (above 3.5; among three or four runs, 10 % off too):"
@@ -99,39 +90,23 @@ def _outliers(scope: Scope) -> list[Block]:
 
 
 def _unfinished(scope: Scope) -> list[Block]:
-    broken = [(cell, run) for cell in scope.cells for run in cell.runs if not run.is_finished]
-    columns = [
-        Column("cell", "cell", is_text=True),
-        Column("seed", "seed"),
-        Column("run", "run", is_text=True),
-        Column("state", "state", is_text=True),
-        Column("cause", "cause", is_text=True),
-    ]
-    rows = [
-        [
-            text(_full_label(cell, scope)),
-            Value(str(run.seed), run.seed),
-            text(run.name),
-            text(run.state, "doubt"),
-            text(_shortened(run.cause)),
-        ]
-        for cell, run in broken
-    ]
     cells = {cell.id: cell for cell in scope.cells}
-    rows += [
-        [
-            text(_full_label(cells[trial.cell], scope)),
-            Value(str(trial.seed), trial.seed),
-            text(None),
-            text(trial.state, "doubt"),
-            text(_shortened(trial.cause)),
-        ]
-        for trial in scope.material.stillborn
+    broken: list[tuple[Cell, RunRecord | Trial, str | None]] = [
+        (cell, run, run.name) for cell in scope.cells for run in cell.runs if not run.is_finished
     ]
-    if not rows:
-        return []
+    broken += [(cells[trial.cell], trial, None) for trial in scope.material.stillborn]
+    rows = [
+        {
+            label("cell"): text(scope.name_of(cell)),
+            Column("seed", "seed"): text(one.seed),
+            label("run"): text(name),
+            label("state"): text(one.state, "doubt"),
+            label("cause"): text(_shortened(one.cause)),
+        }
+        for cell, one, name in broken
+    ]
     caption = "Runs that did not finish; none of their figures is counted anywhere."
-    return [Table(id="unfinished", caption=caption, columns=columns, rows=rows)]
+    return [table_of("unfinished", caption, rows)] if rows else []
 
 
 def _few(scope: Scope) -> list[Block]:
@@ -156,10 +131,6 @@ def _warnings(scope: Scope) -> list[Block]:
     return (
         [Text(lines=["Warnings that runs gave:"]), Text(lines=lines, kind="list")] if lines else []
     )
-
-
-def _full_label(cell: Cell, scope: Scope) -> str:
-    return f"{cell.task}, {cell.label}" if len(scope.tasks) > 1 else cell.label
 
 
 def _shortened(cause: str | None) -> str | None:

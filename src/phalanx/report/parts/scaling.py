@@ -17,8 +17,10 @@ from phalanx.report.document import (
     Swatch,
     Table,
     Text,
+    label,
     number,
     span,
+    table_of,
     text,
 )
 from phalanx.report.format import count_noun
@@ -110,29 +112,24 @@ def _figure(id: str, task: str, found: Sequence[Speedup], scope: Scope) -> Figur
 
 
 def _table(id: str, task: str, found: Sequence[Speedup]) -> Table:
-    columns = [
-        Column("cell", "cell", is_text=True),
-        Column("baseline", "against", is_text=True),
-        Column("workers", "workers"),
-        Column("threads", "compute threads"),
-        Column("speedup", "speed-up", "times"),
-        Column("speedup_interval", "95 % interval"),
-        Column("efficiency", "efficiency", "%"),
-    ]
     rows = [
-        [
-            text(one.cell.label),
-            text(f"{one.baseline.label} ({count_noun(threads_of(one.baseline), 'thread')})"),
-            number(one.cell.workers, 0),
-            number(threads_of(one.cell), 0),
-            number(one.speed.ratio, 2),
-            span(one.speed.ratio_low, one.speed.ratio_high, 2),
-            number(one.efficiency, 0, scale=100),
-        ]
+        {
+            label("cell"): text(one.cell.label),
+            label("baseline", "against"): text(
+                f"{one.baseline.label} ({count_noun(threads_of(one.baseline), 'thread')})"
+            ),
+            Column("workers", "workers"): number(one.cell.workers, 0),
+            Column("threads", "compute threads"): number(threads_of(one.cell), 0),
+            Column("speedup", "speed-up", "times"): number(one.speed.ratio, 2),
+            Column("speedup_interval", "95 % interval"): span(
+                one.speed.ratio_low, one.speed.ratio_high, 2
+            ),
+            Column("efficiency", "efficiency", "%"): number(one.efficiency, 0, scale=100),
+        }
         for one in found
     ]
     caption = (
         f"{task}: speed-up and efficiency. There is no interval where the runs scatter so much "
         "that none has an end, or where there is one run only."
     )
-    return Table(id=id, caption=caption, columns=columns, rows=rows)
+    return table_of(id, caption, rows)

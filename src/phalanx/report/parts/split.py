@@ -6,11 +6,22 @@ from collections.abc import Sequence
 
 from phalanx.records.summary import SplitSummary
 from phalanx.report.cells import Cell
-from phalanx.report.document import Column, Section, Table, Text, Value, number, text
+from phalanx.report.document import (
+    Column,
+    Entries,
+    Section,
+    Table,
+    Text,
+    Value,
+    label,
+    number,
+    table_of,
+    text,
+)
+from phalanx.report.facts import RunRecord
 from phalanx.report.format import group_parts
 from phalanx.report.scope import Scope
 
-_MB = 1e-6
 _KINDS = ("activations", "gradients", "parameters", "evaluation")
 
 Shown = Sequence[tuple[Cell, int, SplitSummary]]
@@ -19,19 +30,10 @@ Shown = Sequence[tuple[Cell, int, SplitSummary]]
 
 def how_it_was_split(scope: Scope) -> Section | None:
     """Tabulate all split runs, and the typical run of each cell; None without any."""
-    runs = [
-        (cell, run.seed, run.summary.split)
-        for cell in scope.cells
-        for run in cell.finished
-        if run.summary is not None and run.summary.split is not None
-    ]
+    runs = [one for cell in scope.cells for one in _split(cell, cell.finished)]
     if not runs:
         return None
-    typical = [
-        (cell, run.seed, run.summary.split)
-        for cell in scope.cells
-        if (run := cell.typical) is not None and run.summary and run.summary.split
-    ]
+    typical = [one for cell in scope.cells if cell.typical for one in _split(cell, [cell.typical])]
     intro = (
         "Imbalance is the busiest worker's computing time over the mean of those that hold parts. "
         "Bytes are what workers handed to their connections, by what it was for: a step sends "
@@ -44,89 +46,77 @@ def how_it_was_split(scope: Scope) -> Section | None:
     )
 
 
-def _runs(runs: Shown) -> Table:
-    columns = [
-        *_leading(),
-        Column("step_s", "step", "s"),
-        Column("predicted_step_s", "predicted", "s"),
-        Column("imbalance", "imbalance"),
-        Column("predicted_imbalance", "predicted"),
-        Column("bytes_per_step", "sent per step", "MB"),
-        Column("predicted_bytes_per_step", "predicted", "MB"),
-        *(Column(f"{kind}_bytes", f"{kind} in all", "MB") for kind in _KINDS),
+def _split(cell: Cell, runs: Sequence[RunRecord]) -> Shown:
+    return [
+        (cell, run.seed, run.summary.split)
+        for run in runs
+        if run.summary is not None and run.summary.split is not None
     ]
+
+
+def _runs(runs: Shown) -> Table:
     rows = [
-        [
-            *_lead(cell, seed),
-            number(one.step_s, 3),
-            number(one.predicted_step_s, 3),
-            number(one.imbalance, 2),
-            number(one.predicted_imbalance, 2),
-            number(one.bytes_per_step, 3, scale=_MB),
-            number(one.predicted_bytes_per_step, 3, scale=_MB),
-            *(number(one.bytes_by_kind.get(kind, 0), 1, scale=_MB) for kind in _KINDS),
-        ]
+        {
+            **_lead(cell, seed),
+            Column("step_s", "step", "s"): number(one.step_s, 3),
+            Column("predicted_step_s", "predicted", "s"): number(one.predicted_step_s, 3),
+            Column("imbalance", "imbalance"): number(one.imbalance, 2),
+            Column("predicted_imbalance", "predicted"): number(one.predicted_imbalance, 2),
+            Column("bytes_per_step", "sent per step", "MB"): _megabytes(one.bytes_per_step, 3),
+            Column("predicted_bytes_per_step", "predicted", "MB"): _megabytes(
+                one.predicted_bytes_per_step, 3
+            ),
+            **{
+                Column(f"{kind}_bytes", f"{kind} in all", "MB"): _megabytes(
+                    one.bytes_by_kind.get(kind, 0), 1
+                )
+                for kind in _KINDS
+            },
+        }
         for cell, seed, one in runs
     ]
     caption = "Every split run: time of a step, balance and bytes, measured and predicted."
-    return Table(id="split-runs", caption=caption, columns=columns, rows=rows)
+    return table_of("split-runs", caption, rows)
 
 
 def _links(runs: Shown) -> Table:
-    columns = [
-        *_leading(),
-        Column("source", "from worker"),
-        Column("target", "to worker"),
-        Column("kind", "kind", is_text=True),
-        Column("sent_bytes", "sent", "MB"),
-        Column("messages", "messages"),
-    ]
     rows = [
-        [
-            *_lead(cell, seed),
-            number(link.source, 0),
-            number(link.target, 0),
-            text(link.kind),
-            number(link.sent_bytes, 1, scale=_MB),
-            number(link.messages, 0),
-        ]
+        {
+            **_lead(cell, seed),
+            Column("source", "from worker"): number(link.source, 0),
+            Column("target", "to worker"): number(link.target, 0),
+            label("kind"): text(link.kind),
+            Column("sent_bytes", "sent", "MB"): _megabytes(link.sent_bytes, 1),
+            Column("messages", "messages"): number(link.messages, 0),
+        }
         for cell, seed, one in runs
         for link in one.links
     ]
     caption = "What each worker sent to each other one in the typical run of a cell."
-    return Table(id="split-links", caption=caption, columns=columns, rows=rows)
+    return table_of("split-links", caption, rows)
 
 
 def _workers(runs: Shown) -> Table:
-    columns = [
-        *_leading(),
-        Column("worker", "worker"),
-        Column("parts", "parts", is_text=True),
-        Column("compute_s", "computing", "s"),
-        Column("communication_s", "communication", "s"),
-        Column("wait_s", "waiting", "s"),
-        Column("cpu_s", "processor time", "s"),
-    ]
     rows = [
-        [
-            *_lead(cell, seed),
-            number(worker.rank, 0),
-            text(", ".join(group_parts(worker.parts, one.places)) or "none"),
-            number(worker.compute_s, 2),
-            number(worker.communication_s, 2),
-            number(worker.wait_s, 2),
-            number(worker.cpu_s, 1),
-        ]
+        {
+            **_lead(cell, seed),
+            Column("worker", "worker"): number(worker.rank, 0),
+            label("parts"): text(", ".join(group_parts(worker.parts, one.places)) or "none"),
+            Column("compute_s", "computing", "s"): number(worker.compute_s, 2),
+            Column("communication_s", "communication", "s"): number(worker.communication_s, 2),
+            Column("wait_s", "waiting", "s"): number(worker.wait_s, 2),
+            Column("cpu_s", "processor time", "s"): number(worker.cpu_s, 1),
+        }
         for cell, seed, one in runs
         for worker in one.workers
     ]
     caption = "Parts and work of each worker in the typical run of a cell, training steps together."
-    return Table(id="split-workers", caption=caption, columns=columns, rows=rows)
+    return table_of("split-workers", caption, rows)
 
 
-def _leading() -> list[Column]:
-    return [Column("cell", "cell", is_text=True), Column("seed", "seed")]
+def _lead(cell: Cell, seed: int) -> Entries:
+    return {label("cell"): text(cell.label), Column("seed", "seed"): text(seed)}
 
 
-def _lead(cell: Cell, seed: int) -> list[Value]:
-    return [text(cell.label), Value(str(seed), seed)]
+def _megabytes(size_bytes: float | None, digits: int) -> Value:
+    return number(size_bytes, digits, scale=1e-6)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from phalanx.records.distribution import Distribution
-from phalanx.report.document import Column, Section, Table, Text, Value, number, text
+from phalanx.report.document import (
+    Column,
+    Entries,
+    Section,
+    Text,
+    label,
+    number,
+    table_of,
+    text,
+)
 from phalanx.report.scope import Scope
 
 
 def show_data_distribution(scope: Scope) -> Section | None:
     """Tabulate the cells whose workers owned samples; None if there are none."""
-    rows: list[list[Value]] = []
-    for cell in scope.cells:
-        dealt = next((run.distribution for run in cell.runs if run.distribution), None)
-        if dealt is not None:
-            rows.append([text(cell.task), text(cell.label), *_values(dealt)])
+    rows = [
+        {label("task"): text(cell.task), label("cell"): text(cell.label), **_values(dealt)}
+        for cell in scope.cells
+        for dealt in [run.distribution for run in cell.runs if run.distribution][:1]
+    ]
     if not rows:
         return None
     intro = (
@@ -24,33 +33,20 @@ def show_data_distribution(scope: Scope) -> Section | None:
         "epochs. Batch normalisation uses each worker's own batch, and running statistics are "
         "averaged over workers at the end of an epoch."
     )
-    columns = [
-        Column("task", "task", is_text=True),
-        Column("cell", "cell", is_text=True),
-        Column("scheme", "scheme", is_text=True),
-        Column("workers", "workers"),
-        Column("skew", "skew"),
-        Column("size_ratio", "ratio"),
-        Column("num_samples", "samples divided"),
-        Column("samples_per_epoch", "samples per epoch"),
-        Column("num_steps", "steps per epoch"),
-    ]
-    table = Table(
-        id="data-spread", caption="How samples were partitioned.", columns=columns, rows=rows
-    )
+    table = table_of("data-spread", "How samples were partitioned.", rows)
     return Section(
         id="data-distribution", title="Data distribution", blocks=[Text(lines=[intro]), table]
     )
 
 
-def _values(dealt: Distribution) -> list[Value]:
+def _values(dealt: Distribution) -> Entries:
     named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
-    return [
-        text(f"{dealt.scheme} ({named})" if named else dealt.scheme),
-        number(len(dealt.workers), 0),
-        number(dealt.skew, 3),
-        number(dealt.size_ratio, 2),
-        number(dealt.num_samples, 0),
-        number(dealt.samples_per_epoch, 0),
-        number(dealt.num_steps, 0),
-    ]
+    return {
+        label("scheme"): text(f"{dealt.scheme} ({named})" if named else dealt.scheme),
+        Column("workers", "workers"): number(len(dealt.workers), 0),
+        Column("skew", "skew"): number(dealt.skew, 3),
+        Column("size_ratio", "ratio"): number(dealt.size_ratio, 2),
+        Column("num_samples", "samples divided"): number(dealt.num_samples, 0),
+        Column("samples_per_epoch", "samples per epoch"): number(dealt.samples_per_epoch, 0),
+        Column("num_steps", "steps per epoch"): number(dealt.num_steps, 0),
+    }

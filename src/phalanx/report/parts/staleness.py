@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, histogram, shorten
-from phalanx.report.document import Block, Column, Figure, Panel, Swatch, Table, number, text
+from phalanx.report.document import Block, Column, Figure, Panel, Swatch, Table, number, table_of
 from phalanx.report.scope import Scope
 
 MAX_BINS = 12
@@ -108,17 +108,6 @@ def _bin_label(first: int, last: int | None) -> str:
 
 
 def _table(served: Sequence[tuple[Cell, Counts]], scope: Scope) -> Table:
-    columns = [
-        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
-        Column("cell", "cell", is_text=True),
-        Column("gradients", "gradients applied"),
-        Column("mean", "mean", "updates"),
-        Column("median", "median", "updates"),
-        Column("p95", "95th per cent", "updates"),
-        Column("max", "greatest", "updates"),
-        Column("dropped", "gradients dropped"),
-        Column("busy_share", "busiest server", "% busy"),
-    ]
     rows = []
     for cell, counts in served:
         serving = [
@@ -126,18 +115,17 @@ def _table(served: Sequence[tuple[Cell, Counts]], scope: Scope) -> Table:
         ]
         busy = sum(one.server_busy_share for one in serving) / len(serving)
         mean = sum(value * count for value, count in counts.items()) / counts.total()
-        rows.append(
-            [
-                *([text(cell.task)] if len(scope.tasks) > 1 else []),
-                text(cell.label),
-                number(counts.total(), 0),
-                number(mean, 2),
-                number(quantile(counts, 0.5), 0),
-                number(quantile(counts, 0.95), 0),
-                number(max(counts), 0),
-                number(sum(one.pushes_dropped for one in serving), 0),
-                number(busy, 0, scale=100),
-            ]
-        )
+        dropped = sum(one.pushes_dropped for one in serving)
+        row = {
+            **scope.place_of(cell),
+            Column("gradients", "gradients applied"): number(counts.total(), 0),
+            Column("mean", "mean", "updates"): number(mean, 2),
+            Column("median", "median", "updates"): number(quantile(counts, 0.5), 0),
+            Column("p95", "95th per cent", "updates"): number(quantile(counts, 0.95), 0),
+            Column("max", "greatest", "updates"): number(max(counts), 0),
+            Column("dropped", "gradients dropped"): number(dropped, 0),
+            Column("busy_share", "busiest server", "% busy"): number(busy, 0, scale=100),
+        }
+        rows.append(row)
     caption = "Staleness of applied gradients, in updates; all runs of a cell together."
-    return Table(id="staleness-table", caption=caption, columns=columns, rows=rows)
+    return table_of("staleness-table", caption, rows)

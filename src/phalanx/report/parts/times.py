@@ -1,10 +1,12 @@
-"""Make the chapter `Where the time went`: phases, waiting, and staleness under servers."""
+"""Make the chapter `Where the time went`: phases, stragglers, staleness, switches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from phalanx.records.rundir import RunDir
+from phalanx.report.blame import Blame, blame_run
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, shorten, stacked_bars
 from phalanx.report.document import (
@@ -16,14 +18,15 @@ from phalanx.report.document import (
     Swatch,
     Table,
     Text,
+    Value,
+    label,
     number,
+    table_of,
     text,
 )
 from phalanx.report.facts import RunRecord
 from phalanx.report.measures import MEASURES, shared_digits
 from phalanx.report.parts.staleness import staleness_blocks
-from phalanx.report.parts.stragglers import Blamed, stragglers_table
-from phalanx.report.parts.switches import switches_table
 from phalanx.report.scope import Scope
 
 PHASES = {
@@ -36,6 +39,11 @@ PHASES = {
     "apply": "#CC79A7",
 }
 """Phase to colour, in the order of a step."""
+MAX_CELLS = 12
+MAX_LOG_BYTES = 32 * 1024 * 1024
+"""Limits of blame in a report."""
+
+Blamed = tuple[Cell, RunRecord, Blame]
 
 
 def phases_of(run: RunRecord) -> dict[str, float]:
@@ -75,8 +83,8 @@ def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | No
         known = {cell.label: phases for cell in cells if (phases := mean_phases(cell))}
         if known:
             blocks += [_figure(f"phases-{index}", task, known), _table(index, task, known)]
-    blocks += stragglers_table(scope, blamed)
-    more = [*staleness_blocks(scope), *switches_table(scope)]
+    blocks += _stragglers(scope, blamed)
+    more = [*staleness_blocks(scope), *_switches(scope)]
     if not blocks and not more:
         return None
     intro = (
@@ -93,8 +101,8 @@ def where_time_went(scope: Scope, blamed: Sequence[Blamed] = ()) -> Section | No
 
 def _figure(id: str, task: str, known: Mapping[str, Mapping[str, float]]) -> Figure:
     rows: Rows = [
-        {"bar": label, "part": name, "rank": rank, "amount": shorten(seconds)}
-        for label, phases in known.items()
+        {"bar": cell, "part": name, "rank": rank, "amount": shorten(seconds)}
+        for cell, phases in known.items()
         for rank, (name, seconds) in enumerate(phases.items())
         if seconds > 0
     ]
@@ -105,20 +113,88 @@ def _figure(id: str, task: str, known: Mapping[str, Mapping[str, float]]) -> Fig
 
 
 def _table(index: int, task: str, known: Mapping[str, Mapping[str, float]]) -> Table:
-    columns = [
-        Column("cell", "cell", is_text=True),
-        *(Column(f"{name.replace(', ', '_').replace(' ', '_')}_s", name, "s") for name in PHASES),
-        Column("waiting_share", "waiting", "%"),
-    ]
-    totals = {label: sum(phases.values()) for label, phases in known.items()}
+    totals = {cell: sum(phases.values()) for cell, phases in known.items()}
     digits = shared_digits(MEASURES["train_s"], totals.values())
     rows = [
-        [
-            text(label),
-            *(number(phases[name], digits) for name in PHASES),
-            number(phases["waiting"] / (totals[label] or 1), 0, scale=100),
-        ]
-        for label, phases in known.items()
+        {
+            label("cell"): text(cell),
+            **{
+                Column(f"{name.replace(', ', '_').replace(' ', '_')}_s", name, "s"): number(
+                    phases[name], digits
+                )
+                for name in PHASES
+            },
+            Column("waiting_share", "waiting", "%"): number(
+                phases["waiting"] / (totals[cell] or 1), 0, scale=100
+            ),
+        }
+        for cell, phases in known.items()
     ]
-    caption = f"{task}: seconds of the mean worker by phase."
-    return Table(id=f"phases-table-{index}", caption=caption, columns=columns, rows=rows)
+    return table_of(f"phases-table-{index}", f"{task}: seconds of the mean worker by phase.", rows)
+
+
+def blame_typical(scope: Scope) -> list[Blamed]:
+    """Compute blame of the typical run of each multi-worker cell, unless its logs are large.
+
+    Blame reads every step; `phalanx blame RUN` has no such limit.
+    """
+    found = []
+    cells = [cell for cell in scope.cells if cell.workers > 1]
+    for cell in cells[:MAX_CELLS]:
+        run = cell.typical
+        if run is not None and _log_bytes(run) <= MAX_LOG_BYTES:
+            found.append((cell, run, blame_run(RunDir(run.path))))
+    return found
+
+
+def _log_bytes(run: RunRecord) -> int:
+    return sum(path.stat().st_size for path in (run.path / "events").glob("worker-*.jsonl"))
+
+
+def _stragglers(scope: Scope, blamed: Sequence[Blamed]) -> list[Block]:
+    """Make one row per worker that others waited for; empty without waiting."""
+    rows = [
+        {
+            **scope.place_of(cell),
+            label("run"): text(run.name),
+            label("worker"): text(f"worker-{one.rank}"),
+            Column("cost_s", "cost the others", "s"): number(one.cost_s, 2),
+            Column("cost_share", "of all waiting", "%"): number(
+                one.cost_s / blame.waiting_s, 0, scale=100
+            ),
+            label("phase", "mostly behind in"): text(max(one.phases, key=one.phases.__getitem__)),
+            Column("rounds_last", "last in rounds"): Value(
+                f"{one.rounds_last:,} of {blame.rounds:,}", one.rounds_last
+            ),
+            Column("waited_s", "waited itself", "s"): number(one.waited_s, 2),
+        }
+        for cell, run, blame in blamed
+        for one in sorted(blame.ranks, key=lambda one: one.rank)
+        if one.cost_s > 0
+    ]
+    caption = (
+        "Stragglers: workers that others waited for, in the run of each cell with the median "
+        "training time. Waiting that no lateness explains is noise of network and scheduler."
+    )
+    return [table_of("stragglers", caption, rows)] if rows else []
+
+
+def _switches(scope: Scope) -> list[Block]:
+    """Make one row per change of strategy: when, why, and its pause; empty without changes."""
+    rows = [
+        {
+            label("cell"): text(cell.label),
+            Column("seed", "seed"): text(run.seed),
+            label("switch"): text(f"{switch.before} to {switch.after}"),
+            Column("epoch", "in epoch"): number(switch.epoch + 1, 0),
+            Column("samples", "after", "samples"): number(switch.samples, 0),
+            Column("pause_s", "pause", "s"): number(switch.pause_s, 3),
+            label("cause"): text(switch.cause),
+        }
+        for cell in scope.cells
+        for run in cell.finished
+        if run.summary is not None
+        for switch in run.summary.switches
+    ]
+    caption = "Changes of strategy; the pause is the longest time that a worker did not train."
+    return [table_of("switches", caption, rows)] if rows else []

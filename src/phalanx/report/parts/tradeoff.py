@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import axis, scatter, shorten
-from phalanx.report.curves import time_to
 from phalanx.report.document import (
-    NOTHING,
     Block,
     Column,
     Figure,
@@ -17,9 +15,10 @@ from phalanx.report.document import (
     Swatch,
     Table,
     Text,
-    Value,
+    label,
     number,
     plus_minus,
+    table_of,
     text,
 )
 from phalanx.report.measures import (
@@ -27,6 +26,7 @@ from phalanx.report.measures import (
     Measure,
     estimate_cell,
     shared_digits,
+    time_to,
     value_of,
 )
 from phalanx.report.scope import Scope
@@ -81,14 +81,14 @@ def _figure(
         and (value := value_of(run, quality.key)) is not None
     ]
 
-    def row(label: str) -> dict[str, object]:
-        time, value = points[label]
-        return {"series": label, "seconds": shorten(time), "value": shorten(value * scale)}
+    def row(name: str) -> dict[str, object]:
+        time, value = points[name]
+        return {"series": name, "seconds": shorten(time), "value": shorten(value * scale)}
 
     spec = scatter(
         runs,
         [row(cell.label) for cell in shown],
-        [row(label) for label in front(points)],
+        [row(name) for name in front(points)],
         styles,
         axis("seconds", "training time, s", scale={"zero": True, "nice": True}),
         axis("value", f"{quality.title}, {quality.unit}".rstrip(", ")),
@@ -112,25 +112,19 @@ def _table(
     digits = shared_digits(time, [point[0] for point in points.values()])
     sign = 1 if quality.high_is_good else -1
     rows = [
-        [
-            text(label),
-            number(points[label][0], digits),
-            number(sign * points[label][1], quality.digits or 4, scale=quality.scale),
-            text("yes" if over[label] is None else "no"),
-            text(over[label] or ""),
-        ]
-        for label in (cell.label for cell in cells)
-        if label in points
+        {
+            label("cell"): text(name),
+            Column("train_s_mean", "training time", "s"): number(points[name][0], digits),
+            Column(f"{quality.key}_mean", quality.title, quality.unit): number(
+                sign * points[name][1], quality.digits or 4, scale=quality.scale
+            ),
+            label("on_front", "on the front"): text("yes" if over[name] is None else "no"),
+            label("beaten_by", "beaten in both by"): text(over[name] or ""),
+        }
+        for name in (cell.label for cell in cells)
+        if name in points
     ]
-    columns = [
-        Column("cell", "cell", is_text=True),
-        Column("train_s_mean", "training time", "s"),
-        Column(f"{quality.key}_mean", quality.title, quality.unit),
-        Column("on_front", "on the front", is_text=True),
-        Column("beaten_by", "beaten in both by", is_text=True),
-    ]
-    caption = f"{task}: the Pareto front over the means."
-    return Table(id=id, caption=caption, columns=columns, rows=rows)
+    return table_of(id, f"{task}: the Pareto front over the means.", rows)
 
 
 def time_to_accuracy(scope: Scope) -> Section | None:
@@ -157,15 +151,6 @@ def time_to_accuracy(scope: Scope) -> Section | None:
 
 
 def _reach_table(scope: Scope, key: str, target: float) -> Table:
-    columns = [
-        *([Column("task", "task", is_text=True)] if len(scope.tasks) > 1 else []),
-        Column("cell", "cell", is_text=True),
-        Column("reached", "runs that reached it", is_text=True),
-        Column("seconds_mean", "time", "s"),
-        Column("seconds_half_width", "±", joins=True),
-        Column("seconds_min", "quickest run", "s"),
-        Column("seconds_max", "slowest run", "s"),
-    ]
     times = {
         cell.id: [time for run in cell.finished if (time := time_to(run, key, target)) is not None]
         for cell in scope.cells
@@ -176,22 +161,26 @@ def _reach_table(scope: Scope, key: str, target: float) -> Table:
         own, total = times[cell.id], len(cell.finished)
         found = estimate(own) if own else None
         some = bool(own) and len(own) < total
-        rows.append(
-            [
-                *([text(cell.task)] if len(scope.tasks) > 1 else []),
-                text(cell.label),
-                text(f"{len(own)} of {total}", "doubt" if len(own) < total else ""),
-                number(found.mean if found else None, digits, mark="weak" if some else ""),
-                plus_minus(found.half_width if found else None, digits),
-                number(min(own), digits) if own else Value(NOTHING),
-                number(max(own), digits) if own else Value(NOTHING),
-            ]
-        )
+        row = {
+            **scope.place_of(cell),
+            label("reached", "runs that reached it"): text(
+                f"{len(own)} of {total}", "doubt" if len(own) < total else ""
+            ),
+            Column("seconds_mean", "time", "s"): number(
+                found.mean if found else None, digits, mark="weak" if some else ""
+            ),
+            Column("seconds_half_width", "±", joins=True): plus_minus(
+                found.half_width if found else None, digits
+            ),
+            Column("seconds_min", "quickest run", "s"): number(min(own, default=None), digits),
+            Column("seconds_max", "slowest run", "s"): number(max(own, default=None), digits),
+        }
+        rows.append(row)
     caption = (
         "Training time to the target. Where not all runs reached it, the mean is over those that "
         "did and flatters the cell."
     )
-    return Table(id="time-to-target", caption=caption, columns=columns, rows=rows)
+    return table_of("time-to-target", caption, rows)
 
 
 def dominators(points: Mapping[str, Point]) -> dict[str, str | None]:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.parameter_server import CompletedTicket, RequestWork, WorkDone
 from phalanx.wire.tickets import TicketPlan
 from phalanx.worker.context import WorkerContext

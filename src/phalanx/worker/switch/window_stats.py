@@ -15,7 +15,7 @@ import torch
 from phalanx.comm.base import Collective
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
-from phalanx.wire.control import ControlClient
+from phalanx.wire.control_client import ControlClient
 from phalanx.wire.switch import EndPhase, WindowReport
 
 _LEAVE, _STAY = 1.0, 2.0

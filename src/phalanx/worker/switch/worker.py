@@ -25,9 +25,8 @@ from phalanx.records import events
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.phases import phase_job, strategy_of
 from phalanx.spec.strategy import StrategySpec
-from phalanx.spec.switch import SwitchSpec
+from phalanx.spec.switch import SwitchSpec, phase_job, strategy_of
 from phalanx.strategy.allreduce import Allreduce
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline

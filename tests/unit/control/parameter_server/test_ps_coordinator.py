@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from phalanx.control.parameter_server.states import TRANSITIONS, Finishing, Left
 from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.state_machine import StateMachine
-from phalanx.errors import ExitCode, SpecError
+from phalanx.errors import ExitCode, ProtocolError, SpecError
 from phalanx.records.events import Checkpoint, Decision, Epoch, Evaluation, ServerRestored
 from phalanx.records.position import Position
 from phalanx.wire.messages import EpochDone
@@ -507,7 +507,7 @@ def test_a_worker_that_joined_later_may_be_lost_too() -> None:
 
 def test_what_is_not_for_a_coordinator_of_servers_is_refused() -> None:
     company = Company(serving_job()).start()
-    with pytest.raises(AssertionError, match="worker-0 sent EpochDone"):
+    with pytest.raises(ProtocolError, match="it sent EpochDone, of another strategy"):
         company.say("worker-0", EpochDone(make_report()))
 
 

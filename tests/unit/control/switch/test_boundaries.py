@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.control.switch.boundaries import boundary, limit_at
-from phalanx.spec import job_from_mapping
+from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.switch import PhaseSpec, SwitchSpec
 from phalanx.wire.switch import StepLimit
 

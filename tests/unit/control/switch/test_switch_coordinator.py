@@ -10,7 +10,7 @@ import pytest
 from phalanx.control.switch.coordinator import SwitchCoordinator
 from phalanx.records.events import Switched, Warned
 from phalanx.records.position import Position
-from phalanx.spec import job_from_mapping
+from phalanx.spec.loader import job_from_mapping
 from phalanx.wire.messages import Done, FromWorker, PhaseOver, RunOutcome
 from phalanx.wire.parameter_server import (
     Finish,

@@ -24,7 +24,7 @@ from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.phases import LOOSENED, phase_job
+from phalanx.spec.switch import LOOSENED, phase_job
 from phalanx.wire.messages import Done, FromController, PhaseOver, RunOutcome
 from phalanx.wire.parameter_server import Connect, Finish, Ready
 from phalanx.wire.switch import BeginPhase, EndPhase, HandOver, PhaseBegun, PhaseIdle, WindowReport

@@ -1,18 +1,19 @@
-"""Translate the published blueprint, a JSON list of connections, into the form of a pool file.
+"""Translate the published blueprint, a JSON list of connections, into machines of a pool.
 
 As published it is not valid JSON, spells one key in two ways, writes booleans as bare words and
-holds passwords. Each fault is repaired and reported in one sentence. Called by `pool_file`.
+holds passwords. Each fault is repaired and reported in one sentence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 
 from phalanx.errors import SpecError
-from phalanx.spec.document import Document, Path
+from phalanx.spec.document import Document, read_text
 from phalanx.spec.flow import quoted
-from phalanx.spec.leniency import Mended, read_leniently
 from phalanx.spec.machine import SECRET_KEYS
+from phalanx.spec.pool_file import ReadInventory
+from phalanx_blueprint.lenient_json import Mended, read_leniently
 
 _KEYS = {
     "ip": "host",
@@ -27,43 +28,25 @@ _KEYS = {
 _ANSWERS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-@dataclass(frozen=True)
-class Blueprint:
-    """A blueprint as a pool document, with a note for each repair."""
-
-    document: Document
-    notes: tuple[str, ...]
-
-
-def is_blueprint(text: str) -> bool:
-    """Return whether a file is a blueprint rather than a pool: JSON with connections."""
-    start = text.lstrip("\ufeff \t\r\n")
-    return start.startswith("{") and "connections" in start.partition("[")[0]
-
-
-def read_blueprint(text: str, source: str) -> Blueprint:
-    """Translate a blueprint.
+def read_blueprint(file: Path) -> ReadInventory:
+    """Read a blueprint.
 
     Raises:
-        SpecError: It cannot be repaired; one sentence with line.
+        SpecError: It is missing or cannot be repaired; one sentence with line.
     """
-    read = read_leniently(text.lstrip("\ufeff"), source)
+    source = str(file)
+    read = read_leniently(read_text(file), source)
     connections = read.data.get("connections") if isinstance(read.data, dict) else None
     if not isinstance(connections, list):
         raise SpecError(f"{source}: 'connections' must be a list of machines", file=source)
-    document = Document({"pool": "blueprint"}, {(): read.marks[()]})
-    document.marks[("machines",)] = read.marks[("connections",)]
-    machines = [
-        _machine(one, ("connections", index), read, document)
-        for index, one in enumerate(connections)
-    ]
-    document.data = {"pool": "blueprint", "machines": machines}
-    return Blueprint(document, tuple(read.notes))
+    document = Document([], {(): read.marks[("connections",)]})
+    document.data = [_machine(one, index, read, document) for index, one in enumerate(connections)]
+    return ReadInventory(document, tuple(read.notes))
 
 
-def _machine(connection: object, path: Path, read: Mended, document: Document) -> object:
-    target: Path = ("machines", path[-1])
-    document.marks[target] = read.marks[path]
+def _machine(connection: object, index: int, read: Mended, document: Document) -> object:
+    path = ("connections", index)
+    document.marks[(index,)] = read.marks[path]
     if not isinstance(connection, dict):
         return connection
     machine: dict[str, object] = {}
@@ -80,7 +63,7 @@ def _machine(connection: object, path: Path, read: Mended, document: Document) -
             continue
         if name == "energy efficient":
             read.notes.append(f"{where}: took '{key}' for 'energy_efficient'")
-        document.marks[*target, _KEYS[name]] = where
+        document.marks[index, _KEYS[name]] = where
         machine[_KEYS[name]] = _translated(_KEYS[name], value, f"{where}: ", read)
     return machine
 

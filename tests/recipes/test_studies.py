@@ -12,14 +12,14 @@ from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.model import UserModelSpec
 from phalanx.spec.optimize import MilestonesSpec, SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
-from phalanx.spec.published import PublishedSpec, load_published
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.study_file import load_study
 from phalanx.spec.switch import SwitchSpec
 from phalanx.study.plan import plan_study
+from phalanx_published.figures import PublishedSpec, load_published
 from phalanx_redshift.settings import SpectraSpec
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def plan(name: str) -> StudyManifest:

@@ -1,8 +1,7 @@
 """Parse hand-written JSON: missing and superfluous commas, bare words, curly quotes.
 
 Reports each repair with its line, and notes the position of every value. Valid JSON is parsed as a
-strict parser does. Used for the published blueprint only (`blueprint`); our own files are YAML and
-are read strictly.
+strict parser does.
 """
 
 from __future__ import annotations

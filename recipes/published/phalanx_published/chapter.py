@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, axis, epoch_axis, lines, shorten
-from phalanx.report.curves import curve_of
 from phalanx.report.document import (
     MINUS,
     Block,
@@ -23,9 +23,9 @@ from phalanx.report.document import (
     plus_minus,
     text,
 )
-from phalanx.report.measures import MEASURES, Measure, estimate_cell, shared_digits
+from phalanx.report.measures import MEASURES, Measure, curve_of, estimate_cell, shared_digits
 from phalanx.report.scope import CURVE_MEASURES, Scope, Style
-from phalanx.spec.published import (
+from phalanx_published.figures import (
     CurveSpec,
     FigureSpec,
     MeasureSpec,
@@ -35,12 +35,11 @@ from phalanx.spec.published import (
 )
 
 
-def published(scope: Scope) -> Section | None:
-    """Show published tables beside ours, slips, claims; None if the study names no source."""
-    study, path = scope.material.study, scope.material.study_path
-    if study is None or path is None or study.published is None:
+def published(scope: Scope, file: Path | None) -> Section | None:
+    """Show published tables beside ours, slips, claims; None if the study names no file."""
+    if file is None:
         return None
-    source = load_published(path / study.published)
+    source = load_published(file)
     lines_ = [f"Source: {_sentence(source.source)}"]
     if source.setup:
         lines_.append(_sentence(source.setup))

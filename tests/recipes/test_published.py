@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.spec.published import load_published
+from phalanx_published.figures import load_published
 
 TEXT = """\
 source: somebody

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import SpecError
-from phalanx.spec.leniency import read_leniently
 from phalanx.spec.pool_file import load_pool
+from phalanx_blueprint.lenient_json import read_leniently
 
 # As published: no comma after GPUS, yes and no bare, no comma between objects, two key names.
 PUBLISHED = """\
@@ -37,7 +37,9 @@ PUBLISHED = """\
 def load(tmp_path: Path, text: str) -> tuple[list[tuple[str, int, bool | None]], list[str]]:
     path = tmp_path / "blueprint.json"
     path.write_text(text, encoding="utf-8")
-    pool = load_pool(path)
+    file = tmp_path / "pool.yaml"
+    file.write_text("inventory: {name: 'phalanx_blueprint:BLUEPRINT', file: blueprint.json}\n")
+    pool = load_pool(file)
     machines = [(one.host, one.gpu.count, one.energy_efficient) for one in pool.spec.machines]
     return machines, [note.replace(str(path), "blueprint.json") for note in pool.notes]
 

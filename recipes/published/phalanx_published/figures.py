@@ -2,7 +2,7 @@
 
 A file names its source, each measure with our counterpart, and tables of figures by the labels of
 the study's axes. A misprinted figure carries the printed and the corrected value, with the reason.
-`report` shows them.
+`chapter` shows them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator
 
 from phalanx.errors import SpecError
 from phalanx.spec.base import ListOf, Spec
-from phalanx.spec.document import read
-from phalanx.spec.messages import spec_error
+from phalanx.spec.document import read_settings
+from phalanx.spec.messages import validated
 
 
 class MeasureSpec(Spec):
@@ -142,13 +142,8 @@ def load_published(path: str | os.PathLike[str]) -> PublishedSpec:
     Raises:
         SpecError: One sentence with file, line, value and what would be right.
     """
-    document = read(Path(path))
-    if not isinstance(document.data, dict):
-        raise SpecError(f"{path}: published figures are settings by name, such as 'source: ...'")
-    try:
-        published = PublishedSpec.model_validate(document.data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, document, PublishedSpec) from None
+    such_as = "published figures are settings by name, such as 'source: ...'"
+    published = validated(read_settings(Path(path), such_as), PublishedSpec)
     _check_measures(published, str(path))
     return published
 
