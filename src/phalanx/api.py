@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from phalanx.control.controller import Controller
 from phalanx.control.process_table import RunRequest
@@ -24,9 +24,11 @@ from phalanx.records.manifest import (
     Manifest,
     describe,
     keep_manifest,
+    nothing_left,
     read_manifest,
     write_manifest,
 )
+from phalanx.records.owner import RunOwner
 from phalanx.records.position import CHECKPOINT_PATTERN, newest_position
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
@@ -34,6 +36,7 @@ from phalanx.records.summary import Summary
 from phalanx.records.weights import write_weights
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.observe import job_to_ask
 
 if TYPE_CHECKING:
     from phalanx.plan.facts import ClusterModel
@@ -88,13 +91,14 @@ def train(
     wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
     with _ready_launcher(launch, wanted) as launcher:
         run = RunDir.create(runs, job.name)
-        write_manifest(run, _describe(wanted, launch))
-        if plan is not None:
-            from phalanx.plan.planfile import PLAN, write_plan
+        with RunOwner(run.path) as owner:
+            write_manifest(run, _describe(wanted, launch))
+            if plan is not None:
+                from phalanx.plan.planfile import PLAN, write_plan
 
-            write_plan(plan, run.path / PLAN)
-        request = RunRequest(job=job, run=run, data_root=data_root, cache_root=cache_root)
-        return _carry_out(request, launcher, observers)
+                write_plan(plan, run.path / PLAN)
+            request = RunRequest(job, run, data_root, cache_root, check_owner=owner.check)
+            return _carry_out(request, launcher, observers)
 
 
 def resume(
@@ -109,25 +113,32 @@ def resume(
     """Continue a run from its newest checkpoint in the same run directory; arguments as in `train`.
 
     `overrides` are `path=value` changes to the job, such as `workers=3`; `launch` defaults to the
-    run's launcher. Raises `StoreError` if the run is still running.
+    run's launcher. A run with nothing left to do stays as it is, and its summary is returned.
+
+    Raises:
+        StoreError: Another controller owns the run.
     """
-    status = run.read_status()
-    if status.state == "running":
-        raise StoreError(f"run {run.name} is still running (pid {status.pid}); end it first")
-    manifest = read_manifest(run)
-    job = job_from_mapping(manifest.job, overrides)
-    data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
-    launch = launch or manifest.launch
-    wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
-    with _ready_launcher(launch, wanted) as launcher:
-        # The manifest must describe the origin of new results; the former one is kept beside it.
-        moved = machines is not None and machines.machines != manifest.machines
-        if overrides or moved:
-            keep_manifest(run, status.attempt)
-            write_manifest(run, _describe(wanted, launch))
-        attempt = status.attempt + 1
-        request = RunRequest(job, run, data_root, cache_root, attempt, resume=run.checkpoints)
-        return _carry_out(request, launcher, observers)
+    # Before the preflight, which takes minutes with many machines: nobody else may begin meanwhile.
+    with RunOwner(run.path) as owner:
+        if nothing_left(run, overrides) and (done := run.read_summary()) is not None:
+            return done
+        status = run.read_status()
+        manifest = read_manifest(run)
+        job = job_from_mapping(manifest.job, overrides)
+        data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
+        launch = launch or manifest.launch
+        wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
+        with _ready_launcher(launch, wanted) as launcher:
+            # The manifest must describe the origin of new results; the former is kept beside it.
+            moved = machines is not None and machines.machines != manifest.machines
+            if overrides or moved:
+                keep_manifest(run, status.attempt)
+                write_manifest(run, _describe(wanted, launch))
+            attempt, points = status.attempt + 1, run.checkpoints
+            request = RunRequest(
+                job, run, data_root, cache_root, attempt, resume=points, check_owner=owner.check
+            )
+            return _carry_out(request, launcher, observers)
 
 
 def infer(
@@ -151,7 +162,7 @@ def infer(
     if position is None or not newest:
         raise StoreError(f"run {run.name} has no checkpoint to ask")
     job = job_from_mapping(
-        _asked(manifest.job, layout, workers)
+        job_to_ask(manifest.job, layout, workers)
         | {
             "infer": {"batch": batch, "requests": requests},
             "epochs": max(1, position.epoch),
@@ -164,29 +175,15 @@ def infer(
     wanted = LaunchRequest(job, data_root, cache_root)
     with _ready_launcher(None, wanted) as launcher:
         fresh = RunDir.create(runs, f"{job.name}-infer")
-        fresh.checkpoints.mkdir(exist_ok=True)
-        shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
-        write_manifest(fresh, _describe(wanted, None))
-        request = RunRequest(job, fresh, data_root, cache_root, resume=fresh.checkpoints)
-        return _carry_out(request, launcher, observers)
-
-
-def _asked(
-    job: Mapping[str, Any], layout: Literal["own", "split", "data"], workers: int | None
-) -> dict[str, object]:
-    found: dict[str, object] = dict(job)
-    count = workers or int(job["workers"])
-    strategy = job["strategy"]
-    if layout == "split" and strategy["name"] != "split":
-        strategy = {"name": "split"}
-    elif layout == "data" or strategy["name"] in ("parameter_server", "switch"):
-        strategy = {"name": "allreduce" if count > 1 else "single"}
-    if strategy["name"] == "single":
-        count = 1
-    if strategy["name"] == "split" and job["precision"] == "auto":
-        found["precision"] = "fp32"
-    found["batch"] = {key: value for key, value in job["batch"].items() if key != "shares"}
-    return found | {"strategy": strategy, "workers": count}
+        with RunOwner(fresh.path) as owner:
+            fresh.checkpoints.mkdir(exist_ok=True)
+            shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
+            write_manifest(fresh, _describe(wanted, None))
+            points, check = fresh.checkpoints, owner.check
+            request = RunRequest(
+                job, fresh, data_root, cache_root, resume=points, check_owner=check
+            )
+            return _carry_out(request, launcher, observers)
 
 
 def plan_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.records.events import AnyEvent, Resumed, Started, Step
+from phalanx.records.events import AnyEvent, AttemptTotals, Resumed, Started, Step
 from phalanx.records.position import Position, read_position
 from phalanx.records.rundir import RunDir
 from support.runs import LIMIT_S, Place, events_of, is_running
@@ -145,6 +146,17 @@ def test_a_group_resumes_to_the_same_bits(group_place: Place, killed: Killed) ->
     assert (resumed["attempts"], unbroken["attempts"]) == (2, 1)
     assert resumed["samples"] == GROUP_JOB["epochs"] * NUM_TRAIN
     assert 0 < resumed_at(RunDir(run)) < resumed["samples"]
+    # Elapsed time and bytes are those of both attempts, although the first could not report.
+    totals = {
+        event.attempt: event
+        for event in events_of(RunDir(run), "controller")
+        if isinstance(event, AttemptTotals)
+    }
+    assert sorted(totals) == [1, 2]
+    assert all(one.elapsed_s > 0 for one in totals.values())
+    assert resumed["elapsed_s"] == pytest.approx(sum(one.elapsed_s for one in totals.values()))
+    assert resumed["bytes_sent"] == sum(one.times.sent_bytes for one in totals.values())
+    assert resumed["elapsed_s"] > resumed["train_s"]
 
 
 @pytest.mark.full
@@ -206,20 +218,29 @@ def test_a_single_worker_resumes_to_the_same_bits_from_the_middle_of_an_epoch(
     assert resumed_at(RunDir(Path(resumed["run_dir"]))) == NUM_TRAIN + 14 * 64
 
 
-def test_a_run_that_goes_on_cannot_be_resumed_and_a_finished_one_just_measures(
+def test_a_run_that_goes_on_cannot_be_resumed_and_a_finished_one_stays_as_it_is(
     place: Place,
 ) -> None:
     job = GROUP_JOB | {"model": {"name": "mlp", "hidden": [8]}, "epochs": 2, "workers": 1}
     place.write_job(job)
     first = place.summary("job.yaml")
-    again = place.summary("--resume", "last")
-    assert {key: again[key] for key in DECIDED} == {key: first[key] for key in DECIDED}
+
+    def files() -> dict[Path, bytes]:
+        paths = Path(first["run_dir"]).rglob("*")
+        return {path: path.read_bytes() for path in paths if path.is_file()}
+
+    before = files()
+    again = place.run("train", "--resume", "last", "--json")
+    assert json.loads(again.stdout) == first
+    assert "has finished its 2 epochs; nothing was changed" in again.stderr
+    assert files() == before
     with place.start("job.yaml", "--epochs", "1000000", "--set", "name=other") as training:
         wait_until(
             lambda: len(list(place.runs.glob("other-*/events/worker-0.jsonl"))), "the other run"
         )
         refused = place.run("train", "--resume", "other")
         assert refused.returncode == 6
-        assert f"is still running (pid {training.process.pid}); end it first" in refused.stderr
+        assert f"is still running: process {training.process.pid} on" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
         training.process.send_signal(signal.SIGINT)
         training.end()

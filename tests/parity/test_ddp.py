@@ -157,15 +157,25 @@ def test_two_workers_end_where_native_ones_do(
     assert plain.bytes_sent == pytest.approx(ours.bytes_sent, rel=0.01)
 
 
+@pytest.mark.parametrize(("compression", "share"), [("bf16", 0.6), ("powersgd", 0.2)])
+def test_torchs_own_hooks_compress_and_learn(
+    folder: Path, tmp_path: Path, compression: str, share: float
+) -> None:
+    fields: dict[str, object] = {"model": "mnist-cnn", "optimizer": {"name": "adam"}, "epochs": 4}
+    whole, _ = trained(folder, tmp_path, backend="ddp", **fields)
+    strategy = {"name": "allreduce", "compression": compression}
+    found, _ = trained(folder, tmp_path, backend="ddp", strategy=strategy, **fields)
+    assert found.train_loss is not None
+    assert whole.train_loss is not None
+    assert found.train_loss < 2 * whole.train_loss
+    assert found.bytes_sent < share * whole.bytes_sent
+
+
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
         ("local_sgd", "backend ddp has no strategy 'local_sgd'"),
         ("parameter_server", "backend ddp has no strategy 'parameter_server'"),
-        (
-            {"name": "allreduce", "compression": "bf16"},
-            "backend ddp has no strategy.compression, but it is bf16",
-        ),
         (
             {"name": "allreduce", "bucket_bytes": 1000},
             "backend ddp has no strategy.bucket_bytes, but it is 1000",

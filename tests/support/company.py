@@ -101,6 +101,9 @@ class ScriptedApi:
     def progress(self, process: str) -> Progress:
         return Progress(lr=0.5, version=self.versions[process])
 
+    def learning_rate(self) -> float:
+        return 0.5
+
     def identity(self, process: str) -> Identity:
         incarnation = 1 + self.incarnations[process]
         return Identity(public_key=f"key-{process}-{incarnation}", incarnation=incarnation)

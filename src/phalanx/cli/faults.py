@@ -21,11 +21,11 @@ _DETAIL_LINES = 15
 
 def report_error(error: PhalanxError, console: Console) -> ExitCode:
     """Show an error that Phalanx raised on purpose."""
-    # Bad input is the user's to fix; a traceback of the program does not help with that.
-    if error.exit_code is not ExitCode.BAD_INPUT:
+    # Bad input and full disks are the user's to mend; a traceback does not help with that.
+    if error.exit_code not in (ExitCode.BAD_INPUT, ExitCode.STORE):
         _show_detail(error, console)
-        if "run_dir" in error.facts:
-            _show_run(Path(error.facts["run_dir"]), console)
+    if error.exit_code is not ExitCode.BAD_INPUT and "run_dir" in error.facts:
+        _show_run(Path(error.facts["run_dir"]), console, saved=error.facts.get("saved", ""))
     _say(str(error), console)
     return error.exit_code
 
@@ -67,8 +67,10 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def _show_run(run_dir: Path, console: Console) -> None:
+def _show_run(run_dir: Path, console: Console, *, saved: str) -> None:
     console.print(Text(f"what each process printed: {run_dir / 'logs'}", "dim"), soft_wrap=True)
+    if saved:
+        console.print(Text(saved, "dim"), soft_wrap=True)
     if any((run_dir / "checkpoints").glob("*.safetensors")):
         hint = f"to continue from the last checkpoint: phalanx train --resume {run_dir}"
         console.print(Text(hint, "dim"), soft_wrap=True)

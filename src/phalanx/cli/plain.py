@@ -73,6 +73,10 @@ class PlainView(RunView):
         """Write that the strategy has changed."""
         self._write(f"{format_clock(self._elapsed_s)}  switched: {describe_switch(switch)}")
 
+    def noted(self, message: str) -> None:
+        """Write a line."""
+        self._write(f"{format_clock(self._elapsed_s)}  {message}")
+
     def _progress_line(self, progress: RunProgress) -> str:
         if progress.loss is None:
             return progress.activity

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.control.progress import Observer, RunProgress
+from phalanx.control.progress import Observer, ProcessLoss, RunProgress
 from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import SplitSummary, Summary, SwitchSummary
 from phalanx.report.format import count_noun, format_bytes, format_duration, format_places
@@ -40,6 +40,14 @@ class RunView(Observer, AbstractContextManager["RunView"]):
         """Show the placement of a split network, and its forecast."""
         for line in placement_lines(placed):
             self._console.print(line, soft_wrap=True, markup=False)
+
+    def process_lost(self, loss: ProcessLoss) -> None:
+        """Show which process was lost, and what becomes of it."""
+        self.noted(describe_loss(loss))
+
+    def noted(self, message: str) -> None:
+        """Show a permanent line."""
+        self._console.print(message, soft_wrap=True, markup=False)
 
     def run_finished(self, summary: Summary) -> None:
         """Stop drawing; the command shows the summary."""
@@ -82,6 +90,11 @@ def describe_run(job: JobSpec) -> str:
         f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "
         f"{count_noun(job.epochs, 'epoch')}"
     )
+
+
+def describe_loss(loss: ProcessLoss) -> str:
+    """Describe a lost process in one line: the cause, and what becomes of it."""
+    return f"lost: {loss.cause}; {loss.remedy}"
 
 
 def describe_switch(switch: Switched | SwitchSummary) -> str:

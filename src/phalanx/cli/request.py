@@ -204,7 +204,7 @@ def resumption(
         SpecError: There is no such run, or it cannot be resumed with these options.
     """
     from phalanx import api
-    from phalanx.records.manifest import read_manifest
+    from phalanx.records.manifest import nothing_left, read_manifest
     from phalanx.records.rundir import find_run
     from phalanx.spec.loader import job_from_mapping
 
@@ -219,6 +219,12 @@ def resumption(
         options.refuse_without_pool()
 
     def start(observers: Sequence[Observer]) -> Summary:
+        if nothing_left(run, overrides):
+            _say(
+                observers,
+                f"run {run.name} has finished its {job.epochs} epochs; nothing was changed (train "
+                f"on with --epochs {job.epochs + 1})",
+            )
         return api.resume(
             run,
             overrides=overrides,
@@ -266,9 +272,11 @@ def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -
 
 def _tell(observers: Sequence[Observer]) -> Callable[[str], None]:
     """Return a function that reports provisioning, as long as no view is drawn."""
-    if not observers:
-        return lambda text: None
-    from phalanx.cli.screen import open_console
+    return lambda text: _say(observers, f"{text} ...")
 
-    console = open_console(stderr=True)
-    return lambda text: console.print(f"{text} ...", style="dim", soft_wrap=True, markup=False)
+
+def _say(observers: Sequence[Observer], text: str) -> None:
+    if observers:
+        from phalanx.cli.screen import open_console
+
+        open_console(stderr=True).print(text, style="dim", soft_wrap=True, markup=False)

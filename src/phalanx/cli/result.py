@@ -101,11 +101,16 @@ def _speed(summary: Summary) -> str:
 
 
 def _elapsed(summary: Summary) -> str:
-    return (
-        f"{format_duration(summary.elapsed_s)}: training {format_duration(summary.train_s)}, "
-        f"measuring {format_duration(summary.evaluate_s)}, "
-        f"starting {format_duration(summary.startup_s)}"
-    )
+    parts = {
+        "training": summary.train_s,
+        "measuring": summary.evaluate_s,
+        "starting": summary.startup_s,
+    }
+    # Checkpoints, ending, and what was trained again after a failure.
+    parts["other"] = max(0.0, summary.elapsed_s - sum(parts.values()))
+    shown = ", ".join(f"{name} {format_duration(spent)}" for name, spent in parts.items())
+    attempts = f" in {summary.attempts} attempts" if summary.attempts > 1 else ""
+    return f"{format_duration(summary.elapsed_s)}{attempts}: {shown}"
 
 
 def _sent(summary: Summary) -> str:

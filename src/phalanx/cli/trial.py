@@ -103,6 +103,12 @@ def _reporter(messages: _MessagePipe) -> Observer:
         def run_finished(self, summary: object) -> None:
             """Do nothing: `main` reports the end."""
 
+        def process_lost(self, loss: object) -> None:
+            """Do nothing: the run records it."""
+
+        def noted(self, message: str) -> None:
+            """Do nothing: the run records it."""
+
     return Reporter()
 
 

@@ -24,7 +24,7 @@ from phalanx.control.failure_policy import (
 )
 from phalanx.control.summarize import summarise_servers
 from phalanx.control.switch.boundaries import boundary, describe_moment
-from phalanx.control.switch.record import add_times
+from phalanx.control.work_times import add_times
 from phalanx.errors import LaunchError, ProtocolError
 from phalanx.records import events
 from phalanx.records.position import Position
@@ -168,7 +168,7 @@ class BackendCoordinator(Coordinator):
         if failure is not None:
             return RunVerdict(failure=failure)
         losses = find_losses([f for f in processes if _role(f) not in _KEY_ROLES], deadlines)
-        return losses.verdict(num_before=self._num_lost, max_failures=served.max_failures)
+        return losses.verdict()
 
     def _find_cause(self, needed: Sequence[ProcessFacts]) -> ProcessFailure | None:
         """Return why processes that need one another cannot go on, once that is certain."""
@@ -287,7 +287,7 @@ class BackendCoordinator(Coordinator):
         # Read now, because workers of the phase before may report after their chief.
         earlier = dict(self._earlier.times) if self._earlier is not None else {}
         # In place: the next phase holds a reference to this dictionary.
-        self.times |= earlier | add_times(earlier, self._own_times)
+        self.times |= add_times(earlier, self._own_times)
 
 
 def _misses_a_peer(cause: ProcessFailure, processes: Sequence[ProcessFacts]) -> bool:

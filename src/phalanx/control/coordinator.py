@@ -83,7 +83,10 @@ class ControllerApi(Protocol):
         """Notify the observers of a finished epoch."""
 
     def progress(self, process: str) -> Progress:
-        """Return the progress in a process's last heartbeat."""
+        """Return the progress in a process's last heartbeat, also once it has left the run."""
+
+    def learning_rate(self) -> float:
+        """Return the learning rate of the worker that is furthest, whichever are left."""
 
     def identity(self, process: str) -> Identity:
         """Return the present keys and incarnation of a process."""
@@ -131,7 +134,11 @@ class Coordinator(ABC):
 
     @abstractmethod
     def take(self, process: str, message: FromWorker) -> None:
-        """Handle a message of a process; heartbeats and failures do not come here."""
+        """Handle a message of a process; heartbeats and failures do not come here.
+
+        Raises:
+            ProtocolError: The process must not send it; so does a part that cannot be decoded.
+        """
 
     @abstractmethod
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from phalanx.errors import ExitCode
@@ -129,23 +129,10 @@ class Losses:
     fatal: ProcessFailure | None = None
     replaceable: tuple[ProcessFailure, ...] = ()
 
-    def verdict(self, *, num_before: int, max_failures: int) -> RunVerdict:
-        """Replace what was lost, unless there were too many losses.
-
-        Args:
-            num_before: Processes lost before these.
-            max_failures: Losses tolerated in the whole run.
-        """
+    def verdict(self) -> RunVerdict:
+        """Replace what was lost; the controller's `FailureBudget` says when it is too much."""
         if self.fatal is not None:
             return RunVerdict(failure=self.fatal)
-        number = num_before + len(self.replaceable)
-        if self.replaceable and number > max_failures:
-            worst = self.replaceable[-1]
-            cause = (
-                f"{worst.cause}; that is loss number {number}, and strategy.max_failures allows "
-                f"{max_failures}"
-            )
-            return RunVerdict(failure=replace(worst, cause=cause, exit_code=ExitCode.WORKER_LOST))
         return RunVerdict(replace=self.replaceable)
 
 
@@ -189,7 +176,7 @@ def diagnose(
         return severity, ProcessFailure(
             process=facts.process,
             cause=f"{facts.who} failed: {facts.error.message}",
-            exit_code=ExitCode(facts.error.exit_code),
+            exit_code=_known_code(facts.error.exit_code),
             detail=facts.error.traceback,
         )
     if facts.exit_code is not None and not (facts.done and facts.exit_code == 0):
@@ -213,10 +200,25 @@ def diagnose(
     return None
 
 
+def _known_code(number: int) -> ExitCode:
+    """Return an exit code that a process reported; what it may not report counts as a failure."""
+    try:
+        code = ExitCode(number)
+    except ValueError:
+        return ExitCode.FAILED
+    return code if code is not ExitCode.OK else ExitCode.FAILED
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Real-time signals but the first and the last have no name.
+        return f"signal {number}"
+
+
 def _ended_by_signal(facts: ProcessFacts, number: int) -> ProcessFailure:
-    # Real-time signals have no name of their own.
-    known = {int(one) for one in signal.Signals}
-    name = signal.Signals(number).name if number in known else f"signal {number}"
+    name = _signal_name(number)
     hint = "; the system may have run out of memory" if number == signal.SIGKILL else ""
     return ProcessFailure(
         process=facts.process,

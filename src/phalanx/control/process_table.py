@@ -1,19 +1,19 @@
 """Track the processes of a run: specs, heartbeats, reported errors, exit codes.
 
 Starts, restarts and ends them through the launcher; the controller owns it, and policies decide
-what the facts mean.
+what the facts mean. Time is what `age` adds up: the controller's own delays do not count.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.control.work_times import add_times, work_times
 from phalanx.errors import ExitCode, ProtocolError
 from phalanx.launch.allocation import Allocation, ProcessSlot
 from phalanx.launch.base import Launcher, ProcessStatus, WorkerGroup
@@ -22,12 +22,28 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer
-from phalanx.wire.messages import Done, Failed, FromWorker, Heartbeat, Hello, Progress
+from phalanx.wire.messages import (
+    Done,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    Progress,
+    WorkTimes,
+)
+
+
+def _no_owner() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Run to carry out: job, run directory, attempt and checkpoint to resume."""
+    """Run to carry out: job, run directory, attempt and checkpoint to resume.
+
+    Attributes:
+        check_owner: Raises `StoreError` once another controller has taken over the run directory.
+    """
 
     job: JobSpec
     run: RunDir
@@ -35,6 +51,7 @@ class RunRequest:
     cache_root: Path
     attempt: int = 1
     resume: Path | None = None
+    check_owner: Callable[[], None] = _no_owner
 
 
 @dataclass
@@ -42,12 +59,14 @@ class _Entry:
     """Facts about one process since its last start."""
 
     spec: WorkerSpec
-    started: float
+    age_s: float = 0.0
     joined: bool = False
     done: bool = False
     silent_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
     error: ReportedError | None = None
+    delay_s: float | None = None
+    """Until it starts again; None: it has been started."""
 
 
 class ProcessTable:
@@ -76,6 +95,8 @@ class ProcessTable:
         self._allocation = allocation
         self._store = store
         self._entries: dict[str, _Entry] = {}
+        self._left: dict[str, Progress] = {}
+        self._lost_times: dict[str, WorkTimes] = {}
         self._group: WorkerGroup | None = None
 
     @property
@@ -84,9 +105,15 @@ class ProcessTable:
         return list(self._entries)
 
     @property
-    def worker_progress(self) -> list[Progress]:
-        """Progress in the workers' last heartbeats."""
-        return [e.progress for e in self._entries.values() if e.spec.role == "worker"]
+    def worker_progress(self) -> dict[str, Progress]:
+        """Progress in the workers' last heartbeats, by process."""
+        workers = {n: e for n, e in self._entries.items() if e.spec.role == "worker"}
+        return {name: entry.progress for name, entry in workers.items()}
+
+    @property
+    def lost_times(self) -> Mapping[str, WorkTimes]:
+        """Time and bytes of workers that were replaced or left, which they cannot report."""
+        return self._lost_times
 
     def start(self, processes: Sequence[Process]) -> None:
         """Start all processes; on failure none is left running."""
@@ -98,8 +125,7 @@ class ProcessTable:
             self._spec(p, incarnation=1, watch_host=p in watchers, baseline_s=baseline_s)
             for p in processes
         ]
-        now = time.monotonic()
-        self._entries = {spec.process: _Entry(spec, now) for spec in specs}
+        self._entries = {spec.process: _Entry(spec) for spec in specs}
         self._group = self._launcher.start(specs)
 
     def has_room(self, process: Process) -> bool:
@@ -110,34 +136,48 @@ class ProcessTable:
         """Start one more process."""
         assert self._group is not None
         spec = self._spec(process, incarnation=1)
-        self._entries[process.name] = _Entry(spec, time.monotonic())
+        self._entries[process.name] = _Entry(spec)
         self._group.add(spec)
 
-    def replace(self, name: str, *, crowd: bool) -> bool:
+    def replace(self, name: str, *, crowd: bool, delay_s: float = 0.0) -> bool:
         """End a process and start its successor, on another machine if need be.
 
         Args:
             name: The process.
             crowd: Put it on a machine whose slots are full if no other is left.
+            delay_s: When `start_due` starts it; until then it is in no facts.
 
         Returns:
             Whether there is a machine for it; if not, the process is no longer part of the run.
         """
         assert self._group is not None
-        old = self._entries[name].spec
+        entry = self._entries[name]
+        role, rank = entry.spec.role, entry.spec.rank
         # Before its successor starts: a frozen process may wake up and go on.
         self._group.kill(name)
-        if not self._allocation.move(old.role, old.rank, crowd=crowd or old.role != "worker"):
+        self._left[name] = entry.progress
+        if role == "worker":
+            self._lost_times = add_times(self._lost_times, {name: work_times(entry.progress)})
+        # Should its machine come back, the revoked keys shut out what still runs there.
+        self._server.admit(name)
+        if not self._allocation.move(role, rank, crowd=crowd or role != "worker"):
             del self._entries[name]
-            # Should its machine come back, the revoked keys shut out what still runs there.
-            self._server.admit(name)
             return False
-        spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
-        if spec.host == old.host:
-            spec = spec.model_copy(update={"watch_host": old.watch_host})
-        self._entries[name] = _Entry(spec, time.monotonic())
-        self._group.add(spec)
+        entry.delay_s = delay_s
+        self.start_due()
         return True
+
+    def start_due(self) -> None:
+        """Start the successors whose delay has passed."""
+        assert self._group is not None
+        due = [n for n, e in self._entries.items() if e.delay_s is not None and e.delay_s <= 0.0]
+        for name in due:
+            old = self._entries[name].spec
+            spec = self._spec(Process(old.role, old.rank), incarnation=old.incarnation + 1)
+            if spec.host == old.host:
+                spec = spec.model_copy(update={"watch_host": old.watch_host})
+            self._entries[name] = _Entry(spec)
+            self._group.add(spec)
 
     def stop(self, grace_s: float) -> None:
         """End all processes, by force after the grace period."""
@@ -158,7 +198,7 @@ class ProcessTable:
                 kind=message.kind,
                 message=message.message,
                 traceback=message.traceback,
-                exit_code=_known_exit_code(message.exit_code),
+                exit_code=message.exit_code,
             )
         elif isinstance(message, Done):
             entry.done = True
@@ -179,9 +219,12 @@ class ProcessTable:
         )
 
     def age(self, elapsed_s: float) -> None:
-        """Add undisturbed time to the silence of every process."""
+        """Add undisturbed time to the age and the silence of every process."""
         for entry in self._entries.values():
+            entry.age_s += elapsed_s
             entry.silent_s += elapsed_s
+            if entry.delay_s is not None:
+                entry.delay_s -= elapsed_s
 
     def poll(self) -> dict[str, ProcessStatus]:
         """Return the status of each process: running, or how it ended."""
@@ -189,8 +232,7 @@ class ProcessTable:
         return {status.process: status for status in self._group.poll()}
 
     def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
-        """Return the facts about every process."""
-        now = time.monotonic()
+        """Return the facts about every process that has been started."""
         found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
         return [
             ProcessFacts(
@@ -198,13 +240,14 @@ class ProcessTable:
                 joined=entry.joined,
                 done=entry.done,
                 silent_s=entry.silent_s,
-                age_s=now - entry.started,
+                age_s=entry.age_s,
                 exit_code=found[name].exit_code,
                 error=entry.error,
                 machine=entry.spec.host if entry.spec.is_networked else "",
                 lost=found[name].lost,
             )
             for name, entry in self._entries.items()
+            if entry.delay_s is None
         ]
 
     def identity(self, name: str) -> Identity:
@@ -213,12 +256,23 @@ class ProcessTable:
         return Identity(public_key=spec.public_key, incarnation=spec.incarnation)
 
     def progress(self, name: str) -> Progress:
-        """Return the progress in a process's last heartbeat."""
-        return self._entries[name].progress
+        """Return the progress in a process's last heartbeat, also once it has left the run."""
+        entry = self._entries.get(name)
+        return entry.progress if entry is not None else self._left.get(name, Progress())
 
     def rank(self, name: str) -> int:
         """Return the rank of a process."""
         return self._entries[name].spec.rank
+
+    def machine(self, name: str) -> str:
+        """Return where a process runs, or its successor will; empty: on the controller's own."""
+        spec = self._entries[name].spec
+        return self._allocation.slot(spec.role, spec.rank).machine if spec.is_networked else ""
+
+    def has_joined(self, name: str) -> bool:
+        """Return whether a process has reported since its last start."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.joined
 
     def log_tail(self, name: str) -> str:
         """Return the last lines that a process printed."""
@@ -274,11 +328,6 @@ class ProcessTable:
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
-
-
-def _known_exit_code(number: int) -> int:
-    """Return the exit code that a process reports, or the general one if there is no such code."""
-    return number if number in set(ExitCode) else ExitCode.FAILED
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

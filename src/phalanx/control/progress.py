@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,8 @@ from phalanx.records.events import Placed, Switched
 from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.wire.messages import EpochFigures, Progress
+
+_log = logging.getLogger(__name__)
 
 _RATE_WINDOW_S = 5.0
 
@@ -36,8 +39,21 @@ class RunProgress:
     epoch_total: int = 0
 
 
+@dataclass(frozen=True)
+class ProcessLoss:
+    """A process that was lost while the run goes on."""
+
+    process: str
+    cause: str
+    remedy: str
+    """What becomes of it: started again, where and when, or left out."""
+
+
 class Observer(Protocol):
-    """Follow a run; called by the controller's loop, so it must be quick."""
+    """Follow a run; called by the controller's loop, so it must be quick.
+
+    One that raises an error is not called again; the run goes on without it.
+    """
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
         """Note that processes are being started."""
@@ -54,8 +70,43 @@ class Observer(Protocol):
     def placed(self, placed: Placed) -> None:
         """Note where the parts of a split network were placed."""
 
+    def process_lost(self, loss: ProcessLoss) -> None:
+        """Note that a process was lost, and what becomes of it."""
+
+    def noted(self, message: str) -> None:
+        """Note what else happens to a run: a process is back, or why the run is being ended."""
+
     def run_finished(self, summary: Summary) -> None:
         """Note that the run has finished."""
+
+
+class ObserverGroup:
+    """Notify all observers of a run; a broken one cannot end it.
+
+    Args:
+        observers: The observers.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = list(observers)
+
+    def notify(self, tell: Callable[[Observer], None]) -> list[str]:
+        """Call every observer; returns why some were dropped.
+
+        A terminal or pipe that was closed must not end a training of hours.
+        """
+        faults = []
+        for observer in list(self._observers):
+            try:
+                tell(observer)
+            except Exception as error:  # an observer is foreign code: reported, and left out
+                self._observers.remove(observer)
+                _log.warning("an observer failed", exc_info=True)
+                faults.append(
+                    f"{type(observer).__name__} does not show the run any more: "
+                    f"{type(error).__name__}: {error}"
+                )
+        return faults
 
 
 class SpeedMeter:
@@ -63,9 +114,22 @@ class SpeedMeter:
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque()
+        self._last: dict[str, int] = {}
+        self._total = 0
 
-    def rate(self, now_s: float, samples: int) -> float:
-        """Note the samples so far; returns the throughput."""
+    def rate(self, now_s: float, samples: Mapping[str, int]) -> float:
+        """Note the samples of each worker since it started; returns the throughput.
+
+        A worker that leaves takes nothing away, and its successor, which counts from zero, only
+        adds: the throughput is never negative.
+        """
+        for worker, count in samples.items():
+            before = self._last.get(worker, 0)
+            self._total += count - before if count >= before else count
+        self._last = dict(samples)
+        return self._rate(now_s, self._total)
+
+    def _rate(self, now_s: float, samples: int) -> float:
         if samples == 0:
             # The time before the first step would lower the throughput.
             self._points.clear()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
 from phalanx.control.coordinator import Coordinator
 from phalanx.control.split_summary import summarise_split
-from phalanx.records.log import read_logs
+from phalanx.records.events import AttemptTotals
 from phalanx.records.rundir import RunDir
 from phalanx.records.summary import ServingSummary, SplitSummary, Summary, SwitchSummary
-from phalanx.records.usage import KINDS, process_uses, totals, training_windows
+from phalanx.records.total_use import cpu_by_process, total_use
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.wire.messages import WorkTimes
 from phalanx.wire.server_stats import ServerStats
+
+_PHASES = [name for name in WorkTimes.__struct_fields__ if name.endswith("_s")]
 
 
 def summarise(
@@ -26,19 +27,26 @@ def summarise(
     coordinator: Coordinator,
     *,
     threads: int,
-    elapsed_s: float,
-    attempts: int,
+    whole: AttemptTotals,
 ) -> Summary:
     """Summarise a finished run.
 
     Fields of `RunOutcome` keep their names. Metrics are over all workers, times are means per
-    worker, bytes are sums over workers.
+    worker, bytes are sums over workers; all attempts of the run count.
+
+    Args:
+        run: Its directory.
+        job: Its job.
+        coordinator: Of its last phase.
+        threads: Of each worker.
+        whole: Totals of all attempts.
     """
-    outcome, times = coordinator.outcome(), list(coordinator.times.values())
-    resources = totals(read_logs(run.path / "events", *KINDS))
+    outcome = msgspec.structs.replace(coordinator.outcome(), startup_s=whole.startup_s)
+    resources = total_use(run.path / "events")
+    times = {name: getattr(whole.times, name) for name in _PHASES}
     return Summary(
         **msgspec.structs.asdict(outcome),
-        **_mean_times(times),
+        **times,
         run_dir=str(run.path),
         name=job.name,
         state="finished",
@@ -50,10 +58,10 @@ def summarise(
         threads=threads,
         seed=job.seed,
         global_batch=job.global_batch,
-        elapsed_s=elapsed_s,
+        elapsed_s=whole.elapsed_s,
         samples_per_s=outcome.samples / outcome.train_s if outcome.train_s > 0 else 0.0,
-        bytes_sent=sum(one.sent_bytes for one in times),
-        attempts=attempts,
+        bytes_sent=whole.times.sent_bytes,
+        attempts=whole.attempt,
         serving=coordinator.serving,
         split=_split(run, coordinator),
         switches=[
@@ -74,23 +82,15 @@ def summarise(
     )
 
 
-def _mean_times(times: Sequence[WorkTimes]) -> dict[str, Any]:
-    names = [name for name in WorkTimes.__struct_fields__ if name.endswith("_s")]
-    share = 1.0 / max(1, len(times))
-    return {name: share * sum(getattr(one, name) for one in times) for name in names}
-
-
 def _split(run: RunDir, coordinator: Coordinator) -> SplitSummary | None:
     if coordinator.splitting is None:
         return None
     outcome = coordinator.outcome()
-    logs = read_logs(run.path / "events", *KINDS)
-    uses = process_uses(logs, training_windows(logs))
     return summarise_split(
         coordinator.splitting,
         coordinator.times,
         step_s=outcome.train_s / max(1, outcome.updates),
-        cpu_s={name: use.cpu_s for name, use in uses.items()},
+        cpu_s=cpu_by_process(run.path / "events"),
     )
 
 

@@ -24,6 +24,7 @@ from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
+from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -101,11 +102,7 @@ class LocalGroup(WorkerGroup):
 
     @override
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        path = self._log_path(process)
-        if not path.exists():
-            return ""
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-num_lines:])
+        return read_tail(self._log_path(process), num_lines)
 
     @override
     def kill(self, process: str) -> None:

@@ -29,6 +29,7 @@ from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
@@ -153,11 +154,7 @@ class SshGroup(WorkerGroup):
 
     @override
     def log_tail(self, process: str, num_lines: int = 30) -> str:
-        path = self._run_dir / "logs" / f"{process}.log"
-        if not path.exists():
-            return ""
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-num_lines:])
+        return read_tail(self._run_dir / "logs" / f"{process}.log", num_lines)
 
     @override
     def kill(self, process: str) -> None:

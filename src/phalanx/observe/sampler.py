@@ -1,7 +1,7 @@
 """Sample the use of a process and, in one process per machine, of the whole machine.
 
-Every process of a run has one sampler thread. It writes samples to the process's event log at a
-fixed interval, and on request when training begins and ends. It never delays the process nor fails
+Every process of a run has one sampler thread. It writes samples to the process's event log at an
+interval, and on request when training begins and ends. It never delays the process nor fails
 it: a failed measurement is logged once, and the run continues.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -22,6 +23,18 @@ from phalanx.spec.observe import ObserveSpec
 _log = logging.getLogger(__name__)
 
 Moment = Literal["begin", "end"]
+
+# In the first hour as often as the job asks, then at most every five seconds, after a day thirty.
+_PACES = ((3600.0, 0.0), (86400.0, 5.0))
+
+
+def interval_after(elapsed_s: float, interval_s: float) -> float:
+    """Return the time until the next sample: longer in a long run, whose log must not fill disks.
+
+    Samples hold totals, so fewer of them lose detail in time and nothing of the sums.
+    """
+    slowest_s = next((pace for limit_s, pace in _PACES if elapsed_s < limit_s), 30.0)
+    return max(interval_s, slowest_s)
 
 
 class Sampler:
@@ -90,8 +103,11 @@ class Sampler:
 
     def _run(self) -> None:
         assert self._spec.interval_s is not None
+        begun_s = time.monotonic()
         self._sample()
-        while not self._closing.wait(self._spec.interval_s):
+        while not self._closing.wait(
+            interval_after(time.monotonic() - begun_s, self._spec.interval_s)
+        ):
             self._sample()
 
     def _sample(self, moment: Moment | None = None) -> None:

@@ -130,7 +130,8 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         precision=starts[0].precision,
         samples_per_s=sum(rate for rate in rates if rate is not None),
         communication_s=float(np.mean(exposed_s)),
-        startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s),
+        startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s)
+        / max(1, summary.attempts),
         warm_up_s=max(_warm_up_s(own, skipped[name]) for name, own in all_steps.items()),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
@@ -148,7 +149,9 @@ def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
 
 
 def _steps(events: Iterable[AnyEvent]) -> list[Step]:
-    return [event for event in events if isinstance(event, Step) and event.num_samples > 0]
+    # Without events of several steps, which a run of 100,000 steps does not need to be measured.
+    steps = [event for event in events if isinstance(event, Step)]
+    return [step for step in steps if step.num_samples > 0 and step.num_steps == 1]
 
 
 def _num_skipped(num_steps: int, every: int) -> int:

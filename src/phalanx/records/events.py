@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.records.measures import PartFigures
 from phalanx.split.placement import SplitForecast
-from phalanx.wire.messages import EpochFigures
+from phalanx.wire.messages import EpochFigures, WorkTimes
 from phalanx.wire.server_stats import ServerStats
 
 
@@ -63,7 +63,7 @@ class NetworkBuilt(Event):
 
 
 class Step(Event):
-    """One step of one worker: its results, and its time by phase."""
+    """One step of one worker, or several in a long run: results, and time by phase, as sums."""
 
     epoch: int
     step: int
@@ -82,6 +82,30 @@ class Step(Event):
     wait_s: float | None = None
     """The part of `exchange_s` in which a server's consistency held this worker back; None in a
     synchronous group, where it follows from comparing the workers: see `records.step_phases`."""
+    num_steps: int = 1
+    """Steps that it stands for; `step` and `lr` are those of the last."""
+
+    def __add__(self, later: Step) -> Step:
+        """Return one event for both."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
+        if self.wait_s is not None and later.wait_s is not None:
+            sums["wait_s"] = self.wait_s + later.wait_s
+        return msgspec.structs.replace(later, **sums)
+
+
+_SUMMED = (
+    "num_samples",
+    "loss_sum",
+    "num_correct",
+    "input_s",
+    "forward_s",
+    "backward_s",
+    "exchange_s",
+    "apply_s",
+    "sent_bytes",
+    "overlapped_s",
+    "num_steps",
+)
 
 
 class Stall(Event):
@@ -339,6 +363,22 @@ class HostSample(Event):
     attempt: int = 1
 
 
+class AttemptTotals(Event):
+    """Elapsed time, phases and bytes of an attempt so far; its last one counts.
+
+    Attributes:
+        attempt: Number of the attempt.
+        elapsed_s: Since it began.
+        startup_s: Until the first step of a worker.
+        times: Seconds as means per worker, bytes as sums over workers, lost ones included.
+    """
+
+    attempt: int
+    elapsed_s: float
+    startup_s: float
+    times: WorkTimes
+
+
 class Decision(Event):
     """A decision of the controller, with its reason."""
 
@@ -386,6 +426,7 @@ AnyEvent = (
     | ProcessSample
     | Watching
     | HostSample
+    | AttemptTotals
     | Decision
     | Failure
     | Warned

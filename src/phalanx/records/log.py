@@ -20,13 +20,14 @@ from phalanx.errors import StoreError
 from phalanx.records.events import AnyEvent, Event
 
 FLUSH_INTERVAL_S = 0.5
+_TAIL_BYTES = 64 * 1024
 
 
 class EventLog:
     """Writes the events of this process to one file; use as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
         self._lock = threading.Lock()
@@ -36,8 +37,8 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> EventLog:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if _ends_torn(self._path):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if _ends_torn(self.path):
             # A killed process left a partial line; the next event must not become part of it.
             self._buffer += b"\n"
         self._thread = threading.Thread(target=self._flush_until_closed, name="event-log")
@@ -98,7 +99,7 @@ class EventLog:
             if not chunk or self._error is not None:
                 return
             try:
-                with self._path.open("ab", buffering=0) as file:
+                with self.path.open("ab") as file:
                     file.write(chunk)
             except OSError as error:
                 self._error = error
@@ -106,9 +107,9 @@ class EventLog:
     def _raise_if_broken(self) -> None:
         if self._error is not None:
             raise StoreError(
-                f"cannot write the event log {self._path}: {self._error.strerror}; "
+                f"cannot write the event log {self.path}: {self._error.strerror}; "
                 "free some space or choose another directory with --runs",
-                path=str(self._path),
+                path=str(self.path),
             ) from self._error
 
 
@@ -120,6 +121,21 @@ def _ends_torn(path: Path) -> bool:
     except OSError:
         # No file yet, or an empty one.
         return False
+
+
+def read_tail(path: Path, num_lines: int) -> str:
+    """Return the last lines of a text file, reading no more than its end; empty: there is none.
+
+    A line longer than the end that is read appears without its beginning.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-num_lines:])
 
 
 def read_events(path: Path, *kinds: type[Event]) -> Iterator[AnyEvent]:

@@ -19,8 +19,10 @@ import psutil
 
 from phalanx._version import __version__
 from phalanx.errors import StoreError
+from phalanx.records.position import newest_position
 from phalanx.records.rundir import RunDir, encode_pretty
 from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
 from phalanx.store.atomic import write_atomically
 
 _PACKAGES = ("torch", "numpy", "pyzmq", "pydantic", "msgspec", "safetensors")
@@ -153,3 +155,14 @@ def _source_state(directory: Path) -> dict[str, str]:
         return {}
     changes = git("status", "--porcelain")
     return {"commit": commit, "state": "clean" if changes == "" else "modified"}
+
+
+def nothing_left(run: RunDir, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a run has finished all epochs of its job, with these changes to it."""
+    if run.read_status().state != "finished":
+        return False
+    job = job_from_mapping(read_manifest(run).job, overrides)
+    position = newest_position(run.checkpoints)
+    if position is None:
+        return False
+    return position.epoch >= job.epochs or position.stopped_early

@@ -130,3 +130,21 @@ def newest_position(directory: Path) -> Position | None:
         except StoreError:
             continue
     return None
+
+
+def describe_saved(directory: Path, *, num_epochs: int) -> str:
+    """Say what of the finished epochs is in no checkpoint; empty: nothing is missing.
+
+    Args:
+        directory: Of the checkpoints.
+        num_epochs: Epochs that were reported as finished.
+    """
+    position = newest_position(directory)
+    if position is None:
+        return "no checkpoint has been written yet, so the run cannot be continued"
+    if position.epoch >= num_epochs:
+        return ""
+    return (
+        f"the newest checkpoint holds {position.epoch} of {num_epochs} finished epochs "
+        f"({position.samples:,} samples); the rest will be trained again"
+    )

@@ -6,7 +6,8 @@
       status.json          running, finished, failed or interrupted, with the cause
       summary.json         results
       events/              one append-only log per process
-      logs/                output of each process
+      logs/                output of each process; the older part of long ones in *.log.1
+      lock                 held by the controller; see `owner`
       checkpoints/         the newest few and the best
       servers/             last saved state of parameter servers
       distribution.json    partition of samples over workers, if the job distributes them
@@ -18,7 +19,10 @@ A run has no state elsewhere: a copy of the directory is complete.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -27,10 +31,15 @@ import psutil
 
 from phalanx.errors import SpecError, StoreError
 from phalanx.records.distribution import Distribution
+from phalanx.records.identity import ProcessIdentity
+from phalanx.records.owner import LOCK
 from phalanx.records.predictions import PartPredictions
 from phalanx.records.summary import Summary
 from phalanx.store.atomic import write_atomically
 
+_VANISHED = "the controller vanished without a word"
+# Of a controller on another machine, whose clock may be some seconds off.
+_SILENT_S = 60.0
 # Characters; a status of this length fits into one block of any file system.
 _SHORT_CAUSE = 200
 
@@ -43,6 +52,16 @@ class Status(msgspec.Struct, kw_only=True):
     attempt: int
     cause: str | None = None
     rank: int | None = None
+    process: ProcessIdentity | None = None
+    """The controller; older versions recorded its pid only."""
+
+    @classmethod
+    def of_this_process(
+        cls, state: str, *, attempt: int, cause: str | None = None, rank: int | None = None
+    ) -> Status:
+        """Make the status that the calling process, the controller of the run, writes."""
+        own = ProcessIdentity.here()
+        return cls(state=state, pid=own.pid, attempt=attempt, cause=cause, rank=rank, process=own)
 
 
 def _made(path: Path) -> bool:
@@ -120,10 +139,26 @@ class RunDir:
             status = msgspec.json.decode((self.path / "status.json").read_bytes(), type=Status)
         except FileNotFoundError:
             return Status(state="lost", pid=0, attempt=0, cause="the controller never started")
-        if status.state == "running" and not _is_alive(status.pid):
+        if status.state == "running" and (gone := self._why_gone(status)) is not None:
             status.state = "lost"
-            status.cause = "the controller vanished without a word"
+            status.cause = gone
         return status
+
+    def _why_gone(self, status: Status) -> str | None:
+        """Return why nobody runs this run although its status says so; None: somebody does."""
+        process = status.process
+        if process is None:
+            return None if _is_alive(status.pid) else _VANISHED
+        if process.is_on_this_system:
+            return None if process.is_alive_here else _VANISHED
+        if process.host == socket.gethostname():
+            return "its machine was started again meanwhile"
+        # On another machine: its controller touches the lock every few seconds.
+        with contextlib.suppress(OSError):
+            silent_s = time.time() - (self.path / LOCK).stat().st_mtime
+            if silent_s < _SILENT_S:
+                return None
+        return f"nothing has been heard of its controller on {process.host} for a minute or longer"
 
     def request_workers(self, num_workers: int) -> None:
         """Request this number of workers from the controller of a running run."""
@@ -170,7 +205,7 @@ class RunDir:
 def _overwrite(path: Path, content: bytes) -> None:
     """Overwrite the first block of an existing file, which needs no free space."""
     try:
-        with path.open("r+b", buffering=0) as file:
+        with path.open("r+b") as file:
             file.write(content)
             file.truncate()
     except OSError as error:

@@ -108,6 +108,8 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     """Further parts of the report."""
     recommend: RecommendSettings = msgspec.field(default_factory=RecommendSettings)
     budget_s: float | None = None
+    trial_limit_s: float | None = 3600.0
+    """A trial that has not moved for so long is ended; None: never."""
     parallel: int | str = 1
     wall_s: float = 0.0
     """When the study was created."""
@@ -238,11 +240,12 @@ class StudyDir:
         path = self.path / JOURNAL
         line = msgspec.json.encode(trial) + b"\n"
         try:
-            with path.open("ab", buffering=0) as file:
+            with path.open("ab") as file:
                 if file.tell() and _last_byte(path) != b"\n":
                     # A killed study left a partial line; this one must not become part of it.
                     line = b"\n" + line
                 file.write(line)
+                file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise StoreError(

@@ -2,7 +2,7 @@
 
 Everything is clipped to the windows of the run, from the first training step of an attempt to its
 last; evaluation between two epochs lies inside, start-up and the final test outside. Reports,
-charts, the summary and `phalanx runs show` call it.
+charts and `phalanx runs show` call it; the summary takes its sums from `total_use`.
 """
 
 from __future__ import annotations
@@ -88,32 +88,6 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     def cpu_s(self) -> float:
         """Processor time, user and system."""
         return self.cpu_user_s + self.cpu_system_s
-
-
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Total resource use of a run; None where nothing was measured."""
-
-    cpu_s: float | None = None
-    """Processor time of all processes, children included."""
-    memory_peak_bytes: int | None = None
-    """Peak memory of any one process."""
-    energy_j: float | None = None
-    """Of all machines, other load included."""
-    energy_source: str = ""
-
-
-def totals(logs: Logs) -> Totals:
-    """Sum the resource use of a run while it trained."""
-    windows = training_windows(logs)
-    processes = list(process_uses(logs, windows).values())
-    hosts = list(host_uses(logs, windows).values())
-    joules = [use.energy_j for use in hosts if use.energy_j is not None]
-    return Totals(
-        cpu_s=sum(use.cpu_s for use in processes) if processes else None,
-        memory_peak_bytes=max((use.memory_peak_bytes for use in processes), default=None),
-        energy_j=sum(joules) if joules else None,
-        energy_source=", ".join(sorted({use.energy_source for use in hosts} - {""})),
-    )
 
 
 def training_windows(logs: Logs) -> dict[int, TimeWindow]:

@@ -106,15 +106,13 @@ def check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
-    for key, default in (("compression", "none"), ("bucket_bytes", "auto")):
-        value = getattr(job.strategy, key, default)
-        if value != default:
-            raise fault(
-                f"backend ddp has no strategy.{key}, but it is {value}",
-                "; leave it out, or set 'backend: native' (ddp runs with torch's own buckets, "
-                "uncompressed)",
-                at=("strategy", key),
-            )
+    value = getattr(job.strategy, "bucket_bytes", "auto")
+    if value != "auto":
+        raise fault(
+            f"backend ddp has no strategy.bucket_bytes, but it is {value}",
+            "; leave it out, or set 'backend: native' (ddp runs with torch's own buckets)",
+            at=("strategy", "bucket_bytes"),
+        )
 
 
 _OF_TENSORFLOW = (

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from phalanx.spec.base import ListOf, fault
-from phalanx.spec.strategy import Effect, ProcessCounts, StrategySpec
+from phalanx.spec.strategy import Effect, FailureLimit, ProcessCounts, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -70,7 +70,10 @@ class ParameterServerSpec(StrategySpec):
     """Encryption of gradients and parameters in transit; auto: on beyond this machine. Processes
     authenticate in any case."""
     max_failures: Count = 10
-    """Processes that may be lost and replaced before the run is given up."""
+    """Processes that may be lost and replaced within `failure_window_s`; one more ends the run. A
+    process that is lost again and again starts again after 1, 2, 4 ... 30 s."""
+    failure_window_s: Annotated[float, Field(gt=0)] = 3600.0
+    """Seconds after which a loss is forgotten."""
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
     updates_on_servers: ClassVar[bool] = True
@@ -148,8 +151,8 @@ class ParameterServerSpec(StrategySpec):
 
     @property
     @override
-    def tolerated_failures(self) -> int:
-        return self.max_failures
+    def tolerated_failures(self) -> FailureLimit:
+        return FailureLimit(self.max_failures, self.failure_window_s)
 
     @override
     def processes(self, num_workers: int) -> ProcessCounts:

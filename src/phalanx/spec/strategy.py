@@ -31,6 +31,14 @@ class ProcessCounts:
     evaluators: int = 0
 
 
+@dataclass(frozen=True, order=True)
+class FailureLimit:
+    """Limit the losses of processes that are replaced: so many within a time, not in all."""
+
+    count: int
+    window_s: float
+
+
 class StrategySpec(Spec):
     """Settings of a strategy. Subclass it for a new one and override what differs.
 
@@ -80,9 +88,9 @@ class StrategySpec(Spec):
         return False
 
     @property
-    def tolerated_failures(self) -> int:
-        """Processes that may be lost and replaced in one run."""
-        return 0
+    def tolerated_failures(self) -> FailureLimit:
+        """How often processes may be lost and replaced."""
+        return FailureLimit(0, 0.0)
 
     @property
     def uses_servers(self) -> bool:

@@ -233,6 +233,9 @@ class StudySpec(Spec):
     it."""
     budget: Duration | None = None
     """Start no run that would end later than this; null: no limit."""
+    trial_limit: Duration | None = "1h"
+    """End a run that has not moved for so long: no sample trained, nothing else begun. It counts as
+    failed, and the study goes on; null: never."""
     parallel: PositiveInt | Literal["auto"] = 1
     """Concurrent runs, each on separate cores; auto: as many as have a core for every worker and
     server."""

@@ -14,7 +14,7 @@ from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.registry import ByName, Registry
-from phalanx.spec.strategy import ProcessCounts, StrategySpec
+from phalanx.spec.strategy import FailureLimit, ProcessCounts, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -225,7 +225,7 @@ class SwitchSpec(_Moment, StrategySpec):
 
     @property
     @override
-    def tolerated_failures(self) -> int:
+    def tolerated_failures(self) -> FailureLimit:
         return max(one.tolerated_failures for one in self.strategies())
 
     @override

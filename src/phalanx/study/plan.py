@@ -58,6 +58,7 @@ def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyM
         ],
         recommend=RecommendSettings(**spec.recommend.model_dump()),
         budget_s=None if spec.budget is None else parse_duration(spec.budget),
+        trial_limit_s=None if spec.trial_limit is None else parse_duration(spec.trial_limit),
         parallel=spec.parallel,
         wall_s=time.time(),
         versions={"phalanx": __version__},

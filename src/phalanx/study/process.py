@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from phalanx.errors import LaunchError
+from phalanx.records.log import read_tail
 from phalanx.records.study import Trial
 from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
 from phalanx.study.stopping import Planned
@@ -57,7 +58,8 @@ class TrialProcess:
         self._rest = b""
         self._child: subprocess.Popen[bytes] | None = None
         self._wall_s = 0.0
-        self._begun_s = 0.0
+        self._begun_s = self._moved_s = 0.0
+        self._given_up: str | None = None
 
     def start(self) -> None:
         """Start the process and send it the order.
@@ -66,6 +68,7 @@ class TrialProcess:
             LaunchError: The system refuses a new process.
         """
         self._wall_s, self._begun_s = time.time(), time.monotonic()
+        self._moved_s = self._begun_s
         with self._assignment.log.open("ab") as log:
             try:
                 self._child = subprocess.Popen(
@@ -97,6 +100,11 @@ class TrialProcess:
         return time.monotonic() - self._begun_s
 
     @property
+    def still_s(self) -> float:
+        """Seconds since the run last moved: trained, or began something else."""
+        return time.monotonic() - self._moved_s
+
+    @property
     def span(self) -> tuple[float, float]:
         """Return start and present time, in wall time like the journal."""
         return self._wall_s, self._wall_s + self.elapsed_s
@@ -115,7 +123,7 @@ class TrialProcess:
         """Wait for the process, which has closed its output, and return the ended trial."""
         child = self._close(limit_s)
         code = self._ended.exit_code if self._ended is not None else child.returncode or 1
-        cause = None if code == 0 else self._cause(child.returncode)
+        cause = None if code == 0 else self._given_up or self._cause(child.returncode)
         return Trial(
             cell=self.planned.cell,
             settings=self._assignment.settings,
@@ -129,6 +137,28 @@ class TrialProcess:
             wall_s=self._wall_s,
             exit_code=code,
         )
+
+    def give_up(self, limit_s: float) -> None:
+        """End a run that has not moved for `limit_s`; the process closes its output soon after.
+
+        Called again while it does not: it is killed then, and its workers end by their lifelines.
+        """
+        if self._given_up is not None:
+            if self._child is not None:
+                self._child.kill()
+            return
+        self._given_up = (
+            f"the run had not moved for {limit_s:g} s (trial_limit): {self.share:.1%} done, "
+            f"{self.activity}"
+        )
+        # From now on it has to end: give it time to do so.
+        self._moved_s = time.monotonic()
+        self.interrupt()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was told to end because it did not move."""
+        return self._given_up is not None
 
     def interrupt(self) -> None:
         """Signal the process to end its run."""
@@ -161,7 +191,10 @@ class TrialProcess:
             case RunBegun():
                 self.run = news.run
             case RunMoved():
+                is_still = (self.share, self.activity) == (news.share, news.activity)
                 self.share, self.activity = news.share, news.activity
+                if not is_still and self._given_up is None:
+                    self._moved_s = time.monotonic()
             case RunEnded():
                 self._ended = news
 
@@ -169,8 +202,8 @@ class TrialProcess:
         if self._ended is not None and self._ended.cause:
             return self._ended.cause
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        tail = self._assignment.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        said = "; ".join(line.strip() for line in tail[-_LAST_LINES:] if line.strip())
+        tail = read_tail(self._assignment.log, _LAST_LINES).splitlines()
+        said = "; ".join(line.strip() for line in tail if line.strip())
         return f"the process of the trial {how}" + (f": {said}" if said else "")
 
 

@@ -156,6 +156,7 @@ class StudyRunner:
                     selector.unregister(process.output)
                     self._finish(process)
             self._raise_if_signalled(caught)
+            self._end_still_ones()
             for observer in self._observers:
                 observer.moved(self._views(), self._outlook())
 
@@ -215,6 +216,16 @@ class StudyRunner:
         self._values |= metric_values(self._study, [trial], self._manifest.repeats.metric)
         for observer in self._observers:
             observer.trial_ended(trial, self._outlook())
+
+    def _end_still_ones(self) -> None:
+        """Give up trials that do not move; they are journalled once their process has ended."""
+        limit_s = self._manifest.trial_limit_s
+        if limit_s is None:
+            return
+        for process in self._running:
+            allowed_s = _END_LIMIT_S if process.is_given_up else limit_s
+            if process.still_s > allowed_s:
+                process.give_up(limit_s)
 
     def _raise_if_signalled(self, caught: CaughtSignals) -> None:
         if caught.number is None:

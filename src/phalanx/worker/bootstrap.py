@@ -32,7 +32,7 @@ from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
-from phalanx.worker.metrics import WorkerMetrics
+from phalanx.worker.metrics import WorkerMetrics, write_steps
 
 if TYPE_CHECKING:
     from phalanx.worker.context import WorkerContext
@@ -98,6 +98,7 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
 
                     run_role: Callable[[WorkerContext], Done] = import_module(roles).run_role
                     done = run_role(WorkerContext(spec, control, log, metrics, started, sampler))
+                write_steps(log, metrics)
                 log.record(Finished(rank=spec.rank, state="finished"))
         except Exception as error:  # the process boundary: everything is reported, nothing raised
             return _report(error, spec, control, log)

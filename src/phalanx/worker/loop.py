@@ -17,7 +17,7 @@ from phalanx.wire.switch import StepLimit
 from phalanx.worker.checkpoint import NEWEST
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
-from phalanx.worker.metrics import record_stall, record_step
+from phalanx.worker.metrics import OpenExchanges, record_stall, record_step
 from phalanx.worker.rate import Rate
 from phalanx.worker.run_state import RunState
 from phalanx.worker.step_hooks import StepHooks
@@ -170,6 +170,8 @@ class TrainLoop(Generic[BatchT]):
             input_s=input_s,
             sent_bytes=self._trainer.sent_bytes,
         )
+        if self._context.metrics.exchanges.is_full:
+            self._split_exchange_time()
         return hooks.after_step(facts, position, lr=lr, input_s=input_s)
 
     def _end_epoch(self) -> None:
@@ -211,11 +213,10 @@ class TrainLoop(Generic[BatchT]):
         and what the others spent beyond it is waiting.
         """
         metrics = self._context.metrics
-        shared = self._trainer.minimum(metrics.exchanges)
-        metrics.spent.wait_s += sum(
-            own - least for own, least in zip(metrics.exchanges, shared, strict=True)
-        )
-        metrics.exchanges = []
+        own_s = metrics.exchanges.seconds
+        shared_s = self._trainer.minimum(own_s)
+        metrics.spent.wait_s += sum(own - least for own, least in zip(own_s, shared_s, strict=True))
+        metrics.exchanges = OpenExchanges()
 
     def _measure(self, part: str) -> Measures:
         self._context.metrics.activity = f"measuring {part}"

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from phalanx.strategy.base import StepFacts
 
 
+# Held before they are compared with those of other workers.
+_MOST_EXCHANGES = 4096
+_STEPS_PER_EVENT = ((100_000, 1), (1_000_000, 10))
+
+
 @dataclass
 class TimeSpent:
     """Breakdown of a worker's time in seconds; waiting is a part of exchanging."""
@@ -26,6 +31,27 @@ class TimeSpent:
     wait_s: float = 0.0
     overlapped_s: float = 0.0
     apply_s: float = 0.0
+
+
+@dataclass
+class OpenExchanges:
+    """Exchanges whose waiting only a comparison with other workers can tell.
+
+    All workers of a group have equally many after each step, so all find it full at the same one.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    total_s: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they must be compared now: an epoch may have any number of steps."""
+        return len(self.seconds) >= _MOST_EXCHANGES
+
+    def add(self, duration_s: float) -> None:
+        """Count one exchange."""
+        self.seconds.append(duration_s)
+        self.total_s += duration_s
 
 
 @dataclass
@@ -49,8 +75,9 @@ class WorkerMetrics:
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
-    exchanges: list[float] = field(default_factory=list)
-    """Exchanges of the epoch whose waiting only a comparison with other workers can tell."""
+    exchanges: OpenExchanges = field(default_factory=OpenExchanges)
+    unwritten: Step | None = None
+    """The sum of the last steps, where one event stands for several."""
 
     def begin_epoch(self, epoch: int, *, total: int, resumed: bool) -> None:
         """Reset the epoch's sums, unless the epoch is resumed from a checkpoint."""
@@ -61,7 +88,7 @@ class WorkerMetrics:
         self.epoch_samples = 0
         self.epoch_loss_sum = 0.0
         self.epoch_correct = 0
-        self.exchanges = []
+        self.exchanges = OpenExchanges()
 
     def add(self, facts: StepFacts, *, input_s: float, lr: float, sent_bytes: int) -> None:
         """Count one step."""
@@ -79,14 +106,14 @@ class WorkerMetrics:
         self.epoch_loss_sum += facts.loss_sum
         self.epoch_correct += facts.num_correct
         if facts.wait_s is None:
-            self.exchanges.append(facts.exchange_s)
+            self.exchanges.add(facts.exchange_s)
 
     def add_stall(self, duration_s: float, *, wait_s: float | None) -> None:
         """Count an exchange, or waiting, between two steps."""
         self.spent.exchange_s += duration_s
         self.spent.wait_s += wait_s or 0.0
         if wait_s is None:
-            self.exchanges.append(duration_s)
+            self.exchanges.add(duration_s)
 
     def times(self, *, sent_bytes: int) -> WorkTimes:
         """Return the breakdown of this worker's time over all phases.
@@ -122,7 +149,7 @@ class WorkerMetrics:
             apply_s=self.spent.apply_s,
             wait_s=self.spent.wait_s,
             sent_bytes=self.sent_bytes,
-            open_exchange_s=sum(self.exchanges),
+            open_exchange_s=self.exchanges.total_s,
             version=self.version,
         )
 
@@ -141,6 +168,9 @@ def record_step(
 ) -> None:
     """Add a step to the running totals and to the event log.
 
+    Beyond 100,000 steps one event stands for ten, beyond a million for a hundred, so that the log
+    of a run grows ever more slowly; sums stay exact.
+
     Args:
         log: Of this process.
         metrics: Of this worker.
@@ -155,25 +185,40 @@ def record_step(
     sent_bytes += metrics.sent_before
     sent_before = metrics.sent_bytes
     metrics.add(facts, input_s=input_s, lr=lr, sent_bytes=sent_bytes)
-    log.record(
-        Step(
-            epoch=epoch,
-            step=step,
-            num_samples=facts.num_samples,
-            loss_sum=facts.loss_sum,
-            num_correct=facts.num_correct,
-            lr=lr,
-            input_s=input_s,
-            forward_s=facts.forward_s,
-            backward_s=facts.backward_s,
-            exchange_s=facts.exchange_s,
-            apply_s=facts.apply_s,
-            sent_bytes=sent_bytes - sent_before,
-            overlapped_s=facts.overlapped_s,
-            wait_s=facts.wait_s,
-        ),
-        age_s=age_s,
+    own = Step(
+        epoch=epoch,
+        step=step,
+        num_samples=facts.num_samples,
+        loss_sum=facts.loss_sum,
+        num_correct=facts.num_correct,
+        lr=lr,
+        input_s=input_s,
+        forward_s=facts.forward_s,
+        backward_s=facts.backward_s,
+        exchange_s=facts.exchange_s,
+        apply_s=facts.apply_s,
+        sent_bytes=sent_bytes - sent_before,
+        overlapped_s=facts.overlapped_s,
+        wait_s=facts.wait_s,
     )
+    if metrics.unwritten is not None and metrics.unwritten.epoch != epoch:
+        write_steps(log, metrics)
+    metrics.unwritten = own if metrics.unwritten is None else metrics.unwritten + own
+    # By the number of the step, so that all workers of a group write the same ones.
+    if metrics.step % steps_per_event(metrics.step) == 0:
+        write_steps(log, metrics, age_s=age_s)
+
+
+def steps_per_event(step: int) -> int:
+    """Return how many steps one event stands for, from the number of the step."""
+    return next((size for limit, size in _STEPS_PER_EVENT if step <= limit), 100)
+
+
+def write_steps(log: EventLog, metrics: WorkerMetrics, *, age_s: float = 0.0) -> None:
+    """Write the steps that are not in the log yet."""
+    if metrics.unwritten is not None:
+        log.record(metrics.unwritten, age_s=age_s)
+        metrics.unwritten = None
 
 
 def record_stall(

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.cli.faults import report_error, report_fault, report_usage
-from phalanx.control.controller import RunFailed
+from phalanx.control.run_end import RunFailed
 from phalanx.errors import ExitCode, SpecError
 
 

@@ -26,7 +26,7 @@ from phalanx.wire.parameter_server import Finish
 from phalanx.wire.relay import FromProcess, ProcessNote, SendToProcess
 from phalanx.wire.switch import BeginPhase, PhaseBegun, PhaseIdle, StepLimit
 
-SERVING = {"name": "parameter_server", "dispatch": "dynamic", "servers": 2, "max_failures": 2}
+SERVING = {"name": "parameter_server", "dispatch": "dynamic", "servers": 2}
 SWITCH = {
     "name": "switch",
     "handover": "restart",
@@ -155,16 +155,6 @@ def test_a_lost_worker_or_evaluator_of_a_parameter_server_is_replaced() -> None:
     verdict = serving.judge(crew(killed, frozen))
     assert verdict.failure is None
     assert [one.process for one in verdict.replace] == ["worker-1", "evaluator-0"]
-
-
-def test_too_many_losses_end_the_run() -> None:
-    serving, _ = coordinator(SERVING)
-    for name in ("worker-0", "worker-1"):
-        serving.left(name)
-    verdict = serving.judge(crew(process("worker-0", exit_code=-9)))
-    assert verdict.failure is not None
-    assert "loss number 3, and strategy.max_failures allows 2" in verdict.failure.cause
-    assert verdict.failure.exit_code == ExitCode.WORKER_LOST
 
 
 def test_without_a_server_or_the_chief_tensorflow_cannot_go_on() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from phalanx.control.controller import Controller, RunFailed
+from phalanx.control.controller import Controller
 from phalanx.control.process_table import RunRequest
+from phalanx.control.run_end import RunFailed
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode, Interrupted
 from phalanx.launch.base import LaunchRequest

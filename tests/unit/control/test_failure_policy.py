@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
     ReportedError,
+    diagnose,
     find_cause,
 )
 from phalanx.errors import ExitCode
@@ -151,3 +153,18 @@ def test_a_machine_that_is_lost_when_its_process_is_done_costs_nothing() -> None
 
 def test_done_with_a_bad_exit_code_is_a_failure() -> None:
     assert blamed(process("odd", done=True, exit_code=1)).exit_code is ExitCode.WORKER_LOST
+
+
+@pytest.mark.parametrize("code", [99, 0, -3])
+def test_an_exit_code_that_no_process_may_report_is_a_plain_failure(code: int) -> None:
+    facts = replace(WELL, error=ReportedError("X", "message", "", code))
+    found = diagnose(facts, DEADLINES)
+    assert found is not None
+    assert found[1].exit_code is ExitCode.FAILED
+
+
+@pytest.mark.parametrize(("number", "name"), [(34, "SIGRTMIN"), (35, "signal 35"), (9, "SIGKILL")])
+def test_a_signal_without_a_name_has_its_number(number: int, name: str) -> None:
+    found = diagnose(replace(WELL, exit_code=-number), DEADLINES)
+    assert found is not None
+    assert f"was killed by {name}" in found[1].cause

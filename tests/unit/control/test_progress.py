@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.control.progress import combine
+from phalanx.control.progress import SpeedMeter, combine
 from phalanx.wire.messages import Progress
 
 
@@ -64,3 +64,29 @@ def test_waiting_that_workers_know_of_is_not_compared() -> None:
     assert shares == pytest.approx(
         {"input": 0.0, "compute": 12 / 16, "communication": 3 / 16, "waiting": 1 / 16}
     )
+
+
+def test_the_speed_is_never_negative_when_a_worker_leaves_and_its_successor_counts_from_zero() -> (
+    None
+):
+    meter = SpeedMeter()
+    totals = [
+        {"worker-0": 0, "worker-1": 0},
+        {"worker-0": 100, "worker-1": 100},
+        {"worker-0": 200, "worker-1": 0},  # lost, and started again
+        {"worker-0": 300, "worker-1": 0},
+        {"worker-0": 400},  # lost, and left out
+        {"worker-0": 500},
+    ]
+    rates = [meter.rate(float(second), samples) for second, samples in enumerate(totals)]
+    # 600 samples in five seconds; the first second has no rate yet.
+    assert rates == [0.0, 200.0, 150.0, pytest.approx(400 / 3), 125.0, 120.0]
+
+
+def test_the_speed_of_a_successor_counts_at_once() -> None:
+    meter = SpeedMeter()
+    assert [meter.rate(t, {"worker-0": n}) for t, n in ((0.0, 0), (1.0, 50), (2.0, 10))] == [
+        0.0,
+        50.0,
+        30.0,
+    ]

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from phalanx.errors import StoreError
-from phalanx.observe.sampler import Sampler
+from phalanx.observe.sampler import Sampler, interval_after
 from phalanx.records.events import Event, HostSample, ProcessSample, Watching
 from phalanx.spec.observe import ObserveSpec
 from support.waiting import wait_until
@@ -71,3 +71,12 @@ def test_a_failing_measurement_neither_raises_nor_goes_on(error: Exception) -> N
 
 def _is_running() -> bool:
     return any(thread.name == "sampler" for thread in threading.enumerate())
+
+
+def test_a_long_run_is_sampled_less_often() -> None:
+    day_s = 86400.0
+    paces = [
+        interval_after(elapsed_s, 1.0) for elapsed_s in (0.0, 3599.0, 3600.0, day_s, 7 * day_s)
+    ]
+    assert paces == [1.0, 1.0, 5.0, 30.0, 30.0]
+    assert interval_after(7 * day_s, 60.0) == 60.0, "never more often than asked"

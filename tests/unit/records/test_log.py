@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import io
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from typing_extensions import Buffer
 
 from phalanx.errors import StoreError
 from phalanx.records.events import (
@@ -23,7 +26,7 @@ from phalanx.records.events import (
     Warned,
     Watching,
 )
-from phalanx.records.log import EventLog, read_events, read_logs
+from phalanx.records.log import EventLog, read_events, read_logs, read_tail
 from support.waiting import wait_until
 
 EVERY_KIND: list[Event] = [
@@ -219,3 +222,47 @@ def test_only_the_kinds_asked_for_are_read(tmp_path: Path) -> None:
         type(event) for event in EVERY_KIND if isinstance(event, Step | Clock)
     ]
     assert len(read_logs(tmp_path)["worker-0"]) == len(EVERY_KIND)
+
+
+class ShortFile(io.FileIO):
+    """A file of which the system takes a few bytes at a time, as on a disk that is nearly full."""
+
+    def write(self, data: Buffer, /) -> int:
+        return super().write(bytes(data)[:7])
+
+
+def open_short(path: Path, mode: str = "r", buffering: int = -1) -> io.IOBase:
+    raw = ShortFile(path, mode.replace("b", ""))
+    return raw if buffering == 0 else io.BufferedWriter(raw)
+
+
+def test_a_write_that_the_system_cuts_short_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    log = EventLog(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", open_short)
+        log.append_last(Warned(message="x" * 100))
+        log.append_last(Warned(message="y" * 100))
+    assert [event.message for event in read_events(path) if isinstance(event, Warned)] == [
+        "x" * 100,
+        "y" * 100,
+    ]
+
+
+def test_a_tail_is_read_from_the_end_alone(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.log"
+    assert read_tail(path, 3) == ""
+    path.write_text("a\nb\nc\nd\n")
+    assert read_tail(path, 3) == "b\nc\nd"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # a gigabyte of nothing, which takes no space
+        file.seek(0, 2)
+        file.write("\nthe cause é\n".encode())
+    tracemalloc.start()
+    try:
+        assert read_tail(path, 1) == "the cause é"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
 from phalanx.records.tracks import TimeWindow
-from phalanx.records.usage import host_uses, process_uses, totals, training_windows
+from phalanx.records.usage import host_uses, process_uses, training_windows
 
 MIB = 1 << 20
 
@@ -65,8 +65,6 @@ def test_only_training_counts_and_totals_are_cut_at_its_edges() -> None:
     assert server.cpu_user_s == pytest.approx(5.0 + 15.0)
     assert server.cpu_cores == pytest.approx(1.0)
     assert [point.t_s for point in server.series] == [5.0, 20.0]
-    assert totals(logs).cpu_s == pytest.approx(30.0)
-    assert totals(logs).energy_j is None
 
 
 def test_without_samples_nothing_is_claimed() -> None:
@@ -74,7 +72,6 @@ def test_without_samples_nothing_is_claimed() -> None:
     assert training_windows(logs) == {}
     assert process_uses(logs) == {}
     assert host_uses(logs) == {}
-    assert totals(logs).cpu_s is None
 
 
 def test_a_lost_process_counts_up_to_its_last_sample_and_its_successor_from_its_first() -> None:

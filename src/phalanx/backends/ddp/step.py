@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from phalanx.backends.ddp.hooks import bucket_megabytes, bytes_of_exchange, compress
 from phalanx.backends.ddp.learner import DdpModel
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
@@ -25,6 +26,7 @@ from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import PeerError
 from phalanx.spec.job import JobSpec
+from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy
 
 _NS = 1e-9
@@ -56,14 +58,20 @@ class DdpSteps(Strategy):
         self._num_steps = 0
         self._exposed = self._overlapped = 0.0
         if collective.size > 1:
+            spec = job.strategy
+            assert isinstance(spec, AllreduceSpec)
             with warnings.catch_warnings():
                 # torch 2.13 has a new name for `broadcast_buffers`, which 2.6 does not know.
                 warnings.simplefilter("ignore", FutureWarning)
                 self._ddp = DistributedDataParallel(
-                    learner.module, gradient_as_bucket_view=True, broadcast_buffers=False
+                    learner.module,
+                    bucket_cap_mb=bucket_megabytes(spec),
+                    gradient_as_bucket_view=True,
+                    broadcast_buffers=False,
                 )
+            compress(self._ddp, spec)
             self._ddp._set_ddp_runtime_logging_sample_rate(_CLOCK_EVERY)  # type: ignore[no-untyped-call]
-            num_bytes = sum(p.nbytes for p in learner.trained)
+            num_bytes = bytes_of_exchange(learner.trained, spec)
             self._bytes_per_step = int(2 * (collective.size - 1) / collective.size * num_bytes)
             if collective.rank == 0:
                 # DDP has just broadcast the chief's weights and statistics.

@@ -186,8 +186,7 @@ class ParameterServerCoordinator(Coordinator):
             gone = {failure.process for failure in losses.replaceable}
             over = all(f.exit_code is not None or f.process in gone for f in processes)
             return RunVerdict(finished=over)
-        num_lost, allowed = self._run.account.num_lost, self._spec.max_failures
-        verdict = losses.verdict(num_before=num_lost, max_failures=allowed)
+        verdict = losses.verdict()
         if verdict.failure is None:
             self._cycle.even_out()
         return verdict

@@ -325,7 +325,7 @@ class EvaluationScheduler:
     def _report(self, of: Position) -> None:
         figures = of.epoch_figures(
             of.epoch - 1,
-            lr=self._api.progress("worker-0").lr,
+            lr=self._api.learning_rate(),
             regularisation=self.regularisation,
         )
         self._api.record(events.Epoch.of(figures))

@@ -22,7 +22,6 @@ class Attendance:
         self.idle: set[str] = set()
         self.missing: set[str] = set()
         """Lost, and not restarted yet."""
-        self.num_lost = 0
         self.group = group
         self._grouped: dict[str, int] = {}
         self._phases: dict[str, deque[PhaseRun]] = defaultdict(deque)
@@ -52,7 +51,6 @@ class Attendance:
         """Note that a process is lost; returns its phases."""
         self.idle.discard(process)
         self.missing.add(process)
-        self.num_lost += 1
         return self._phases.pop(process, ())
 
     def regroup(self, incarnations: Mapping[str, int]) -> None:

@@ -146,9 +146,7 @@ class SwitchCoordinator(Coordinator):
             return RunVerdict(finished=all(facts.exit_code is not None for facts in others))
         # Processes outside this phase are idle, but later phases need them.
         idle = [facts for facts in others if not facts.done]
-        losses = find_losses(idle, self._job.deadlines, retry_start=True)
-        allowed = self._switch.tolerated_failures
-        spare = losses.verdict(num_before=self._attendance.num_lost, max_failures=allowed)
+        spare = find_losses(idle, self._job.deadlines, retry_start=True).verdict()
         if spare.failure is not None:
             return spare
         return RunVerdict(replace=(*verdict.replace, *spare.replace))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from phalanx.control.coordinator import ControllerApi, Coordinator
+from phalanx.control.work_times import add_times
 from phalanx.records.events import Switched
 from phalanx.wire.messages import WorkTimes
 
@@ -60,22 +61,8 @@ class SwitchRecord:
     def process_ended(self, process: str, times: WorkTimes | None) -> None:
         """Add the times of a worker that a new process replaces."""
         if times is not None:
-            self._times |= add_times(self._times, {process: times})
+            self._times = add_times(self._times, {process: times})
 
     def total_times(self, last: Mapping[str, WorkTimes]) -> dict[str, WorkTimes]:
         """Add the times of the last processes to those of all before."""
         return add_times(self._times, last)
-
-
-def add_times(
-    first: Mapping[str, WorkTimes], second: Mapping[str, WorkTimes]
-) -> dict[str, WorkTimes]:
-    """Add the times of workers in two parts of a run; workers of the first only are left out."""
-    added = {}
-    for process, own in second.items():
-        before = first.get(process)
-        fields = WorkTimes.__struct_fields__
-        if before is not None:
-            own = WorkTimes(**{key: getattr(before, key) + getattr(own, key) for key in fields})
-        added[process] = own
-    return added

@@ -403,20 +403,6 @@ def test_whoever_would_be_waited_for_leaves_when_it_has_nothing_to_do() -> None:
     assert company.is_finished
 
 
-def test_too_many_losses_end_the_run() -> None:
-    company = Company(serving_job(strategy={"max_failures": 2})).start()
-    killed = process_facts("worker-0", exit_code=-9)
-    for _ in range(2):
-        verdict = company.judge(worker_0=killed)
-        assert [failure.process for failure in verdict.replace] == ["worker-0"]
-        company.lose("worker-0")
-        company.restart("worker-0")
-    verdict = company.judge(worker_0=killed)
-    assert verdict.failure is not None
-    assert "that is loss number 3, and strategy.max_failures allows 2" in verdict.failure.cause
-    assert verdict.failure.exit_code is ExitCode.WORKER_LOST
-
-
 @pytest.mark.parametrize("kind", ["SpecError", "DataError", "EngineError", "StoreError"])
 def test_what_a_new_start_would_only_repeat_ends_the_run(kind: str) -> None:
     company = Company(serving_job()).start()
