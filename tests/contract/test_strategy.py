@@ -15,7 +15,7 @@ from phalanx.backends.ddp.learner import DdpModel
 from phalanx.backends.ddp.step import DdpSteps
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
-from phalanx.model.rng import drawing
+from phalanx.model.parts import drawing
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.strategy.base import StepFacts, Strategy, build_strategy

@@ -25,27 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """Machines that a command line asks for.
-
-    Attributes:
-        pool: The pool file; None: this machine, or those of the plan or the resumed run.
-        select: A policy.
-        where: Filters.
-        without: Machines to leave out.
-        build_env: Whether an environment is built there.
-        shrink: Whether the job may have fewer workers than it asks for, because machines are out.
-        launch: The launcher; None: the usual one.
-        force: Whether too little memory on this machine is no obstacle.
-    """
+    """Machines that a command line asks for."""
 
     pool: Path | None = None
+    """None: this machine, or those of the plan or the resumed run."""
     select: str | None = None
     where: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     build_env: bool = False
     shrink: bool = False
+    """Whether the job may have fewer workers than it asks for, because machines are out."""
     launch: str | None = None
     force: bool = False
+    """Whether too little memory on this machine is no obstacle."""
 
     def choose(self, path: Path, names: Sequence[str] | None = None) -> PoolSpec:
         """Return the requested machines of a pool file, optionally only those named."""

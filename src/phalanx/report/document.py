@@ -209,7 +209,11 @@ def plain(value: float | None, digits: int, *, scale: float = 1.0, sign: str = "
 
 
 def pairs_table(
-    id: str, caption: str, pairs: Mapping[str, Raw] | Iterable[tuple[str, Raw]]
+    id: str,
+    caption: str,
+    pairs: Mapping[str, Raw] | Iterable[tuple[str, Raw]],
+    *,
+    has_header: bool = True,
 ) -> Table:
     """Make a table of names and values."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
@@ -218,6 +222,7 @@ def pairs_table(
         caption=caption,
         columns=[Column("name", "setting", is_text=True), Column("value", "value", is_text=True)],
         rows=[[text(name), text(value)] for name, value in items],
+        has_header=has_header,
     )
 
 

@@ -166,7 +166,7 @@ def _built_in(
         update=f"phalanx.engine.update:{name}_update",
         slots=slots,
         momentum=momentum,
-        torch=f"phalanx.backends.ddp.optimizer:make_{name}",
+        torch="phalanx.backends.ddp.optimizer:make_built_in",
         tensorflow=f"phalanx.backends.tensorflow.rules:{name}_rule",
     )
 

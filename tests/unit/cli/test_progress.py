@@ -11,7 +11,7 @@ from rich.console import Console
 
 from phalanx.cli.live import LiveView, ProgressPanel
 from phalanx.cli.plain import PlainView
-from phalanx.cli.progress import View, choose_view, describe_switch
+from phalanx.cli.progress import RunView, choose_view, describe_switch
 from phalanx.cli.result import result_blocks
 from phalanx.cli.screen import time_bar
 from phalanx.control.progress import ProcessLoss
@@ -32,7 +32,7 @@ def make_switch(**fields: Any) -> Switched:
     return Switched(**settings | fields)
 
 
-def play(view: View) -> None:
+def play(view: RunView) -> None:
     """A short run: starting, two epochs, the end."""
     with view:
         view.run_started(Path("runs/job-1"), JOB)

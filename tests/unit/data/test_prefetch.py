@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from phalanx.data.stages import InputOrigin, InputStage, Prefetch
+from phalanx.data.stream import Prefetch
 from phalanx.errors import TimeoutExpired
 
 
@@ -24,20 +24,10 @@ def _no_thread_is_left():
     assert _threads() == []
 
 
-def test_stages_compose_and_count():
-    origin = InputOrigin("numbers", iter(range(5)))
-    doubled = InputStage("double", origin, lambda number: 2 * number)
-    texts = InputStage("text", doubled, str)
-    assert list(texts) == ["0", "2", "4", "6", "8"]
-    assert [stage.items for stage in (origin, doubled, texts)] == [5, 5, 5]
-    assert all(stage.seconds > 0 for stage in (origin, doubled, texts))
-
-
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_prefetch_keeps_the_order(depth):
     stage = Prefetch(iter(range(100)), depth=depth)
     assert list(stage) == list(range(100))
-    assert stage.items == 100
     assert _threads() == []
 
 
