@@ -88,6 +88,14 @@ BuildOption = Annotated[
         help="Build an environment with the local versions on each machine, once.",
     ),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        metavar="",
+        help="Start although this machine has too little memory for so many workers.",
+    ),
+]
 DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", metavar="", help="Print the job with all settings; start nothing."),
@@ -115,6 +123,7 @@ def train(
     without: WithoutOption = None,
     build_env: BuildOption = False,
     launch: LaunchOption = None,
+    force: ForceOption = False,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
@@ -138,6 +147,7 @@ def train(
         without=tuple(without or ()),
         build_env=build_env,
         launch=launch,
+        force=force,
     )
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)

@@ -56,6 +56,8 @@ class Ready(_Message, frozen=True):
     """Whether a server is in the same process."""
     portions: EpochQuota | None = None
     """Division of an epoch where workers own samples."""
+    has_classes: bool = True
+    """Whether the targets are classes, so that there is an accuracy."""
 
 
 class RequestWork(_Message, frozen=True):
@@ -148,7 +150,7 @@ class Evaluated(_Message, frozen=True):
     part: str
     num_samples: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     regularisation: float
     duration_s: float
     metrics: dict[str, float] = {}

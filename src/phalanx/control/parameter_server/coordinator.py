@@ -266,6 +266,7 @@ class ParameterServerCoordinator(Coordinator):
             self._run.evaluation.evaluator_ready()
             return
         self._run.account.precision = message.precision
+        self._run.account.has_classes = message.has_classes
         if self._run.is_colocated and not message.serves:
             membership.server_without_slice(rank)
         self._cycle.plan(message)

@@ -20,6 +20,7 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
 from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import enter_state, reach
 from phalanx.wire.parameter_server import (
     Connect,
     Finish,
@@ -230,6 +231,7 @@ class ParameterServerWorker:
         was_open, is_open = isinstance(before, GATE_OPEN), isinstance(after, GATE_OPEN)
         if was_open != is_open:
             self._context.sampler.mark("begin" if is_open else "end")
+        enter_state(after)
 
     def _join(self) -> None:
         context, dataset = self._context, self._basis.dataset
@@ -239,6 +241,7 @@ class ParameterServerWorker:
                 portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
+                has_classes=dataset.is_classification,
             )
         )
         context.metrics.activity = "waiting for servers"
@@ -306,6 +309,7 @@ class ParameterServerWorker:
 
     def _hand_over(self, order: HandOver) -> None:
         """Take over the servers' last state, so that another phase can continue from it."""
+        reach("handing over")
         self._on_end()
         if order.read:
             self._client.pull(self._limit("the servers' last state"), self._read_inbox)
