@@ -220,7 +220,9 @@ def _epoch_table(epochs: Sequence[Epoch]) -> Table:
         seconds, samples = event.train_s - before_s, event.samples - before_samples
         before_s, before_samples = event.train_s, event.samples
         rows.append(_EpochRow(event, samples / seconds if seconds > 0 else None))
-    return tabulate("epochs", rows, _EPOCHS)
+    has_classes = any(row.event.train_accuracy is not None for row in rows)
+    columns = [one for one in _EPOCHS if has_classes or not one[0].key.endswith("accuracy")]
+    return tabulate("epochs", rows, columns)
 
 
 def _loss(loss: float | None) -> Value:

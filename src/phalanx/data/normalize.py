@@ -1,4 +1,7 @@
-"""Normalise stored values to the float32 inputs of a network, in one multiply and one add."""
+"""Normalise stored values to the inputs of a network, in one multiply and one add.
+
+Whole numbers that a network reads as such, token ids for example, are only copied.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import numpy.typing as npt
 from phalanx.data.base import Array
 from phalanx.data.statistics import Statistics
 
+NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
 
 class Normalizer:
     """Map a stored value v of channel c to v * scale[c] + shift[c].
@@ -19,6 +24,7 @@ class Normalizer:
         kind: standard, unit or none, as in `DataSpec.normalize`.
         statistics: Of the training part.
         like: Any array of stored samples, for its shape and type.
+        whole_numbers: Leave stored whole numbers as they are, whatever the kind.
     """
 
     def __init__(
@@ -27,8 +33,13 @@ class Normalizer:
         *,
         statistics: Statistics,
         like: Array,
+        whole_numbers: bool = False,
     ) -> None:
         self._shape = like.shape[1:]
+        self.dtype: np.dtype[np.int64] | np.dtype[np.float32] = np.dtype(np.float32)
+        """Type of the inputs."""
+        if whole_numbers and like.dtype.kind == "i":
+            kind, self.dtype = "none", np.dtype(np.int64)
         scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
         # One entry per value of a sample, so that the loops over a batch are long.
         repeats = int(np.prod(self._shape)) // len(scale)
@@ -53,13 +64,13 @@ class Normalizer:
         found._scale, found._shift = self._scale[start:stop], self._shift[start:stop]
         return found
 
-    def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
+    def buffer(self, max_rows: int) -> NetworkInputs:
         """Allocate the result of the largest batch."""
-        return np.empty((max_rows, *self._shape), dtype=np.float32)
+        return np.empty((max_rows, *self._shape), dtype=self.dtype)
 
-    def __call__(self, samples: Array, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def __call__(self, samples: Array, out: NetworkInputs) -> NetworkInputs:
         """Write the result to the first rows of `out` and return these."""
-        result = out[: len(samples)]
+        result: Array = out[: len(samples)]
         flat = result.reshape(len(samples), self._scale.size)
         np.copyto(flat, samples.reshape(len(samples), self._scale.size))
         if not self._is_identity:

@@ -41,7 +41,7 @@ class NpzSource(Source):
 
     @override
     def fingerprint(self) -> str:
-        return stat_fingerprint((self._path,), decoder=f"npz-1 {self._keys}")
+        return stat_fingerprint((self._path,), decoder=f"npz-2 {self._keys}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:

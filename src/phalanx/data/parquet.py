@@ -70,7 +70,7 @@ class ParquetSource(Source):
 
     @override
     def fingerprint(self) -> str:
-        return stat_fingerprint(self._files, decoder=f"parquet-1 {self._keys}")
+        return stat_fingerprint(self._files, decoder=f"parquet-2 {self._keys}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:

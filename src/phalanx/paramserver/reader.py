@@ -128,6 +128,7 @@ class Reader:
         self,
         header: Header,
         payload: memoryview | None,
+        _tickets: bytes,
         *,
         out: Tensor,
         awaited: set[int],

@@ -63,7 +63,6 @@ class Position(msgspec.Struct, kw_only=True):
     def epoch_figures(self, epoch: int, *, lr: float, regularisation: float) -> EpochFigures:
         """Return the figures of an epoch; validation may be missing."""
         assert self.train_loss is not None
-        assert self.train_accuracy is not None
         return EpochFigures(
             epoch=epoch,
             samples=self.samples,

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
-from phalanx.spec.inject import InjectSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
@@ -27,6 +26,31 @@ from phalanx.spec.optimize import (
 )
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.strategy import ProcessCounts
+
+InnerShare = Annotated[float, Field(ge=0, le=1)]
+
+
+class InjectSpec(Spec):
+    """Slow one worker down, as if its machine were slower."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Which worker."""
+    slow: Annotated[float, Field(gt=1)] = 2.0
+    """Its steps take this many times as long."""
+    begin: InnerShare = 0.0
+    """Share of all samples after which it turns slow."""
+    end: InnerShare = 1.0
+    """Share of all samples after which it has recovered."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> InjectSpec:
+        if self.end <= self.begin:
+            raise fault(
+                f"inject.end ({self.end:g}) is not after inject.begin ({self.begin:g})",
+                at=("end",),
+            )
+        return self
+
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -51,18 +75,20 @@ class CheckpointSpec(Spec):
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
     best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; null: keep none."""
+    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
+    none."""
 
 
 class DeadlineSpec(Spec):
     """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
-    """From launch until every worker has joined."""
+    """From launch, or since another process joined or was up, until a process has joined; also the
+    silence of a process that starts."""
     exchange_s: Seconds = 60.0
     """Time in which nothing moves between a process and servers; one collective exchange."""
     heartbeat_s: Seconds = 7.0
-    """Silence after which a worker counts as frozen."""
+    """Silence after which a worker that is up counts as frozen."""
     controller_s: Seconds = 60.0
     """Silence of the controller's machine, suspended or cut off, after which another machine ends
     its processes of the run."""
@@ -147,6 +173,18 @@ class JobSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
+    def _judge_values_by_loss(cls, data: object) -> object:
+        # The default of a setting that depends on another one: values have no accuracy.
+        if not isinstance(data, dict):
+            return data
+        loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
+        name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
+        if name != "mse" or not isinstance(checkpoint, dict):
+            return data
+        return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
+
+    @model_validator(mode="before")
+    @classmethod
     def _count_shares(cls, data: object) -> object:
         # One entry per worker says how many there are, also where a pool would decide.
         if isinstance(data, dict) and "workers" not in data:
@@ -176,6 +214,13 @@ class JobSpec(Spec):
                 )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        monitor = self.early_stop.monitor if self.early_stop is not None else None
+        if self.loss.name == "mse" and monitor == "val_accuracy":
+            raise fault(
+                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                "; set 'val_loss'",
+                at=("early_stop", "monitor"),
+            )
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.
@@ -227,6 +272,14 @@ class JobSpec(Spec):
     def worker_processes(self) -> int:
         """Number of worker processes."""
         return self.processes.workers
+
+    @property
+    def reads_whole_numbers(self) -> bool:
+        """Whether rows of whole numbers reach the network as they are, not as quantities.
+
+        The built-in networks compute with quantities only.
+        """
+        return self.model.user_args is not None
 
     @property
     def global_batch(self) -> int:

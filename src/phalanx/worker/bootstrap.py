@@ -34,6 +34,7 @@ from phalanx.wire.descriptors import raise_descriptors
 from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
+from phalanx.wire.moments import plant
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.metrics import WorkerMetrics, write_steps
 from phalanx.worker.private_network import PrivateNetworkEntry
@@ -72,6 +73,8 @@ def main(roles: str) -> None:
         os.sched_setaffinity(0, spec.cpus)
     os.environ.update(spec.environment)
     _limit_threads(spec.threads)
+    if target := os.environ.get("PHALANX_MOMENTS"):
+        plant(target, process=spec.process, control_address=spec.control_address)
     sys.exit(_take_part(spec, log, started, roles, network))
 
 

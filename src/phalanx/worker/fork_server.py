@@ -115,7 +115,7 @@ class ForkingLoop:
         self._waiting.discard(connection)
         received = None
         # A launcher killed in mid-request breaks its own connection; others go on.
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError):
             received = receive_request(connection)
         if received is None:
             self._close(connection)

@@ -15,7 +15,7 @@ from phalanx.errors import PhalanxError
     ("arguments", "sentence"),
     [
         (["--goal", "speed"], "--goal takes time, cost, energy, balanced, not 'speed'"),
-        (["--accept", "all"], "--accept takes exact, rounded, stale, not 'all'"),
+        (["--accept", "all"], "--accept takes exact, rounded, lossy, stale, not 'all'"),
         (["--deadline", "soon"], "--deadline takes a time such as 90min or 2h, not 'soon'"),
         (["--calibrate", "yes"], "--calibrate takes auto, never or fresh, not 'yes'"),
         (["--calibrate", "never"], "shows how fast this job is; train it once"),

@@ -18,6 +18,7 @@ from phalanx.paramserver.reader import Reader
 from phalanx.records.position import Position
 from phalanx.wire.deadline import IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import (
     Connect,
     Evaluated,
@@ -101,6 +102,9 @@ class _Evaluator:
 
     def _connect(self, order: Connect) -> None:
         self._lost.clear()
+        reach("meeting servers")
+        reach("meeting servers")
+        self._lost.clear()
         if self._reader is None:
             self._reader = Reader(
                 self._layout,
@@ -130,6 +134,7 @@ class _Evaluator:
     def _look(self, order: ReadAndEvaluate) -> None:
         assert self._reader is not None, "asked to evaluate before the servers were known"
         limit_s = self._context.job.deadlines.exchange_s
+        reach("reading servers")
         self._context.metrics.activity = "reading"
         reader = self._reader
         deadline = IdleDeadline(
@@ -167,6 +172,7 @@ class _Evaluator:
         )
 
     def _save(self, order: Save) -> None:
+        reach("saving")
         begin = time.perf_counter()
         position = msgspec.json.decode(order.position, type=Position)
         state = served_state(self._replica, self._optimizer, position)
@@ -183,7 +189,7 @@ class _Evaluator:
                 size_bytes=written.size_bytes,
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
-                parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                parameters_sha256=hashlib.sha256(parameters.numpy().data).hexdigest(),
                 pinned=pinned(written.name) if order.pin else "",
             )
         )

@@ -20,6 +20,7 @@ from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
 from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import enter_state, reach
 from phalanx.wire.parameter_server import (
     Connect,
     Finish,
@@ -98,7 +99,7 @@ class _Servers:
     lost: set[int] = field(default_factory=set)
     """Servers that are being replaced."""
     client: Client | None = None
-    donations: list[int] = field(default_factory=list)
+    donations: list[SendParameters] = field(default_factory=list)
 
     def update(self, addresses: tuple[ServerAddress, ...]) -> None:
         """Take the servers' present addresses; the coordinator sends them once all are up."""
@@ -118,19 +119,19 @@ class _Servers:
         """
         return self.client is not None and self.lost.issuperset(self.client.unreachable)
 
-    def donate(self, server: int) -> None:
+    def donate(self, order: SendParameters) -> None:
         """Send a server the copy of its parameters, now or once there is a client."""
         if self.client is None:
-            self.donations.append(server)
+            self.donations.append(order)
         else:
-            self.client.donate(server)
+            self.client.donate(order.server, order.number)
 
     def open(self, client: Client) -> None:
         """Use a client from now on."""
         self.client = client
         # A restarted server may ask for its copy before this worker can connect.
-        for server in self.donations:
-            client.donate(server)
+        for order in self.donations:
+            client.donate(order.server, order.number)
 
 
 @dataclass
@@ -229,6 +230,7 @@ class ParameterServerWorker:
         was_open, is_open = isinstance(before, GATE_OPEN), isinstance(after, GATE_OPEN)
         if was_open != is_open:
             self._context.sampler.mark("begin" if is_open else "end")
+        enter_state(after)
 
     def _join(self) -> None:
         context, dataset = self._context, self._basis.dataset
@@ -238,6 +240,7 @@ class ParameterServerWorker:
                 portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
+                has_classes=dataset.is_classification,
             )
         )
         context.metrics.activity = "waiting for servers"
@@ -305,6 +308,7 @@ class ParameterServerWorker:
 
     def _hand_over(self, order: HandOver) -> None:
         """Take over the servers' last state, so that another phase can continue from it."""
+        reach("handing over")
         self._on_end()
         if order.read:
             self._client.pull(self._limit("the servers' last state"), self._read_inbox)
@@ -347,11 +351,9 @@ class ParameterServerWorker:
                 self._advance(WorkerEvent.PAUSED)
                 self._report_pause()
             case QueryVersion():
-                self._context.control.send(
-                    HeldVersion(order.server, self._version_of(order.server))
-                )
+                self._report_version(order)
             case SendParameters():
-                self._servers.donate(order.server)
+                self._servers.donate(order)
             case KeepSnapshot():
                 rescue_optimizer_state(
                     self._checkpoints,
@@ -365,6 +367,19 @@ class ParameterServerWorker:
                 raise _JobDone
             case _:
                 raise AssertionError(f"{order} is not for a worker")
+
+    def _report_version(self, order: QueryVersion) -> None:
+        # Done tickets first: the restored server is asked for whatever counts as done by then.
+        self._tickets.report()
+        client = self._servers.client
+        self._context.control.send(
+            HeldVersion(
+                server=order.server,
+                number=order.number,
+                version=self._version_of(order.server),
+                acknowledged=client.acknowledged(order.server) if client is not None else 0,
+            )
+        )
 
     def _version_of(self, server: int) -> int:
         # Before joining there is no client: the version is that of the state it came with.
