@@ -352,7 +352,7 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
         "worker-3 is lost with machine d: the connection to it broke off"
     )
     assert "go on without worker-3" in lab.decisions()
-    assert lab.cluster.up() == ["started the dead ssh server of d again"]
+    assert lab.cluster.up() == ["the ssh server of d was dead and is started again"]
     assert lab.cluster.status().state == "up"
     with pytest.raises(SpecError, match="is up already"):
         lab.cluster.up()
@@ -360,6 +360,7 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
 
 @pytest.mark.full
 def test_a_served_run_goes_on_without_the_machine_of_worker_0(lab: Lab) -> None:
+    """Comes last: nobody starts that server again."""
     before = lab.num_runs()
     run = lab.start("--json", "--set", "epochs=25", "--set", f"strategy={SERVED}")
     lab.await_training(before)
@@ -373,4 +374,3 @@ def test_a_served_run_goes_on_without_the_machine_of_worker_0(lab: Lab) -> None:
     log = lab.run_dir() / "events" / "controller.jsonl"
     last = [one for one in read_events(log, Epoch) if isinstance(one, Epoch)][-1]
     assert (last.epoch, last.lr > 0) == (24, True)
-    assert lab.cluster.up() == ["started the dead ssh server of a again"]
