@@ -6,9 +6,8 @@ Everything fits 80 columns and never wraps; wider terminals get longer bars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Set
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -16,18 +15,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import (
-    EpochRate,
+    RunView,
     current_epoch,
-    describe_loss,
     describe_run,
     describe_switch,
     step_of_epoch,
 )
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
-from phalanx.control.progress import ProcessLoss, RunProgress
-from phalanx.records.events import Placed, Switched
+from phalanx.control.progress import RunProgress
+from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     NOTHING,
@@ -46,38 +43,34 @@ from phalanx.wire.messages import EpochFigures
 # The eye does not read faster, and redrawing costs the workers' cores.
 _REDRAW_S = 0.2
 _LABEL_COLUMNS = 7
-_EPOCH_COLUMNS = (9, 12, 11, 11, 11, 12, 12)
-_EPOCH_HEADER = ("epoch", "train loss", "accuracy", "val loss", "accuracy", "samples/s", "time")
+_EPOCH_COLUMNS = {
+    "epoch": 9,
+    "train loss": 12,
+    "accuracy": 11,
+    "val loss": 11,
+    "val accuracy": 11,
+    "samples/s": 12,
+    "time": 12,
+}
+# Without classes there is no accuracy.
+_ACCURACIES = {"accuracy", "val accuracy"}
 
 
-class LiveView:
-    """An observer that redraws the state of the run in place."""
+class LiveView(RunView):
+    """A view that redraws the state of the run in place."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._job = JobSpec()
-        self._live: Live | None = None
-        self._drawn_s = 0.0
-        self._header_due = True
-        self._pace = EpochRate()
+    _live: Live | None = None
+    _drawn_s = 0.0
+    _header_due = True
 
-    def __enter__(self) -> LiveView:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
         """Print the job and the run directory, and start drawing."""
-        self._job = job
+        super().run_started(run_dir, job)
         self._drawn_s = 0.0
         self._header_due = True
-        self._pace = EpochRate()
         self._print(Text(describe_run(job), "bold"))
         self._live = Live(
             Text(f"starting {count_noun(job.workers, 'worker')}", "dim"),
@@ -98,37 +91,26 @@ class LiveView:
 
     def epoch_done(self, report: EpochFigures) -> None:
         """Print a permanent line above the live part."""
+        hidden = set() if report.train_accuracy is not None else _ACCURACIES
         if self._header_due:
             self._header_due = False
-            self._print(Text(_columns(_EPOCH_HEADER), "dim"))
-        seconds, rate = self._pace.take(report)
-        cells = (
-            f"{report.epoch + 1}/{self._job.epochs}",
-            format_loss(report.train_loss),
-            format_accuracy(report.train_accuracy),
-            format_loss(report.val_loss),
-            format_accuracy(report.val_accuracy),
-            format_count(rate) if rate is not None else NOTHING,
-            format_duration(seconds),
-        )
-        self._print(Text(_columns(cells)))
+            titles = {name: name for name in _EPOCH_COLUMNS} | {"val accuracy": "accuracy"}
+            self._print(Text(_columns(titles, hidden), "dim"))
+        seconds, rate = self._rate.take(report)
+        cells = {
+            "epoch": f"{report.epoch + 1}/{self._job.epochs}",
+            "train loss": format_loss(report.train_loss),
+            "accuracy": format_accuracy(report.train_accuracy),
+            "val loss": format_loss(report.val_loss),
+            "val accuracy": format_accuracy(report.val_accuracy),
+            "samples/s": format_count(rate) if rate is not None else NOTHING,
+            "time": format_duration(seconds),
+        }
+        self._print(Text(_columns(cells, hidden)))
 
     def switched(self, switch: Switched) -> None:
         """Print a permanent line above the live part."""
         self._print(Text(f"switched: {describe_switch(switch)}"))
-
-    def placed(self, placed: Placed) -> None:
-        """Print the placement and its forecast above the live part."""
-        for line in placement_lines(placed):
-            self._console.print(Text(line), soft_wrap=True)
-
-    def process_lost(self, loss: ProcessLoss) -> None:
-        """Print a permanent line above the live part."""
-        self.noted(describe_loss(loss))
-
-    def noted(self, message: str) -> None:
-        """Print a permanent line above the live part."""
-        self._console.print(Text(message), soft_wrap=True)
 
     def run_finished(self, summary: Summary) -> None:
         """Stop drawing; the command shows the summary."""
@@ -144,12 +126,7 @@ class LiveView:
 
 
 class ProgressPanel:
-    """The lines that redraw, laid out for the present width of the terminal.
-
-    Args:
-        progress: The state of the run.
-        global_batch: Samples per step, to count steps.
-    """
+    """The lines that redraw, laid out for the present width of the terminal."""
 
     def __init__(self, progress: RunProgress, global_batch: int) -> None:
         self._progress = progress
@@ -194,14 +171,19 @@ class ProgressPanel:
         parts = [
             format_rate(progress.samples_per_s),
             f"loss {format_loss(progress.loss)}",
-            f"accuracy {format_accuracy(progress.accuracy)}",
+            *(
+                [f"accuracy {format_accuracy(progress.accuracy)}"]
+                if progress.accuracy is not None
+                else []
+            ),
             f"lr {progress.lr:.4g}",
         ]
         return Text("   ".join(parts))
 
 
-def _columns(cells: Sequence[str]) -> str:
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _EPOCH_COLUMNS, strict=True))
+def _columns(cells: Mapping[str, str], hidden: Set[str]) -> str:
+    shown = ((cells[name], width) for name, width in _EPOCH_COLUMNS.items() if name not in hidden)
+    return "".join(f"{cell:>{width}}" for cell, width in shown)
 
 
 def _bar(share: float) -> ProgressBar:

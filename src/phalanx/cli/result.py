@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.cli.placement import split_rows
-from phalanx.cli.progress import describe_switch
+from phalanx.cli.progress import describe_switch, split_rows
 from phalanx.records.events import Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
@@ -26,16 +25,12 @@ from phalanx.report.format import (
 
 def result_blocks(summary: Summary, warnings: Iterable[str] = ()) -> list[Block]:
     """Describe the figures of a finished run, and the warnings of its processes."""
-    table = Table(
-        id="result",
-        caption="",
-        columns=[
-            Column("figure", "figure", is_text=True),
-            Column("value", "value", is_text=True, wraps=True),
-        ],
-        rows=[[Value(label, label), Value(value, value)] for label, value in _figures(summary)],
-        has_header=False,
-    )
+    columns = [
+        Column("figure", "figure", is_text=True),
+        Column("value", "value", is_text=True, wraps=True),
+    ]
+    rows = [[Value(label, label), Value(value, value)] for label, value in _figures(summary)]
+    table = Table(id="result", caption="", columns=columns, rows=rows, has_header=False)
     doubts = [line(f"warning: {message}", "doubt") for message in warnings]
     return [line(_headline(summary), "lead"), table, *doubts]
 
@@ -61,8 +56,9 @@ def _headline(summary: Summary) -> str:
 
 
 def _figures(summary: Summary) -> list[tuple[str, str]]:
+    tested = "test accuracy" if summary.test_accuracy is not None else "test"
     return [
-        ("test accuracy", _measured(summary.test_accuracy, summary.test_loss)),
+        (tested, _measured(summary.test_accuracy, summary.test_loss)),
         *([("metrics", _metrics(summary.test_metrics))] if summary.test_metrics else []),
         ("validation", _measured(summary.val_accuracy, summary.val_loss)),
         ("training", _measured(summary.train_accuracy, summary.train_loss)),
@@ -80,6 +76,8 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
 def _measured(accuracy: float | None, loss: float | None) -> str:
     if loss is None:
         return "not measured"
+    if accuracy is None:
+        return f"loss {format_loss(loss)}"
     return f"{format_accuracy(accuracy)}, loss {format_loss(loss)}"
 
 

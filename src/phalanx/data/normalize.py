@@ -1,24 +1,84 @@
-"""Normalise stored values to the float32 inputs of a network, in one multiply and one add."""
+"""Measure stored inputs per channel or feature, and normalise them for a network.
+
+Statistics are computed once, from the whole training part as the files offer it, when the cache is
+filled. They do not depend on the split, so every run on a data set normalises alike. Whole numbers
+that a network reads as such, token ids for example, are only copied.
+"""
 
 from __future__ import annotations
 
 from copy import copy
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array
-from phalanx.data.statistics import Statistics
+
+_CHUNK_BYTES = 32 * 2**20  # large enough for long loops, small beside any machine's memory
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One entry per channel (images) or feature (last axis of anything else)."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def measure(inputs: Array) -> Statistics:
+    """Measure a whole array of samples without holding more than a chunk of it as floats."""
+    if inputs.dtype == np.uint8:
+        return _of_bytes(inputs)
+    chunks = [chunk for chunk in _chunks(inputs) if len(chunk)]
+    total = sum(len(chunk) for chunk in chunks)
+    mean = sum(chunk.sum(axis=0, dtype=np.float64) for chunk in chunks) / total
+    squares = sum(np.square(chunk - mean).sum(axis=0) for chunk in chunks)
+    low = np.min([chunk.min(axis=0) for chunk in chunks], axis=0)
+    high = np.max([chunk.max(axis=0) for chunk in chunks], axis=0)
+    return _statistics(mean, np.sqrt(squares / total), low, high)
+
+
+def _of_bytes(inputs: Array) -> Statistics:
+    """Compute exact statistics of bytes from the counts of the 256 values."""
+    num_channels = inputs.shape[-1]
+    counts = np.zeros((num_channels, 256), dtype=np.int64)
+    for chunk in _chunks(inputs):
+        for channel in range(num_channels):
+            counts[channel] += np.bincount(chunk[:, channel], minlength=256)
+    values = np.arange(256, dtype=np.float64)
+    total = counts.sum(axis=1)
+    mean = counts @ values / total
+    variance = counts @ np.square(values) / total - np.square(mean)
+    seen = counts > 0
+    return _statistics(
+        mean, np.sqrt(np.maximum(variance, 0)), seen.argmax(1), 255 - seen[:, ::-1].argmax(1)
+    )
+
+
+def _chunks(inputs: Array) -> list[Array]:
+    """Yield views of the array as rows of channels."""
+    rows = max(1, _CHUNK_BYTES // max(1, inputs[:1].nbytes))
+    width = inputs.shape[-1]
+    return [inputs[i : i + rows].reshape(-1, width) for i in range(0, len(inputs), rows)]
+
+
+def _statistics(*rows: npt.NDArray[Any]) -> Statistics:
+    mean, std, low, high = (tuple(float(value) for value in row) for row in rows)
+    return Statistics(mean=mean, std=std, low=low, high=high)
+
+
+NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 
 
 class Normalizer:
     """Map a stored value v of channel c to v * scale[c] + shift[c].
 
-    Args:
-        kind: standard, unit or none, as in `DataSpec.normalize`.
-        statistics: Of the training part.
-        like: Any array of stored samples, for its shape and type.
+    `like` gives shape and type of the stored samples. With `whole_numbers`, stored whole numbers
+    are left as they are, whatever the kind.
     """
 
     def __init__(
@@ -27,8 +87,13 @@ class Normalizer:
         *,
         statistics: Statistics,
         like: Array,
+        whole_numbers: bool = False,
     ) -> None:
         self._shape = like.shape[1:]
+        self.dtype: np.dtype[np.int64] | np.dtype[np.float32] = np.dtype(np.float32)
+        """Type of the inputs."""
+        if whole_numbers and like.dtype.kind == "i":
+            kind, self.dtype = "none", np.dtype(np.int64)
         scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
         # One entry per value of a sample, so that the loops over a batch are long.
         repeats = int(np.prod(self._shape)) // len(scale)
@@ -53,13 +118,13 @@ class Normalizer:
         found._scale, found._shift = self._scale[start:stop], self._shift[start:stop]
         return found
 
-    def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
+    def buffer(self, max_rows: int) -> NetworkInputs:
         """Allocate the result of the largest batch."""
-        return np.empty((max_rows, *self._shape), dtype=np.float32)
+        return np.empty((max_rows, *self._shape), dtype=self.dtype)
 
-    def __call__(self, samples: Array, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def __call__(self, samples: Array, out: NetworkInputs) -> NetworkInputs:
         """Write the result to the first rows of `out` and return these."""
-        result = out[: len(samples)]
+        result: Array = out[: len(samples)]
         flat = result.reshape(len(samples), self._scale.size)
         np.copyto(flat, samples.reshape(len(samples), self._scale.size))
         if not self._is_identity:

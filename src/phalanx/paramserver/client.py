@@ -157,6 +157,11 @@ class Client:
         return self._pulled.samples_seen
 
     @property
+    def unreachable(self) -> list[int]:
+        """Servers without a connection."""
+        return self._connections.unreachable
+
+    @property
     def first_sent_s(self) -> float | None:
         """Time at which the present push began to be sent, by `time.perf_counter`."""
         return self._push.first_sent_s
@@ -359,10 +364,8 @@ class Client:
         if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
         # Every pushed segment is answered with WHO: entering once is enough.
-        if (
-            header.op == BulkOp.WHO
-            and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2
-        ):
+        entered_ago_s = time.monotonic() - self._entered_s[server]
+        if header.op == BulkOp.WHO and entered_ago_s > _ASK_AFTER_S / 2:
             self._rejoin(self._connections[server], known=False)
         # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
@@ -403,8 +406,7 @@ class Client:
         if holds:
             version = self._pulled.versions[connection.server]
             header = msgspec.structs.replace(header, flags=Flag.HELD, readver=version)
-        # An ENTER that cannot be sent is repeated when the server answers the next ASK with WHO.
-        connection.send(header)
+        connection.send(header)  # if it cannot, the server answers the next ASK with WHO
 
     def _rejoin(self, connection: ServerConnection, *, known: bool | None = None) -> None:
         """Enter again at a server that has forgotten this worker."""
@@ -412,9 +414,8 @@ class Client:
         self._progress_s = 0.0
         if not isinstance(self.state, Entering | Attached | Pushing | Awaiting | Pulling):
             return  # it had not entered
-        if connection.accepted is None:
-            return
-        if connection.accepted.known if known is None else known:
+        accepted = connection.accepted
+        if accepted is None or (accepted.known if known is None else known):
             return
         server = connection.server
         if isinstance(self.state, Pushing | Awaiting) and self._pulled.awaits(server):
@@ -441,7 +442,6 @@ class Client:
         )
 
     def _poll(self, deadline: Deadline, on_idle: OnIdle | None) -> None:
-        limit_ms = _RETRY_MS if self._push.has_unsent else _POLL_MS
-        self._connections.poll(deadline, limit_ms=limit_ms)
+        self._connections.poll(deadline, _RETRY_MS if self._push.has_unsent else _POLL_MS)
         if on_idle is not None:
             on_idle()

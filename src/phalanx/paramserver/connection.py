@@ -320,13 +320,18 @@ class ServerConnections:
         """Number of connections that were replaced."""
         return max(0, sum(one.num_connects for one in self) - len(self._by_server))
 
+    @property
+    def unreachable(self) -> list[int]:
+        """Servers without a connection; a server that is reached may still take its time."""
+        return [one.server for one in self if one.accepted is None]
+
     def come_up(self) -> bool:
         """Advance every connection; True: all of them are up."""
         for connection in self:
             connection.service()
         return all(connection.accepted for connection in self)
 
-    def poll(self, deadline: Deadline, *, limit_ms: int = _POLL_MS) -> None:
+    def poll(self, deadline: Deadline, limit_ms: int = _POLL_MS) -> None:
         """Wait until a message may have arrived on any connection, or the limit is over.
 
         Raises:

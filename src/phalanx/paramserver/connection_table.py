@@ -175,7 +175,7 @@ class ConnectionTable:
             is_local = str(frames[0].get("Peer-Address")).startswith("127.")
             reply = msgspec.msgpack.encode(decide(client, request, is_local))
             socket.send_multipart([route.bytes, reply], zmq.NOBLOCK)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             self.num_refused += 1
         except zmq.ZMQError as error:
             # The client is gone, or will repeat its request.

@@ -33,6 +33,7 @@ from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
 from phalanx.paramserver.slice_restore import LoadVerdict, SliceRestore
 from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ServerStats
 
@@ -312,6 +313,7 @@ class Server:
 
     def _push(self, index: int, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
+        reach("push received")
         self._entered[header.worker].holds = None
         try:
             gradient = (
@@ -365,6 +367,7 @@ class Server:
         except ValueError:
             self._refuse(message)
             return
+        reach("donation received")
         verdict = self.restore.offer(
             client, number=header.clock, version=header.readver, segment=index, contents=contents
         )
@@ -392,6 +395,7 @@ class Server:
             tickets: Batches that each segment contains.
             number: Of the request, unless a worker's copy has answered it.
         """
+        reach("restored")
         shard = self._shard
         shard.restore(version=version, samples_seen=max(one.num_samples for one in tickets))
         # The ledger comes with the parameters: what is in them is exactly what it says.

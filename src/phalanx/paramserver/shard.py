@@ -86,6 +86,8 @@ class _Gathering:
     """Segments that have been applied."""
     lr: float | None = None
     """Set when the members are final."""
+    weight: float = 1.0
+    """Factor of the gradient, set with `lr`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +332,7 @@ class Shard:
         gathering.lr = self._step_size.of(
             update, samples_seen=self.samples_seen, num_workers=self.policy.num_workers
         )
+        gathering.weight = self._step_size.weight_of(update, num_workers=self.policy.num_workers)
         # After the rate, which depends on the samples of all updates before this one.
         for member in update.members:
             self.staleness.add(member.worker, member.staleness)
@@ -345,8 +348,7 @@ class Shard:
             if all(self._is_here(gathering, i) for i in range(len(self.segments))):
                 self._apply_clipped(number, gathering, gathering.lr)
             return
-        contributions = self._in_order(gathering, index)
-        gradient = self.updater.combine(index, contributions)
+        gradient = self._combine(gathering, index)
         if gradient is not None:
             self.updater.move(index, gradient, gathering.lr)
         self._applied(number, gathering, index)
@@ -356,7 +358,7 @@ class Shard:
         gradients = [
             None if gradient is None else gradient.clone()
             for i in range(len(self.segments))
-            for gradient in [self.updater.combine(i, self._in_order(gathering, i))]
+            for gradient in [self._combine(gathering, i)]
         ]
         norm = math.sqrt(
             math.fsum(
@@ -374,10 +376,11 @@ class Shard:
         arrived = gathering.arrived.get(index, ())
         return index not in gathering.done and len(arrived) == len(gathering.pushes)
 
-    def _in_order(self, gathering: _Gathering, index: int) -> list[Contribution]:
+    def _combine(self, gathering: _Gathering, index: int) -> Tensor | None:
         # By worker, not by arrival: bsp then gives the same bits in every run.
         arrived = gathering.arrived.get(index, {})
-        return [arrived[push].contribution for push in sorted(arrived)]
+        contributions = [arrived[push].contribution for push in sorted(arrived)]
+        return self.updater.combine(index, contributions, update_weight=gathering.weight)
 
     def _applied(self, number: int, gathering: _Gathering, index: int) -> None:
         self.applied[index] += 1

@@ -56,6 +56,8 @@ class Ready(_Message, frozen=True):
     """Whether a server is in the same process."""
     portions: EpochQuota | None = None
     """Division of an epoch where workers own samples."""
+    has_classes: bool = True
+    """Whether the targets are classes, so that there is an accuracy."""
 
 
 class RequestWork(_Message, frozen=True):
@@ -148,7 +150,7 @@ class Evaluated(_Message, frozen=True):
     part: str
     num_samples: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     regularisation: float
     duration_s: float
     metrics: dict[str, float] = {}
@@ -197,6 +199,12 @@ class Connect(_Message, frozen=True):
     """To a worker or the evaluator: addresses of the servers; sent again when one has moved."""
 
     servers: tuple[ServerAddress, ...]
+
+
+class ServerLost(_Message, frozen=True):
+    """To a worker or the evaluator: a server is being replaced; `Connect` will say where it is."""
+
+    server: int
 
 
 class Work(_Message, frozen=True):
@@ -314,6 +322,7 @@ FromServing = (
     Admit
     | Dismiss
     | Connect
+    | ServerLost
     | Work
     | Pause
     | QueryVersion

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.backends.ddp.optimizer import make_optimizer
 from phalanx.data.stream import Batch
-from phalanx.engine.loss import Loss
+from phalanx.engine.loss import Loss, error_sums
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.replica import as_tensors
 from phalanx.engine.result import EvaluationSums
@@ -24,13 +24,10 @@ _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 
 class DdpModel:
-    """One worker's model.
+    """One worker's model, in float32 on the CPU.
 
-    Args:
-        module: Float32 on the CPU; convolutions are brought to channels-last, which torch's guide
-            to performance advises and which the batches have already.
-        job: Gives loss and update rule.
-        precision: Format of the forward and backward pass.
+    Convolutions are brought to channels-last, which torch's guide to performance advises and which
+    the batches have already.
     """
 
     def __init__(self, module: nn.Module, *, job: JobSpec, precision: Precision) -> None:
@@ -49,15 +46,14 @@ class DdpModel:
         return torch.cat([p.detach().reshape(-1) for p in self.trained])
 
     def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss summed over the batch, and the number of correct samples.
+        """Return summed loss and correct samples of our module, or of what DDP made of it."""
+        return self._outputs_and_loss(module, batch)[1:]
 
-        Args:
-            module: Our own, or what DDP made of it.
-            batch: The samples.
-        """
+    def _outputs_and_loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         inputs, targets = as_tensors(batch)
         with autocast(self._precision):
-            return self._loss.sum_and_correct(module(inputs), targets)
+            outputs = module(inputs)
+            return outputs, *self._loss.sum_and_correct(outputs, targets)
 
     def penalty(self) -> Tensor | None:
         """Return the L2 regulariser, differentiable; None if the job has none."""
@@ -80,8 +76,9 @@ class DdpModel:
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            loss_sum, num_correct = self.loss(self.module, batch)
-        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets))
+            outputs, loss_sum, num_correct = self._outputs_and_loss(self.module, batch)
+            errors = error_sums(outputs, batch.targets)
+        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs."""

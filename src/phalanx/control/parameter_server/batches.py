@@ -11,7 +11,7 @@ epoch may have millions.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +62,14 @@ class BatchScheduler:
         self._wanted: dict[int, int] = {}
         self._num_given: dict[int, int] = {}
         self._last_progress = now
+
+    @property
+    def num_open(self) -> Counter[int]:
+        """Tickets that each worker owes: assigned and not completed, or its own by rank."""
+        owed = Counter(self._held.values())
+        if self._static:
+            owed.update({part: len(queue) for part, queue in self._waiting.items() if queue})
+        return owed
 
     @property
     def is_drained(self) -> bool:

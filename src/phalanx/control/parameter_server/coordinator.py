@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from phalanx.consistency.rule import rule_for
-from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.coordinator import Awaited, ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
+from phalanx.control.parameter_server.awaited import awaited_in
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
 from phalanx.control.parameter_server.membership import Membership
@@ -206,6 +207,10 @@ class ParameterServerCoordinator(Coordinator):
         return verdict
 
     @override
+    def awaited(self) -> Sequence[Awaited]:
+        return awaited_in(self._cycle, self._run)
+
+    @override
     def left(self, process: str) -> None:
         run, role, rank = self._run, process.split("-")[0], _rank(process)
         if isinstance(self.state, Left):
@@ -261,6 +266,7 @@ class ParameterServerCoordinator(Coordinator):
             self._run.evaluation.evaluator_ready()
             return
         self._run.account.precision = message.precision
+        self._run.account.has_classes = message.has_classes
         if self._run.is_colocated and not message.serves:
             membership.server_without_slice(rank)
         self._cycle.plan(message)

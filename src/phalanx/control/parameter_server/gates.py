@@ -6,7 +6,7 @@ table in `states`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from phalanx.consistency.rule import ConsistencyRule
@@ -76,6 +76,11 @@ class GateCycle:
     def is_planned(self) -> bool:
         """Whether a worker has told what there is to train on."""
         return self._batches is not None
+
+    @property
+    def num_open(self) -> Mapping[int, int]:
+        """Tickets up to the gate that each worker owes."""
+        return self._batches.num_open if self._batches is not None else {}
 
     def advance(self) -> None:
         """Make every transition that is due; called after every message and every loss."""

@@ -21,6 +21,7 @@ from phalanx.wire.parameter_server import (
     HeldVersion,
     RestoreProgress,
     ServerAddress,
+    ServerLost,
     ServerUp,
 )
 
@@ -121,6 +122,12 @@ class Membership:
         """Whether every server is up and has its parameters."""
         return self.is_complete and self.restorations.is_over
 
+    @property
+    def missing(self) -> list[int]:
+        """Servers that own parameters and are not up."""
+        up = {server for server, place in self._servers.items() if place.is_up}
+        return sorted(self._expected - up)
+
     def server_up(self, host: str, up: ServerUp) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
         address = up.address
@@ -168,6 +175,9 @@ class Membership:
         if server in self._servers:
             self._servers[server].is_up = False
         self.restorations.server_left(server)
+        # Those who wait for it must not give up before its successor is there.
+        for peer in self._peers:
+            self._api.send(peer.name, ServerLost(server))
 
     def grow(self, num_workers: int) -> list[Process]:
         """Extend the run to so many workers; returns the ones to start."""

@@ -30,6 +30,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import (
     Admit,
     Dismiss,
@@ -122,6 +123,7 @@ class HostedServer:
         samples_per_epoch: int,
         start: PhaseEntry,
     ) -> None:
+        reach("making server")
         spec, job = context.spec, context.job
         self._context = context
         self._index = spec.rank
@@ -221,11 +223,13 @@ class HostedServer:
             case Flush() if self._server.is_restoring:
                 pass  # nothing to apply or to write yet; sent again once the restore is over
             case Flush():
+                reach("flushing")
                 # Apply first, so that the version written and reported holds every pending push.
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
                 version = self._write_now() if order.write else self._shard.policy.version
+                reach("flushed")
                 self._context.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
@@ -407,6 +411,11 @@ def make_shard(
         ),
         # A successor does not wait for workers that may be gone by now.
         policy=ConsistencyPolicy(rule, () if start.restoring else range(job.workers)),
-        step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
+        step_size=StepSize(
+            rate,
+            scaling=serving.lr_scaling,
+            rule=rule,
+            push_samples=job.global_batch / job.workers,
+        ),
         num_parts=job.workers,
     )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.consistency.shards import ShardLayout
-from phalanx.errors import StoreError
+from phalanx.errors import StoreError, TimeoutExpired
 from phalanx.paramserver.ledger import SegmentTickets
+from phalanx.wire.moments import reach
 from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
@@ -56,7 +57,7 @@ class ServerFile:
         """Return whether it is time to write again.
 
         Raises:
-            StoreError: The previous write failed.
+            StoreError: The store refused the previous write.
         """
         return self._background.wait(0.0) and time.monotonic() > self._due
 
@@ -67,11 +68,8 @@ class ServerFile:
         self._write(state)
 
     def write_meanwhile(self, state: ServerState) -> None:
-        """Replace the file; in a remote store without waiting for the upload."""
-        if self._store.is_remote:
-            self._background.start(lambda: self._write(state))
-        else:
-            self._write(state)
+        """Start to replace the file; a store that does not answer is tried again the next time."""
+        self._background.start(lambda: self._try_to_write(state))
 
     def read(self) -> ServerState | None:
         """Return the state written last; None: there is no complete file."""
@@ -98,13 +96,23 @@ class ServerFile:
         """Wait for the last write: the next phase has a server of the same name."""
         self._background.wait()
 
+    def _try_to_write(self, state: ServerState) -> None:
+        try:
+            self._write(state)
+        except TimeoutExpired as error:
+            # An older snapshot costs momentum if this server is lost; ending it costs that now.
+            _log.warning("the snapshot of version %d was not written: %s", state.version, error)
+            self._due = time.monotonic() + self._every_s
+
     def _write(self, state: ServerState) -> None:
         begin = time.monotonic()
         tensors = {_PARAMETERS: state.parameters}
         tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
         tensors |= _write_tickets(state.tickets)
         metadata = {"version": str(state.version), "samples_seen": str(state.samples_seen)}
+        reach("writing snapshot")
         self._store.save(self._name, tensors, metadata)
+        reach("snapshot written")
         now = time.monotonic()
         rest_s = (now - begin) / _TRAVELLING_SHARE if self._store.is_remote else 0.0
         self._due = now + max(self._every_s, rest_s)
