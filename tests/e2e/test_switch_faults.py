@@ -172,7 +172,7 @@ def test_a_worker_lost_on_the_way_to_servers_is_replaced_and_nothing_is_lost(
     run = stage.train(job())
     assert isinstance(run, RunDir), run
     log = events_of(run, "controller")
-    assert next(event.what for event in log if isinstance(event, Decision)) == f"replace {process}"
+    assert f"replace {process}" in [event.what for event in log if isinstance(event, Decision)]
     assert [event.samples for event in log if isinstance(event, Switched)] == [576, 1088]
     [restored] = [event for event in log if isinstance(event, ServerRestored)]
     # Nine updates were made before the switch.
