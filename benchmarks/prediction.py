@@ -38,8 +38,8 @@ from phalanx.cli.machines import known_inventory, request_of_plan
 from phalanx.cli.settings import cache_root, data_root
 from phalanx.launch.base import PoolRequest
 from phalanx.launch.placement import HostAssignment
+from phalanx.plan.explain import batches_label, machines_label
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.label import batches_label, machines_label
 from phalanx.plan.measured import measure_run
 from phalanx.plan.planfile import record_plan
 from phalanx.plan.predict import predict

@@ -22,11 +22,19 @@ from phalanx.observe.cgroup import memory_limit
 from phalanx.plan.calibrate import calibrate as fit_runs
 from phalanx.plan.calibrate import read_runs
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.gather import DataSizes, ThisMachine, is_enough, local_cluster, pool_cluster
-from phalanx.plan.machines import Reference, pool_cores, pool_links
+from phalanx.plan.machines import (
+    DataSizes,
+    Reference,
+    ThisMachine,
+    is_enough,
+    local_cluster,
+    pool_cluster,
+    pool_cores,
+    pool_links,
+)
 from phalanx.plan.measured import RunMeasures, measure_run
 from phalanx.plan.split import read_parts
-from phalanx.plan.trials import look_job, trial_jobs, trial_steps
+from phalanx.plan.trials import first_trial, trial_jobs, trial_steps
 from phalanx.pool.inventory import Inventory
 from phalanx.pool.probe import measure_this_machine
 from phalanx.records.rundir import RunDir
@@ -101,7 +109,7 @@ def _run_trials(
 ) -> list[RunMeasures]:
     """Measure a job by trial runs on this machine; the first sets the length of the others."""
     with warm_workers():
-        look = run_trial(look_job(job, sizes.train))
+        look = run_trial(first_trial(job, sizes.train))
         steps = trial_steps(look.train_s / max(1, look.updates))
         workers = min(here.cores, 4)
         trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)

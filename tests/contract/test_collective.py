@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.observe.sockets import stream_bytes
+from phalanx.observe.process import stream_bytes
 from support.ranks import run_ranks
 
 SIZES = [1, 2, 3]

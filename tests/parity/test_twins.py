@@ -30,7 +30,7 @@ tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not ins
 from phalanx.backends.tensorflow.model import (  # noqa: E402  # only where there is TensorFlow
     build_model as build_keras,
 )
-from phalanx.backends.tensorflow.weights import (  # noqa: E402
+from support.keras_weights import (  # noqa: E402
     read_weights,
     torch_layout,
     variables_by_name,

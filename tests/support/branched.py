@@ -16,14 +16,12 @@ from phalanx.comm.base import Collective
 from phalanx.comm.gloo import GlooCollective
 from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.replica import Replica
-from phalanx.model.parts import Columns, PartedNetwork
-from phalanx.model.rng import drawing
+from phalanx.model.parts import Columns, PartedNetwork, drawing
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.split.graph import NetworkGraph, Places
 from phalanx.split.op_order import SplitCosts
-from phalanx.strategy.split.network import SplitNetwork
-from phalanx.strategy.split.partition_model import Partitioning, partition_model
+from phalanx.strategy.split.network import Partitioning, SplitNetwork, partition_model
 from phalanx.strategy.split.step import SplitStrategy
 from support.ranks import LIMIT_S, run_ranks
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
+from phalanx.cli.settings import runs_root
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
+from phalanx.report.format import (
+    NOTHING,
+    count_noun,
+    format_count,
+    format_duration,
+    format_percent,
+    number_field,
+    shown,
+)
 
 if TYPE_CHECKING:
-    from phalanx.report.blame import Blame
-    from phalanx.report.document import Block, Table
+    from phalanx.report.blame import Blame, RankBlame
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx blame last
-
-phalanx blame demo-allreduce --json
-"""
+EXAMPLES = examples("phalanx blame last", "phalanx blame demo-allreduce --json")
 
 
 def blame(
@@ -26,11 +31,8 @@ def blame(
     as_json: JsonOption = False,
 ) -> None:
     """Attribute waiting time to the workers that caused it, by phase of the step."""
-    from phalanx.cli import output
-    from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import find_run
     from phalanx.report.blame import blame_run
-    from phalanx.report.document import line
 
     found = blame_run(find_run(runs_root(runs), run))
 
@@ -42,8 +44,6 @@ def blame(
 
 def headline(found: Blame) -> str:
     """Summarise blame in a sentence."""
-    from phalanx.report.format import count_noun, format_duration, format_percent
-
     if found.waiting_s <= 0:
         return "no worker waited for another"
     waiting = format_duration(found.waiting_s)
@@ -60,28 +60,20 @@ def headline(found: Blame) -> str:
 
 def blame_table(found: Blame) -> Table:
     """Make one row per worker: what it cost the others, by phase."""
-    from phalanx.report.blame import PHASES, RankBlame
-    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
-    from phalanx.report.format import NOTHING, format_count, format_duration
-
-    def seconds(value: float | None) -> Value:
-        return Value(format_duration(value), value)
+    from phalanx.report.blame import PHASES
 
     def phase_s(phase: str) -> CellFormat[RankBlame]:
         def cell(one: RankBlame) -> Value:
-            value = seconds(one.phases.get(phase))
+            value = shown(one.phases.get(phase), format_duration)
             return value if value.text != "0.00 s" else Value(NOTHING, value.raw)
 
         return cell
 
     columns: list[tuple[Column, CellFormat[RankBlame]]] = [
         (Column("worker", "worker", is_text=True), lambda one: text(f"worker-{one.rank}")),
-        (Column("cost_s", "cost the\nothers"), lambda one: seconds(one.cost_s)),
+        number_field("cost_s", "cost the\nothers", format_duration),
         *((Column(f"{phase}_s", f"in {phase}"), phase_s(phase)) for phase in PHASES),
-        (
-            Column("rounds_last", "last in\nrounds"),
-            lambda one: Value(format_count(one.rounds_last), one.rounds_last),
-        ),
-        (Column("waited_s", "waited\nitself"), lambda one: seconds(one.waited_s)),
+        number_field("rounds_last", "last in\nrounds", format_count),
+        number_field("waited_s", "waited\nitself", format_duration),
     ]
     return tabulate("blame", found.ranks, columns)

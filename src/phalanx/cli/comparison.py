@@ -9,7 +9,7 @@ from rich.table import Table as BarTable
 
 from phalanx.cli.screen import TIME_GLYPHS, TIME_STYLES, time_bar, time_legend
 from phalanx.report.compare import RunComparison
-from phalanx.report.document import CellFormat, Column, Table, Value, tabulate, text
+from phalanx.report.document import CellFormat, Column, Table, tabulate
 from phalanx.report.format import (
     count_noun,
     format_accuracy,
@@ -18,29 +18,25 @@ from phalanx.report.format import (
     format_duration,
     format_percent,
     format_ratio,
-    shown,
+    number_field,
+    text_field,
 )
 
 # Two runs of the same job with different seeds differ by about this much on a small test set.
 _SAME_ACCURACY = 0.02
 _BAR_COLUMNS = 36
+_NEXT = (
+    "Next: `phalanx runs show last` shows a run in detail, `phalanx doctor` this machine, and "
+    "`phalanx train --help` how to train a job of your own."
+)
 _COLUMNS: list[tuple[Column, CellFormat[RunComparison]]] = [
-    (Column("strategy", "strategy", is_text=True), lambda row: text(row.strategy)),
-    (Column("workers", "workers"), lambda row: Value(str(row.workers), row.workers)),
-    (
-        Column("test_accuracy", "test\naccuracy"),
-        lambda row: Value(format_accuracy(row.test_accuracy), row.test_accuracy),
-    ),
-    (Column("samples_per_s", "samples/s"), lambda row: shown(row.samples_per_s, format_count)),
-    (Column("speed", "speed"), lambda row: Value(format_ratio(row.speed), row.speed)),
-    (
-        Column("elapsed_s", "elapsed"),
-        lambda row: Value(format_duration(row.elapsed_s), row.elapsed_s),
-    ),
-    (
-        Column("bytes_sent", "sent by\nall workers"),
-        lambda row: shown(row.bytes_sent, format_bytes),
-    ),
+    text_field("strategy", "strategy"),
+    number_field("workers", "workers"),
+    number_field("test_accuracy", "test\naccuracy", format_accuracy),
+    number_field("samples_per_s", "samples/s", format_count),
+    number_field("speed", "speed", format_ratio),
+    number_field("elapsed_s", "elapsed", format_duration),
+    number_field("bytes_sent", "sent by\nall workers", format_bytes),
 ]
 
 
@@ -63,13 +59,8 @@ def render_times(rows: Sequence[RunComparison]) -> RenderableType:
 
 
 def interpret(rows: Sequence[RunComparison], *, cores: int) -> list[str]:
-    """Interpret the comparison for this machine, in sentences.
-
-    Args:
-        rows: The reference first.
-        cores: Cores that this process may use.
-    """
-    return [_accuracy_sentence(rows), _speed_sentence(rows, cores), *_traffic(rows), _next()]
+    """Interpret the comparison in sentences; the first row is the reference."""
+    return [_accuracy_sentence(rows), _speed_sentence(rows, cores), *_traffic(rows), _NEXT]
 
 
 def _accuracy_sentence(rows: Sequence[RunComparison]) -> str:
@@ -123,10 +114,3 @@ def _traffic(rows: Sequence[RunComparison]) -> list[str]:
         f"step; local_sgd averages every few steps and sent {format_bytes(little)}, "
         f"{much / little:.1f} times less. On a slow network that decides."
     ]
-
-
-def _next() -> str:
-    return (
-        "Next: `phalanx runs show last` shows a run in detail, `phalanx doctor` this machine, and "
-        "`phalanx train --help` how to train a job of your own."
-    )

@@ -9,44 +9,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli import output
 from phalanx.cli.distribute import EXAMPLES as DISTRIBUTE_EXAMPLES
 from phalanx.cli.distribute import distribute
-from phalanx.cli.options import DataOption, FormatOption, JsonOption, wanted
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    argument,
+    examples,
+    option,
+    wanted,
+)
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root
+from phalanx.data.catalogue import CATALOGUE, Entry
 from phalanx.errors import SpecError
+from phalanx.report.document import (
+    Block,
+    CellFormat,
+    Column,
+    Table,
+    Value,
+    line,
+    pairs_table,
+    tabulate,
+    text,
+)
+from phalanx.report.format import format_count, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.data.catalogue import Entry
-    from phalanx.report.document import Block, Table, Value
-
-app = typer.Typer(
-    help="List, download, inspect and partition data sets.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 app.command("distribute", epilog=DISTRIBUTE_EXAMPLES)(distribute)
 
-LIST_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx data list
-
-phalanx data list --format csv
-"""
-FETCH_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx data fetch mnist
-
-phalanx data fetch mnist --from /media/usb/mnist
-"""
-SHOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx data show digits
-
-phalanx data show measurements.npz --input-key images --target-key labels
-"""
+LIST_EXAMPLES = examples("phalanx data list", "phalanx data list --format csv")
+FETCH_EXAMPLES = examples(
+    "phalanx data fetch mnist",
+    "phalanx data fetch mnist --from /media/usb/mnist",
+)
+SHOW_EXAMPLES = examples(
+    "phalanx data show digits",
+    "phalanx data show measurements.npz --input-key images --target-key labels",
+)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -54,10 +60,6 @@ def list_datasets(
     data: DataOption = None, form: FormatOption = "text", as_json: JsonOption = False
 ) -> None:
     """List the built-in data sets, and which of them are present."""
-    from phalanx.cli import output
-    from phalanx.cli.settings import data_root
-    from phalanx.data.catalogue import CATALOGUE
-
     root = data_root(data)
     rows = [_facts(entry, root) for entry in CATALOGUE.values()]
     output.show(lambda: [_list_table(rows)], facts=lambda: rows, form=wanted(form, as_json))
@@ -65,18 +67,13 @@ def list_datasets(
 
 @app.command(epilog=FETCH_EXAMPLES)
 def fetch(
-    name: Annotated[str, typer.Argument(help="Built-in data set, such as mnist.")],
+    name: Annotated[str, argument(None, "Built-in data set, such as mnist.")],
     origin: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="DIR", help="Copy from this directory instead of downloading."
-        ),
+        Path | None, option("DIR", "Copy from this directory instead of downloading.", "--from")
     ] = None,
     data: DataOption = None,
 ) -> None:
     """Download the files of a data set, or copy them from a directory, and verify them."""
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import data_root
     from phalanx.data.fetch import copy_from, download
 
     entry = _entry(name)
@@ -101,18 +98,15 @@ def fetch(
 @app.command(epilog=SHOW_EXAMPLES)
 def show(
     name: Annotated[
-        str, typer.Argument(help="Built-in data set, or the path of a .npz or .parquet file.")
+        str, argument(None, "Built-in data set, or the path of a .npz or .parquet file.")
     ],
     data: DataOption = None,
-    input_key: Annotated[str, typer.Option(help="Column or array that holds the inputs.")] = "x",
-    target_key: Annotated[str, typer.Option(help="Column or array that holds the labels.")] = "y",
+    input_key: Annotated[str, option(None, "Column or array that holds the inputs.")] = "x",
+    target_key: Annotated[str, option(None, "Column or array that holds the labels.")] = "y",
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Show shapes, classes, split and statistics of a data set; decodes it if needed."""
-    from phalanx.cli import output
-    from phalanx.cli.settings import cache_root, data_root
-    from phalanx.data.catalogue import CATALOGUE
     from phalanx.data.pipeline import open_dataset
     from phalanx.spec.loader import job_from_mapping
 
@@ -127,7 +121,6 @@ def show(
 
 
 def _entry(name: str) -> Entry:
-    from phalanx.data.catalogue import CATALOGUE
     from phalanx.spec.names import did_you_mean
 
     if name not in CATALOGUE:
@@ -156,8 +149,6 @@ def _facts(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _list_table(rows: list[dict[str, Any]]) -> Table:
-    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
-
     def where(row: dict[str, Any]) -> Value:
         absent = f"not here; phalanx data fetch {row['name']}"
         place = row["location"] or ("embedded" if row["present"] else absent)
@@ -174,8 +165,8 @@ def _list_table(rows: list[dict[str, Any]]) -> Table:
             Column("shape", "shape", is_text=True),
             lambda row: text("x".join(map(str, row["shape"]))),
         ),
-        (Column("num_train", "train"), lambda row: _count(row["num_train"])),
-        (Column("num_test", "test"), lambda row: _count(row["num_test"])),
+        (Column("num_train", "train"), lambda row: shown(row["num_train"], format_count)),
+        (Column("num_test", "test"), lambda row: shown(row["num_test"], format_count)),
         (Column("download_bytes", "download"), size),
         (Column("location", "where", is_text=True, wraps=True), where),
     ]
@@ -183,8 +174,6 @@ def _list_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
-    from phalanx.report.document import Column, Table, line, pairs_table, text
-
     samples = facts["num_samples"]
     rows = {
         "data set": facts["name"],
@@ -198,8 +187,7 @@ def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
         "cache": facts["cache"],
         "fingerprint": facts["fingerprint"][:16],
     }
-    head = pairs_table("dataset", "", rows)
-    head.has_header = False
+    head = pairs_table("dataset", "", rows, has_header=False)
     if not facts["class_counts"]:
         return [head]
     classes = enumerate(zip(*facts["class_counts"].values(), strict=True))
@@ -207,15 +195,12 @@ def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
         id="classes",
         caption="",
         columns=[Column("class", "class"), *(Column(part, part) for part in samples)],
-        rows=[[text(number), *map(_count, row)] for number, row in classes],
+        rows=[
+            [text(number), *(shown(count, format_count) for count in row)]
+            for number, row in classes
+        ],
     )
     return [head, line(""), counts]
-
-
-def _count(number: int) -> Value:
-    from phalanx.report.document import Value
-
-    return Value(f"{number:,}", number)
 
 
 def _numbers(values: list[float], most: int = 6) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.cli.options import FormatOption, JsonOption, RunsOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import FormatOption, JsonOption, RunsOption, examples, wanted
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,13 +15,7 @@ if TYPE_CHECKING:
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx demo
-
-phalanx demo --json --runs /tmp/runs
-"""
+EXAMPLES = examples("phalanx demo", "phalanx demo --json --runs /tmp/runs")
 
 STRATEGIES = (("single", 1), ("allreduce", 4), ("local_sgd", 4))
 """Compared strategies, and workers of each."""
@@ -30,11 +27,8 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Train a digit classifier under three strategies on this machine, and compare them."""
-    from phalanx.cli import output
     from phalanx.cli.comparison import comparison_table
     from phalanx.cli.request import Places, request_run
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.cli.train import follow
     from phalanx.launch.fork_server import warm_workers
     from phalanx.report.compare import compare
@@ -82,12 +76,11 @@ def _show(summaries: list[Summary], console: Console) -> None:
     import os
 
     from phalanx.cli.comparison import comparison_table, interpret, render_times
-    from phalanx.cli.output import print_blocks
     from phalanx.report.compare import compare
 
     rows = compare(summaries)
     console.print()
-    print_blocks(console, [comparison_table(rows)])
+    output.print_blocks(console, [comparison_table(rows)])
     console.print()
     console.print(render_times(rows))
     for sentence in interpret(rows, cores=len(os.sched_getaffinity(0))):

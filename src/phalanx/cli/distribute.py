@@ -9,24 +9,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from phalanx.cli.options import DataOption, FormatOption, JsonOption, SetOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import (
+    DataOption,
+    FormatOption,
+    JsonOption,
+    SetOption,
+    argument,
+    examples,
+    option,
+    wanted,
+)
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root
 from phalanx.errors import SpecError
+from phalanx.report.document import Block, CellFormat, Column, line, tabulate, text
+from phalanx.report.format import format_count, number_field, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from phalanx.records.distribution import Distribution, WorkerShare
-    from phalanx.report.document import Block
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx data distribute job.yaml --show
-
-phalanx data distribute job.yaml --set data.distribution=by_class --out partition.json
-"""
+EXAMPLES = examples(
+    "phalanx data distribute job.yaml --show",
+    "phalanx data distribute job.yaml --set data.distribution=by_class --out partition.json",
+)
 
 _MOST_COLUMNS = 64
 _SHADES = " ░▒▓█"
@@ -34,76 +42,69 @@ _CELL, _LABEL = 14, 90
 
 
 def distribute(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file with `data.distribution`.")],
+    job: Annotated[Path, argument("JOB", "Job file with `data.distribution`.")],
     settings: SetOption = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Draw the share of each class by worker.")
+        bool, option(None, "Draw the share of each class by worker.", "--show")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the partition as JSON.")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "Write the partition as JSON.", "--out")] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Write the drawing as SVG.")
+        Path | None, option("FILE", "Write the drawing as SVG.", "--picture")
     ] = None,
     data: DataOption = None,
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Show how a job would partition its samples over the workers; trains nothing."""
-    from phalanx.cli import output
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import cache_root, data_root
     from phalanx.data.dataset import open_dataset
     from phalanx.data.distribution import describe_distribution
-    from phalanx.data.distribution import distribute as deal_out
+    from phalanx.data.distribution import distribute as distribute_samples
     from phalanx.records.rundir import encode_pretty
     from phalanx.spec.loader import load_job
     from phalanx.store.atomic import write_atomically
 
     spec = load_job(job, settings or ())
     dataset = open_dataset(spec.data, data_root=data_root(data), cache_root=cache_root())
-    dealt = describe_distribution(deal_out(dataset, spec), spec)
-    if dealt is None:
+    found = describe_distribution(distribute_samples(dataset, spec), spec)
+    if found is None:
         raise SpecError(
             "this job does not partition its samples: every batch is cut over the workers; set "
             "'data.distribution', such as iid or {name: dirichlet, alpha: 0.1}"
         )
-    output.show(lambda: deal_blocks(dealt), facts=lambda: dealt, form=wanted(form, as_json))
-    if show and wanted(form, as_json) == "text":
-        _print_picture(open_console(), dealt)
+    form = wanted(form, as_json)
+    output.show(lambda: distribution_blocks(found), facts=lambda: found, form=form)
+    if show and form == "text":
+        _print_picture(open_console(), found)
     if out is not None:
-        write_atomically(out, encode_pretty(dealt))
+        write_atomically(out, encode_pretty(found))
     if picture is not None:
-        write_atomically(picture, svg_of(dealt).encode())
+        write_atomically(picture, svg_of(found).encode())
 
 
-def deal_blocks(dealt: Distribution) -> list[Block]:
+def distribution_blocks(found: Distribution) -> list[Block]:
     """Describe how many samples and classes each worker holds."""
-    from phalanx.report.document import CellFormat, Column, Value, line, tabulate, text
-    from phalanx.report.format import format_count, shown
-
-    named = ", ".join(f"{key} {value}" for key, value in dealt.settings.items())
-    skew = "" if dealt.skew is None else f"label skew {dealt.skew:.3f}, "
+    named = ", ".join(f"{key} {value}" for key, value in found.settings.items())
+    skew = "" if found.skew is None else f"label skew {found.skew:.3f}, "
     columns: list[tuple[Column, CellFormat[WorkerShare]]] = [
-        (Column("worker", "worker"), lambda one: Value(str(one.worker), one.worker)),
-        (Column("num_samples", "samples"), lambda one: shown(one.num_samples, format_count)),
+        number_field("worker", "worker"),
+        number_field("num_samples", "samples", format_count),
         (Column("per_step", "per step"), lambda one: shown(one.samples_per_step, format_count)),
         (Column("per_epoch", "per epoch"), lambda one: shown(one.samples_per_epoch, format_count)),
         (Column("classes", "classes"), lambda one: shown(_num_classes(one), str)),
-        (Column("skew", "skew"), lambda one: shown(one.skew, "{:.3f}".format)),
+        number_field("skew", "skew", "{:.3f}".format),
     ]
-    if dealt.workers[0].modalities is not None:
+    if found.workers[0].modalities is not None:
         sensors = Column("sensors", "sensors", is_text=True)
         columns.append((sensors, lambda one: text(", ".join(one.modalities or ()))))
     return [
         line(
-            f"{dealt.data}: {dealt.num_samples:,} training samples partitioned {dealt.scheme}"
-            f"{f' ({named})' if named else ''} from seed {dealt.seed} over {len(dealt.workers)} "
-            f"workers; an epoch has {dealt.num_steps:,} steps and {dealt.samples_per_epoch:,} "
+            f"{found.data}: {found.num_samples:,} training samples partitioned {found.scheme}"
+            f"{f' ({named})' if named else ''} from seed {found.seed} over {len(found.workers)} "
+            f"workers; an epoch has {found.num_steps:,} steps and {found.samples_per_epoch:,} "
             "samples"
         ),
-        line(f"{skew}largest part over smallest {dealt.size_ratio:.2f}\n"),
-        tabulate("workers", dealt.workers, columns),
+        line(f"{skew}largest part over smallest {found.size_ratio:.2f}\n"),
+        tabulate("workers", found.workers, columns),
     ]
 
 
@@ -112,56 +113,55 @@ def _num_classes(one: WorkerShare) -> int | None:
     return None if counts is None else sum(count > 0 for count in counts)
 
 
-def _print_picture(console: Console, dealt: Distribution) -> None:
+def _print_picture(console: Console, found: Distribution) -> None:
     """Draw one row per worker, one column per class or range of classes; darker is more."""
-    if dealt.workers[0].class_counts is None:
-        longest = max(one.num_samples for one in dealt.workers)
-        for one in dealt.workers:
+    if found.workers[0].class_counts is None:
+        longest = max(one.num_samples for one in found.workers)
+        for one in found.workers:
             bar = "█" * max(1, round(_MOST_COLUMNS * one.num_samples / longest))
             console.print(f"{one.worker:>6}  {bar}")
         return
-    shares, width = _columns(dealt)
+    shares, width = _columns(found)
     console.print(
         "\n        one column is one class"
         if width == 1
         else f"\n        one column is {width} classes"
     )
-    for one, row in zip(dealt.workers, shares, strict=True):
+    for one, row in zip(found.workers, shares, strict=True):
         # Ceiling, so that a worker with one sample of a class is not drawn as one with none.
         glyphs = "".join(_SHADES[-int(-share * (len(_SHADES) - 1) // 1)] for share in row)
         console.print(f"{one.worker:>6}  {glyphs}", markup=False)
     console.print("        blank: none of the class   █: more than three quarters of it")
 
 
-def _columns(dealt: Distribution) -> tuple[list[list[float]], int]:
+def _columns(found: Distribution) -> tuple[list[list[float]], int]:
     """Return each worker's share of each class or range of classes, and the range's width."""
-    num_classes = len(dealt.workers[0].class_counts or ())
+    num_classes = len(found.workers[0].class_counts or ())
     width = max(1, -(-num_classes // _MOST_COLUMNS))
     starts = range(0, num_classes, width)
-    sums = [[_held(one, start, width) for start in starts] for one in dealt.workers]
+    sums = [
+        [sum((one.class_counts or [])[start : start + width]) for start in starts]
+        for one in found.workers
+    ]
     totals = [max(1, sum(column)) for column in zip(*sums, strict=True)]
     return [[own / all_ for own, all_ in zip(row, totals, strict=True)] for row in sums], width
 
 
-def _held(one: WorkerShare, start: int, width: int) -> int:
-    return sum((one.class_counts or [])[start : start + width])
-
-
-def svg_of(dealt: Distribution) -> str:
+def svg_of(found: Distribution) -> str:
     """Draw the partition as SVG: darker is a larger share of the class; bars are sizes."""
     from xml.sax.saxutils import escape
 
-    shares, _ = _columns(dealt) if dealt.workers[0].class_counts else ([[]] * len(dealt.workers), 1)
-    longest = max(one.num_samples for one in dealt.workers)
+    shares, _ = _columns(found) if found.workers[0].class_counts else ([[]] * len(found.workers), 1)
+    longest = max(one.num_samples for one in found.workers)
     grid_width = _CELL * len(shares[0])
-    width, height = _LABEL + grid_width + 220, 40 + (_CELL + 4) * len(dealt.workers)
+    width, height = _LABEL + grid_width + 220, 40 + (_CELL + 4) * len(found.workers)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="11"><title>{escape(dealt.scheme)}</title>'
-        f'<text x="0" y="14">{escape(dealt.data)}, {escape(dealt.scheme)}: share of each class, '
+        f'font-family="sans-serif" font-size="11"><title>{escape(found.scheme)}</title>'
+        f'<text x="0" y="14">{escape(found.data)}, {escape(found.scheme)}: share of each class, '
         "and samples</text>"
     ]
-    for number, (one, row) in enumerate(zip(dealt.workers, shares, strict=True)):
+    for number, (one, row) in enumerate(zip(found.workers, shares, strict=True)):
         y = 30 + (_CELL + 4) * number
         parts.append(f'<text x="0" y="{y + 11}">worker {one.worker}</text>')
         parts += [

@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from phalanx.cli.options import FormatOption, JsonOption, wanted
-from phalanx.errors import SpecError
+from phalanx.cli import output
+from phalanx.cli.options import FormatOption, JsonOption, argument, examples, option, wanted
+from phalanx.cli.screen import open_console
+from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
+from phalanx.report.format import format_bytes, number_field, shown, text_field
 
 if TYPE_CHECKING:
-    from phalanx.pool.emulate.cluster import ClusterStatus
-    from phalanx.report.document import Block, Table
+    from phalanx.pool.emulate.cluster import ClusterStatus, HostStatus
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-sudo phalanx pool emulate cluster.yaml up
-
-phalanx pool probe /var/lib/phalanx/emulated/lab/pool.yaml
-
-sudo phalanx pool emulate cluster.yaml status --json
-
-sudo phalanx pool emulate cluster.yaml down
-"""
-
-_ACTIONS = ("up", "down", "status")
+EXAMPLES = examples(
+    "sudo phalanx pool emulate cluster.yaml up",
+    "phalanx pool probe /var/lib/phalanx/emulated/lab/pool.yaml",
+    "sudo phalanx pool emulate cluster.yaml status --json",
+    "sudo phalanx pool emulate cluster.yaml down",
+)
 
 
 def emulate(
-    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file in YAML.")],
-    action: Annotated[str, typer.Argument(metavar="up|down|status", help="Action.")],
+    cluster: Annotated[Path, argument("CLUSTER", "Cluster file in YAML.")],
+    action: Annotated[Literal["up", "down", "status"], argument("up|down|status", "Action.")],
     state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="State directory for keys, logs and pool file "
-            "\\[default: /var/lib/phalanx/emulated].",
+        option(
+            "DIR",
+            "State directory for keys, logs and pool file \\[default: /var/lib/phalanx/emulated].",
         ),
     ] = None,
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Emulate a cluster on this machine: hosts with their own limits and real ssh servers."""
-    from phalanx.cli import output
-    from phalanx.cli.screen import open_console
     from phalanx.pool.emulate.cluster import STATE_ROOT, EmulatedCluster
     from phalanx.spec.pool_file import load_cluster
 
-    if action not in _ACTIONS:
-        raise SpecError(f"unknown action '{action}'; write {', '.join(_ACTIONS[:-1])} or status")
     form = wanted(form, as_json)
     spec = load_cluster(cluster)
     found = EmulatedCluster(spec, state or STATE_ROOT)
@@ -72,8 +60,6 @@ def emulate(
 
 def status_blocks(status: ClusterStatus) -> list[Block]:
     """Describe an emulated cluster: its hosts, leftovers, and what to try next."""
-    from phalanx.report.document import line
-
     blocks: list[Block] = [line(f"cluster {status.cluster} is {status.state}")]
     if status.hosts:
         blocks.append(_host_table(status))
@@ -85,9 +71,6 @@ def status_blocks(status: ClusterStatus) -> list[Block]:
 
 def _host_table(status: ClusterStatus) -> Table:
     from phalanx.cli.pool_tables import format_speed
-    from phalanx.pool.emulate.cluster import HostStatus
-    from phalanx.report.document import CellFormat, Column, Value, tabulate, text
-    from phalanx.report.format import format_bytes, shown
 
     def memory(host: HostStatus) -> Value:
         used = shown(host.memory_used_bytes, format_bytes)
@@ -100,14 +83,14 @@ def _host_table(status: ClusterStatus) -> Table:
 
     columns: list[tuple[Column, CellFormat[HostStatus]]] = [
         (Column("host", "host", is_text=True), lambda host: text(host.name)),
-        (Column("address", "address", is_text=True), lambda host: text(host.address)),
+        text_field("address", "address"),
         (
             Column("ssh", "ssh", is_text=True),
             lambda host: text("answers" if host.answers else "silent"),
         ),
         (Column("link", "link", is_text=True), lambda host: text("up" if host.link_up else "down")),
         (Column("bytes_per_s", "speed"), speed),
-        (Column("cores", "cores"), lambda host: shown(host.cores, "{:g}".format)),
+        number_field("cores", "cores", "{:g}".format),
         (Column("memory_used_bytes", "memory"), memory),
         (Column("processes", "processes"), lambda host: shown(host.num_processes, str)),
     ]

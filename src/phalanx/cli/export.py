@@ -7,53 +7,48 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.options import RunsOption
+from phalanx.cli.options import (
+    NewestOption,
+    RunArgument,
+    RunsOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
+from phalanx.cli.output import print_json
+from phalanx.cli.settings import runs_root
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
 
-app = typer.Typer(help="Export weights, or runs to TensorBoard or MLflow.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-TENSORBOARD_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx export tensorboard last --to logs
-
-phalanx export tensorboard demo-single demo-allreduce --to logs
-
-tensorboard --logdir logs
-"""
-MLFLOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx export mlflow last
-
-phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar
-
-phalanx export mlflow last --to http://tracking.example:5000
-"""
-WEIGHTS_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx export weights last -o model.safetensors
-
-phalanx export weights last --newest -o model.pt
-
-phalanx export weights last -o model.onnx
-"""
+TENSORBOARD_EXAMPLES = examples(
+    "phalanx export tensorboard last --to logs",
+    "phalanx export tensorboard demo-single demo-allreduce --to logs",
+    "tensorboard --logdir logs",
+)
+MLFLOW_EXAMPLES = examples(
+    "phalanx export mlflow last",
+    "phalanx export mlflow last --to sqlite:////scratch/mlruns.db --experiment cifar",
+    "phalanx export mlflow last --to http://tracking.example:5000",
+)
+WEIGHTS_EXAMPLES = examples(
+    "phalanx export weights last -o model.safetensors",
+    "phalanx export weights last --newest -o model.pt",
+    "phalanx export weights last -o model.onnx",
+)
 
 RunsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="Run names, unique prefixes, paths, or 'last'."),
+    list[str], argument("RUN...", "Run names, unique prefixes, paths, or 'last'.")
 ]
 
 
 @app.command("tensorboard", epilog=TENSORBOARD_EXAMPLES)
 def tensorboard(
     names: RunsArgument,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Log directory of TensorBoard (--logdir).")
-    ],
+    to: Annotated[Path, option("DIR", "Log directory of TensorBoard (--logdir).", "--to")],
     runs: RunsOption = None,
 ) -> None:
     """Write runs as TensorBoard event files: curves, system metrics, settings. Idempotent."""
@@ -67,17 +62,13 @@ def tensorboard(
 def mlflow(
     names: RunsArgument,
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="URI", help="Tracking URI: database or server address."),
+        str, option("URI", "Tracking URI: database or server address.", "--to")
     ] = "sqlite:///mlruns.db",
-    experiment: Annotated[
-        str, typer.Option(metavar="NAME", help="Experiment name; created if missing.")
-    ] = "phalanx",
+    experiment: Annotated[str, option("NAME", "Experiment name; created if missing.")] = "phalanx",
     runs: RunsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print a JSON list.")] = False,
+    as_json: Annotated[bool, flag("Print a JSON list.", "--json")] = False,
 ) -> None:
     """Write runs into MLflow: parameters, tags, metrics. Idempotent."""
-    from phalanx.cli.output import print_json
     from phalanx.export.mlflow import export_mlflow
 
     exported = export_mlflow(_find(names, runs), uri=to, experiment=experiment)
@@ -90,17 +81,9 @@ def mlflow(
 
 @app.command("weights", epilog=WEIGHTS_EXAMPLES)
 def weights(
-    name: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run: its name, unique prefix, path, or 'last'.")
-    ],
-    to: Annotated[
-        Path,
-        typer.Option("--to", "-o", metavar="FILE", help="File: .safetensors, .pt or .onnx."),
-    ],
-    newest: Annotated[
-        bool,
-        typer.Option("--newest", metavar="", help="Use the newest checkpoint, not the best."),
-    ] = False,
+    name: RunArgument,
+    to: Annotated[Path, option("FILE", "File: .safetensors, .pt or .onnx.", "--to", "-o")],
+    newest: NewestOption = False,
     runs: RunsOption = None,
 ) -> None:
     """Write the trained weights by name, or the whole network as ONNX."""
@@ -111,7 +94,6 @@ def weights(
 
 
 def _find(names: list[str], runs: Path | None) -> list[RunDir]:
-    from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import find_run
 
     root = runs_root(runs)

@@ -33,7 +33,9 @@ from phalanx.report.format import (
     format_count,
     format_duration,
     format_loss,
+    number_field,
     shown,
+    text_field,
 )
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_yaml
@@ -144,24 +146,15 @@ def _without_series(uses: Mapping[str, ResourceUse]) -> list[ResourceUse]:
 
 
 _LIST: list[tuple[Column, CellFormat[RunFacts]]] = [
-    (Column("name", "name", is_text=True), lambda one: text(one.name)),
-    (Column("state", "state", is_text=True, keep=8), lambda one: text(one.state)),
-    (Column("strategy", "strategy", is_text=True, keep=6), lambda one: text(one.strategy)),
-    (Column("workers", "workers", keep=4), lambda one: Value(str(one.workers), one.workers)),
-    (Column("epochs", "epochs", keep=3), lambda one: Value(str(one.epochs), one.epochs)),
-    (
-        Column("test_accuracy", "test accuracy", keep=7),
-        lambda one: Value(format_accuracy(one.test_accuracy), one.test_accuracy),
-    ),
-    (
-        Column("samples_per_s", "samples/s", keep=5),
-        lambda one: shown(one.samples_per_s, format_count),
-    ),
-    (
-        Column("elapsed_s", "elapsed", keep=2),
-        lambda one: Value(format_duration(one.elapsed_s), one.elapsed_s),
-    ),
-    (Column("started", "started", keep=1), lambda one: text(one.started)),
+    text_field("name", "name"),
+    text_field("state", "state", keep=8),
+    text_field("strategy", "strategy", keep=6),
+    number_field("workers", "workers", keep=4),
+    number_field("epochs", "epochs", keep=3),
+    number_field("test_accuracy", "test accuracy", format_accuracy, keep=7),
+    number_field("samples_per_s", "samples/s", format_count, keep=5),
+    number_field("elapsed_s", "elapsed", format_duration, keep=2),
+    number_field("started", "started", keep=1),
 ]
 
 
@@ -206,62 +199,37 @@ def _machine_blocks(manifest: Manifest) -> list[Block]:
     return [line("machine", "heading"), Text(lines=lines)]
 
 
-class _EpochRow(msgspec.Struct, frozen=True):
-    """One epoch with its throughput; the log holds running totals."""
-
-    event: Epoch
-    samples_per_s: float | None
-
-
 def _epoch_table(epochs: Sequence[Epoch]) -> Table:
-    rows = []
+    # The log holds running totals.
+    rates: dict[int, float | None] = {}
     before_s, before_samples = 0.0, 0
     for event in epochs:
         seconds, samples = event.train_s - before_s, event.samples - before_samples
         before_s, before_samples = event.train_s, event.samples
-        rows.append(_EpochRow(event, samples / seconds if seconds > 0 else None))
-    has_classes = any(row.event.train_accuracy is not None for row in rows)
-    columns = [one for one in _EPOCHS if has_classes or not one[0].key.endswith("accuracy")]
-    return tabulate("epochs", rows, columns)
-
-
-def _loss(loss: float | None) -> Value:
-    return Value(format_loss(loss), loss)
-
-
-def _accuracy(accuracy: float | None) -> Value:
-    return Value(format_accuracy(accuracy), accuracy)
-
-
-_EPOCHS: list[tuple[Column, CellFormat[_EpochRow]]] = [
-    (Column("epoch", "epoch"), lambda row: Value(str(row.event.epoch + 1), row.event.epoch + 1)),
-    (Column("train_loss", "train loss"), lambda row: _loss(row.event.train_loss)),
-    (Column("train_accuracy", "accuracy"), lambda row: _accuracy(row.event.train_accuracy)),
-    (Column("val_loss", "val loss"), lambda row: _loss(row.event.val_loss)),
-    (Column("val_accuracy", "accuracy"), lambda row: _accuracy(row.event.val_accuracy)),
-    (Column("lr", "lr"), lambda row: Value(f"{row.event.lr:.4g}", row.event.lr)),
-    (Column("samples_per_s", "samples/s"), lambda row: shown(row.samples_per_s, format_count)),
-]
-
-
-class _ResourceRow(msgspec.Struct, frozen=True):
-    """Resource use of one process or machine, with the name and CPU figure to show."""
-
-    name: str
-    cpu: Value
-    use: ResourceUse
+        rates[event.epoch] = samples / seconds if seconds > 0 else None
+    columns: list[tuple[Column, CellFormat[Epoch]]] = [
+        (Column("epoch", "epoch"), lambda one: Value(str(one.epoch + 1), one.epoch + 1)),
+        number_field("train_loss", "train loss", format_loss),
+        number_field("train_accuracy", "accuracy", format_accuracy),
+        number_field("val_loss", "val loss", format_loss),
+        number_field("val_accuracy", "accuracy", format_accuracy),
+        number_field("lr", "lr", "{:.4g}".format),
+        (Column("samples_per_s", "samples/s"), lambda one: shown(rates[one.epoch], format_count)),
+    ]
+    if all(one.train_accuracy is None for one in epochs):
+        columns = [one for one in columns if not one[0].key.endswith("accuracy")]
+    return tabulate("epochs", epochs, columns)
 
 
 def resource_table(resources: RunResources) -> Table:
     """Make one row per process in cores, then one per machine as a share of its cores."""
-    rows = [
-        _ResourceRow(use.name, Value(f"{use.cpu_cores:.0%}", use.cpu_cores), use)
-        for use in resources.processes
-    ]
-    for use in resources.machines:
+    processes = tabulate("resources", resources.processes, _RESOURCES)
+    machines = tabulate("resources", resources.machines, _RESOURCES)
+    for use, row in zip(resources.machines, machines.rows, strict=True):
         cpu = NOTHING if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.cores}"
-        rows.append(_ResourceRow(f"machine {use.name}", Value(cpu, use.cpu_share), use))
-    return tabulate("resources", rows, _RESOURCES)
+        row[:2] = [text(f"machine {use.name}"), Value(cpu, use.cpu_share)]
+    processes.rows += machines.rows
+    return processes
 
 
 def _sum(by_interface: Mapping[str, int]) -> Value:
@@ -276,18 +244,15 @@ def _energy(use: ResourceUse) -> Value:
     return Value(f"{amount} ({use.energy_source})", joules)
 
 
-_RESOURCES: list[tuple[Column, CellFormat[_ResourceRow]]] = [
-    (Column("process", "", is_text=True), lambda row: text(row.name)),
-    (Column("cpu", "CPU"), lambda row: row.cpu),
-    (Column("cpu_s", "CPU time"), lambda row: Value(format_duration(row.use.cpu_s), row.use.cpu_s)),
-    (
-        Column("memory_peak_bytes", "memory peak"),
-        lambda row: shown(row.use.memory_peak_bytes, format_bytes),
-    ),
-    (Column("received_bytes", "received"), lambda row: _sum(row.use.received_bytes)),
-    (Column("sent_bytes", "sent"), lambda row: _sum(row.use.sent_bytes)),
-    (Column("written_bytes", "written"), lambda row: shown(row.use.written_bytes, format_bytes)),
-    (Column("energy_j", "energy"), lambda row: _energy(row.use)),
+_RESOURCES: list[tuple[Column, CellFormat[ResourceUse]]] = [
+    (Column("process", "", is_text=True), lambda use: text(use.name)),
+    (Column("cpu", "CPU"), lambda use: shown(use.cpu_cores, "{:.0%}".format)),
+    number_field("cpu_s", "CPU time", format_duration),
+    number_field("memory_peak_bytes", "memory peak", format_bytes),
+    (Column("received_bytes", "received"), lambda use: _sum(use.received_bytes)),
+    (Column("sent_bytes", "sent"), lambda use: _sum(use.sent_bytes)),
+    number_field("written_bytes", "written", format_bytes),
+    (Column("energy_j", "energy"), _energy),
 ]
 
 

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
+from phalanx.cli import output
+from phalanx.cli.options import (
+    FormatOption,
+    JsonOption,
+    RunArgument,
+    RunsOption,
+    examples,
+    option,
+    wanted,
+)
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
+from phalanx.report.document import pairs_table
+from phalanx.report.format import count_noun, format_accuracy, format_loss, format_rate
 
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx infer last
-
-phalanx infer last --layout split --workers 3 --batch 32
-
-phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json
-"""
+EXAMPLES = examples(
+    "phalanx infer last",
+    "phalanx infer last --layout split --workers 3 --batch 32",
+    "phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json",
+)
 
 
 def infer(
     run: RunArgument,
     layout: Annotated[
         Literal["own", "split", "data"],
-        typer.Option(
-            help="Layout: as trained, network split over workers, or one copy per worker."
-        ),
+        option(None, "Layout: as trained, network split over workers, or one copy per worker."),
     ] = "own",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of workers \\[default: as trained].")
+        int | None, option(None, "Number of workers \\[default: as trained].", min=1)
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per request.")] = 1,
+    batch: Annotated[int, option(None, "Samples per request.", min=1)] = 1,
     requests: Annotated[
-        int, typer.Option(min=1, help="Number of requests, sent one after the other.")
+        int, option(None, "Number of requests, sent one after the other.", min=1)
     ] = 50,
     runs: RunsOption = None,
     form: FormatOption = "text",
@@ -40,12 +45,7 @@ def infer(
 ) -> None:
     """Measure inference latency and throughput of a run's newest checkpoint."""
     from phalanx import api
-    from phalanx.cli import output
-    from phalanx.cli.settings import runs_root
-    from phalanx.errors import SpecError
     from phalanx.records.rundir import find_run
-    from phalanx.report.document import pairs_table
-    from phalanx.report.format import count_noun, format_accuracy, format_loss, format_rate
 
     root = runs_root(runs)
     summary = api.infer(
@@ -73,6 +73,5 @@ def infer(
         **quality,
         "run": summary.run_dir,
     }
-    table = pairs_table("inference", "", rows)
-    table.has_header = False
+    table = pairs_table("inference", "", rows, has_header=False)
     output.show(lambda: [table], facts=lambda: facts, form=wanted(form, as_json))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -16,18 +15,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import (
-    EpochRate,
+    RunView,
     current_epoch,
-    describe_loss,
     describe_run,
     describe_switch,
     step_of_epoch,
 )
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
-from phalanx.control.progress import ProcessLoss, RunProgress
-from phalanx.records.events import Placed, Switched
+from phalanx.control.progress import RunProgress
+from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
 from phalanx.report.format import (
     NOTHING,
@@ -59,34 +56,21 @@ _EPOCH_COLUMNS = {
 _ACCURACIES = {"accuracy", "val accuracy"}
 
 
-class LiveView:
-    """An observer that redraws the state of the run in place."""
+class LiveView(RunView):
+    """A view that redraws the state of the run in place."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._job = JobSpec()
-        self._live: Live | None = None
-        self._drawn_s = 0.0
-        self._header_due = True
-        self._pace = EpochRate()
+    _live: Live | None = None
+    _drawn_s = 0.0
+    _header_due = True
 
-    def __enter__(self) -> LiveView:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
         """Print the job and the run directory, and start drawing."""
-        self._job = job
+        super().run_started(run_dir, job)
         self._drawn_s = 0.0
         self._header_due = True
-        self._pace = EpochRate()
         self._print(Text(describe_run(job), "bold"))
         self._live = Live(
             Text(f"starting {count_noun(job.workers, 'worker')}", "dim"),
@@ -112,7 +96,7 @@ class LiveView:
             self._header_due = False
             titles = {name: name for name in _EPOCH_COLUMNS} | {"val accuracy": "accuracy"}
             self._print(Text(_columns(titles, hidden), "dim"))
-        seconds, rate = self._pace.take(report)
+        seconds, rate = self._rate.take(report)
         cells = {
             "epoch": f"{report.epoch + 1}/{self._job.epochs}",
             "train loss": format_loss(report.train_loss),
@@ -128,19 +112,6 @@ class LiveView:
         """Print a permanent line above the live part."""
         self._print(Text(f"switched: {describe_switch(switch)}"))
 
-    def placed(self, placed: Placed) -> None:
-        """Print the placement and its forecast above the live part."""
-        for line in placement_lines(placed):
-            self._console.print(Text(line), soft_wrap=True)
-
-    def process_lost(self, loss: ProcessLoss) -> None:
-        """Print a permanent line above the live part."""
-        self.noted(describe_loss(loss))
-
-    def noted(self, message: str) -> None:
-        """Print a permanent line above the live part."""
-        self._console.print(Text(message), soft_wrap=True)
-
     def run_finished(self, summary: Summary) -> None:
         """Stop drawing; the command shows the summary."""
         self._close()
@@ -155,12 +126,7 @@ class LiveView:
 
 
 class ProgressPanel:
-    """The lines that redraw, laid out for the present width of the terminal.
-
-    Args:
-        progress: The state of the run.
-        global_batch: Samples per step, to count steps.
-    """
+    """The lines that redraw, laid out for the present width of the terminal."""
 
     def __init__(self, progress: RunProgress, global_batch: int) -> None:
         self._progress = progress

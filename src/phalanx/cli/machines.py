@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from phalanx.cli.options import option
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 POLICIES = "all, cpu, gpu, energy, fastest\\[:N] or cheapest\\[:N]"
 
 WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILTER", help="Such as 'cpus: 4+', 'memory: 8GB+' or label=rack-a."),
+    list[str] | None, option("FILTER", "Such as 'cpus: 4+', 'memory: 8GB+' or label=rack-a.")
 ]
 
 

@@ -1,44 +1,70 @@
 """Assemble the `phalanx` command from its subcommands, and map errors to exit codes.
 
-Only this module turns errors into exit codes. Modules of commands import the rest when they run.
+Only this module turns errors into exit codes. It imports the module of a command when it is called.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from io import TextIOWrapper
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
 
 from phalanx._version import __version__
-from phalanx.cli import (
-    blame,
-    data,
-    demo,
-    doctor,
-    export,
-    infer,
-    plan,
-    pool,
-    predict,
-    profile,
-    report,
-    runs,
-    scale,
-    settings,
-    simulate,
-    study,
-    trace,
-    train,
-    tune,
-)
+from phalanx.cli import settings
 from phalanx.errors import ExitCode, PhalanxError
+
+COMMANDS = {
+    "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
+    "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
+    "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
+    "predict": "Predict samples with a trained network, prepared as in its training.",
+    "infer": "Measure inference latency and throughput of a run's newest checkpoint.",
+    "scale": "Add workers to a running parameter-server run with dynamic dispatch.",
+    "demo": "Train a digit classifier under three strategies on this machine, and compare them.",
+    "doctor": "Check this machine: processor, memory, disk, network, versions and data sets.",
+    "profile": "Profile operators of chosen epochs: train a job, or read a profiled run.",
+    "blame": "Attribute waiting time to the workers that caused it, by phase of the step.",
+    "trace": "Write a run as a timeline of all processes on one clock, for Perfetto.",
+    "report": "Compare studies and runs in one HTML page: statistics, charts and a recommendation.",
+    "study": "Run and compare a matrix of jobs with repeats.",
+    "tune": "Search the best setting of a recurring job offline.",
+    "runs": "List runs, and show one in detail.",
+    "pool": "Check, measure and list machines; emulate a cluster.",
+    "data": "List, download, inspect and partition data sets.",
+    "export": "Export weights, or runs to TensorBoard or MLflow.",
+}
+"""Each command with its help; its module is imported when it is called."""
+
+
+class LazyGroup(TyperGroup):
+    """Replace the stub of a command by the command when it is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments call."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else load_command(str(name)), rest
+
+
+def load_command(name: str) -> Any:
+    """Import a command with all its options, or a group of commands."""
+    module = importlib.import_module(f"phalanx.cli.{name}")
+    if hasattr(module, "app"):
+        module.app.info.help = COMMANDS[name]
+        return typer.main.get_group(module.app)
+    single = typer.Typer(add_completion=False)
+    single.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+    return typer.main.get_command(single)
+
 
 app = typer.Typer(
     name="phalanx",
+    cls=LazyGroup,
     help="Train neural networks across the ordinary machines you already have.",
     epilog=(
         "New here? Try [bold]phalanx demo[/bold], then [bold]phalanx doctor[/bold] "
@@ -50,24 +76,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train", epilog=train.EXAMPLES)(train.train)
-app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
-app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
-app.command("infer", epilog=infer.EXAMPLES)(infer.infer)
-app.command("scale", epilog=scale.EXAMPLES)(scale.scale)
-app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
-app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("profile", epilog=profile.EXAMPLES)(profile.profile)
-app.command("blame", epilog=blame.EXAMPLES)(blame.blame)
-app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
-app.command("report", epilog=report.EXAMPLES)(report.report)
-app.add_typer(study.app, name="study")
-app.add_typer(tune.app, name="tune")
-app.add_typer(runs.app, name="runs")
-app.add_typer(pool.app, name="pool")
-app.add_typer(data.app, name="data")
-app.add_typer(export.app, name="export")
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)
 
 # The usage errors of typer; their class has moved between its versions, their child has not.
 _USAGE_ERRORS = cast("tuple[type[Exception], ...]", typer.BadParameter.__bases__)
@@ -94,6 +104,11 @@ def main(
         from phalanx.launch.fork_server import use_fork_server
 
         use_fork_server(chosen)
+    listener = settings.moments()
+    if listener is not None:
+        from phalanx.wire.moments import plant
+
+        plant(listener, process="controller")
 
 
 def run() -> NoReturn:

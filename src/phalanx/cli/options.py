@@ -6,43 +6,68 @@ Light on purpose: `phalanx --help` imports this module and nothing behind it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+
+def option(metavar: str | None, help: str, *names: str, **limits: Any) -> Any:
+    """Declare an option: what stands for its value in the help, and what it does."""
+    return typer.Option(*names, metavar=metavar, help=help, **limits)
+
+
+def argument(metavar: str | None, help: str, **limits: Any) -> Any:
+    """Declare an argument likewise."""
+    return typer.Argument(metavar=metavar, help=help, **limits)
+
+
+def flag(help: str, *names: str) -> Any:
+    """Declare an option without a value."""
+    return typer.Option(*names, metavar="", help=help)
+
+
+JobArgument = Annotated[Path, argument("JOB", "Job file in YAML.")]
+DirArgument = Annotated[Path, argument("DIR", "Study directory.")]
 Format = Literal["text", "markdown", "csv", "json"]
 
 FormatOption = Annotated[
     Format,
-    typer.Option(
-        "--format", help="Output format; csv and json hold raw numbers, text and markdown units."
+    option(
+        None, "Output format; csv and json hold raw numbers, text and markdown units.", "--format"
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Short for --format json.")]
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run name, unique prefix of it, path, or 'last'.")
-]
+JsonOption = Annotated[bool, flag("Short for --format json.", "--json")]
+RunArgument = Annotated[str, argument("RUN", "Run name, unique prefix of it, path, or 'last'.")]
+NewestOption = Annotated[bool, flag("Use the newest checkpoint, not the best.", "--newest")]
 RunsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Directory of runs \\[default: $PHALANX_RUNS, else runs]."),
+    Path | None, option("DIR", "Directory of runs \\[default: $PHALANX_RUNS, else runs].")
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Directory of data sets \\[default: $PHALANX_DATA, else user cache]."
-    ),
+    option("DIR", "Directory of data sets \\[default: $PHALANX_DATA, else user cache]."),
 ]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; repeatable."),
+    list[str] | None, option("KEY=VALUE", "Override one setting; repeatable.", "--set")
 ]
 WithoutOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Exclude a machine of the pool; repeatable."),
+    list[str] | None, option("NAME", "Exclude a machine of the pool; repeatable.")
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", metavar="", help="Print nothing but errors.")
+PoolOption = Annotated[Path | None, option("FILE", "Pool file \\[default: this machine].")]
+CalibrateOption = Annotated[
+    Literal["auto", "never", "fresh"],
+    option(
+        None,
+        "Calibration: auto (run short trials if earlier runs are insufficient), never, or "
+        "fresh (always).",
+    ),
 ]
+RetryOption = Annotated[bool, flag("Repeat failed runs.", "--retry-failed")]
+QuietOption = Annotated[bool, flag("Print nothing but errors.", "--quiet", "-q")]
+
+
+def examples(*commands: str) -> str:
+    """Return the epilog of a command's help: calls to try."""
+    return "\n\n".join(["[bold]Examples[/bold]", *commands])
 
 
 def wanted(form: Format, as_json: bool) -> Format:

@@ -38,10 +38,8 @@ def show(
 ) -> None:
     """Print a result on standard output.
 
-    Args:
-        blocks: Makes what people read; CSV holds its tables, with an empty line between two.
-        facts: Makes the object that `json` prints; its keys are part of the command's interface.
-        form: The format.
+    CSV holds the tables among the blocks, with an empty line between two; JSON the facts, whose
+    keys are part of the command's interface.
     """
     if form == "json":
         print_json(facts())

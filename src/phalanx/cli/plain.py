@@ -6,22 +6,16 @@ One line per epoch and one every ten seconds in between, so that a log of hours 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 
-from rich.console import Console
-
-from phalanx.cli.placement import placement_lines
 from phalanx.cli.progress import (
-    EpochRate,
+    RunView,
     current_epoch,
-    describe_loss,
     describe_run,
     describe_switch,
     step_of_epoch,
 )
-from phalanx.control.progress import ProcessLoss, RunProgress
-from phalanx.records.events import Placed, Switched
-from phalanx.records.summary import Summary
+from phalanx.control.progress import RunProgress
+from phalanx.records.events import Switched
 from phalanx.report.format import (
     format_accuracy,
     format_clock,
@@ -37,32 +31,16 @@ from phalanx.wire.messages import EpochFigures
 INTERVAL_S = 10.0
 
 
-class PlainView:
-    """An observer that writes lines and never moves the cursor."""
+class PlainView(RunView):
+    """A view that writes lines and never moves the cursor."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._job = JobSpec()
-        self._elapsed_s = 0.0
-        self._next_s = INTERVAL_S
-        self._pace = EpochRate()
-
-    def __enter__(self) -> PlainView:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Do nothing: no terminal was taken."""
+    _elapsed_s = 0.0
+    _next_s = INTERVAL_S
 
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
         """Write the job and the run directory."""
-        self._job = job
+        super().run_started(run_dir, job)
         self._elapsed_s, self._next_s = 0.0, INTERVAL_S
-        self._pace = EpochRate()
         self._write(f"{describe_run(job)}: {run_dir}")
 
     def progressed(self, progress: RunProgress) -> None:
@@ -75,7 +53,7 @@ class PlainView:
     def epoch_done(self, report: EpochFigures) -> None:
         """Write the figures of the epoch."""
         self._next_s = self._elapsed_s + INTERVAL_S
-        seconds, rate = self._pace.take(report)
+        seconds, rate = self._rate.take(report)
         parts = [
             format_clock(self._elapsed_s),
             f"epoch {report.epoch + 1}/{self._job.epochs} done",
@@ -95,21 +73,9 @@ class PlainView:
         """Write that the strategy has changed."""
         self._write(f"{format_clock(self._elapsed_s)}  switched: {describe_switch(switch)}")
 
-    def placed(self, placed: Placed) -> None:
-        """Write the placement of a split network, and its forecast."""
-        for line in placement_lines(placed):
-            self._write(line)
-
-    def process_lost(self, loss: ProcessLoss) -> None:
-        """Write which process was lost, and what becomes of it."""
-        self.noted(describe_loss(loss))
-
     def noted(self, message: str) -> None:
         """Write a line."""
         self._write(f"{format_clock(self._elapsed_s)}  {message}")
-
-    def run_finished(self, summary: Summary) -> None:
-        """Do nothing: the command shows the summary."""
 
     def _progress_line(self, progress: RunProgress) -> str:
         if progress.loss is None:

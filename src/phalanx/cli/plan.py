@@ -4,81 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+import msgspec
 
 from phalanx.cli.options import (
+    CalibrateOption,
     DataOption,
     FormatOption,
+    JobArgument,
     JsonOption,
+    PoolOption,
     RunsOption,
     SetOption,
     WithoutOption,
+    examples,
+    option,
     wanted,
 )
+from phalanx.cli.output import show
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import SpecError
+from phalanx.report.format import count_noun
 
 if TYPE_CHECKING:
-    from phalanx.plan.search import Objective
     from phalanx.pool.inventory import Inventory
     from phalanx.spec.job import JobSpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
+EXAMPLES = examples(
+    "phalanx plan job.yaml",
+    "phalanx plan job.yaml --pool pool.yaml --goal cost --deadline 2h",
+    "phalanx plan job.yaml --pool pool.yaml --goal balanced --budget 5 -o plan.json",
+    "phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json",
+)
 
-phalanx plan job.yaml
-
-phalanx plan job.yaml --pool pool.yaml --goal cost --deadline 2h
-
-phalanx plan job.yaml --pool pool.yaml --goal balanced --budget 5 -o plan.json
-
-phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json
-"""
-
-JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")]
-PoolOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Pool file \\[default: this machine]."),
-]
-GoalOption = Annotated[
-    str, typer.Option(metavar="GOAL", help="Objective: time, cost, energy or balanced.")
-]
+GoalOption = Annotated[Literal["time", "cost", "energy", "balanced"], option(None, "Objective.")]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
+    option(
+        "TIME",
+        "Deadline, e.g. 90min or 2h; the 95 % upper bound of the predicted time must meet it.",
     ),
 ]
 BudgetOption = Annotated[
     float | None,
-    typer.Option(
-        metavar="MONEY",
-        min=0,
-        help="Budget; the 95 % upper bound of the predicted cost must meet it.",
-    ),
+    option("MONEY", "Budget; the 95 % upper bound of the predicted cost must meet it.", min=0),
 ]
 AcceptOption = Annotated[
-    str,
-    typer.Option(
-        metavar="EFFECT",
-        help="Permitted effect on the result: exact (none), rounded (bf16 exchange), "
+    Literal["exact", "rounded", "lossy", "stale"],
+    option(
+        None,
+        "Permitted effect on the result: exact (none), rounded (bf16 exchange), "
         "lossy (low-rank exchange), stale (asynchronous, local SGD).",
     ),
 ]
-CalibrateOption = Annotated[
-    str,
-    typer.Option(
-        metavar="HOW",
-        help="Calibration: auto (run short trials if earlier runs are insufficient), never, or "
-        "fresh (always).",
-    ),
-]
-TopOption = Annotated[int, typer.Option(metavar="N", min=1, help="Number of candidates to show.")]
+TopOption = Annotated[int, option("N", "Number of candidates to show.", min=1)]
 OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the plan for `train --plan`."),
+    Path | None, option("FILE", "Write the plan for `train --plan`.", "--output", "-o")
 ]
 
 
@@ -100,24 +83,23 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Choose machines and strategy for a job; predict time, cost and energy."""
-    import msgspec
-
     from phalanx import api
-    from phalanx.cli.output import show
     from phalanx.cli.plan_table import plan_blocks
-    from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.plan.planfile import write_plan
+    from phalanx.plan.search import Objective
     from phalanx.spec.loader import load_job
+    from phalanx.spec.study import parse_duration
 
-    objective = _objective(goal, deadline, budget, accept)
-    if calibrate not in ("auto", "never", "fresh"):
-        raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
+    deadline_s = parse_duration(deadline) if deadline is not None else None
+    if deadline is not None and deadline_s is None:
+        raise SpecError(f"--deadline takes a time such as 90min or 2h, not '{deadline}'")
+    objective = Objective(goal=goal, deadline_s=deadline_s, budget=budget, accept=accept)
     spec = load_job(job, settings or ())
     made = api.plan_job(
         spec,
         pool=inventory_of(pool, without or ()),
         objective=objective,
-        calibrate=calibrate,  # type: ignore[arg-type]  # checked above
+        calibrate=calibrate,
         runs=runs_root(runs),
         data_root=data_root(data),
         cache_root=cache_root(),
@@ -134,23 +116,6 @@ def plan(
     )
 
 
-def _objective(goal: str, deadline: str | None, budget: float | None, accept: str) -> Objective:
-    from phalanx.plan.search import GOALS, Objective
-    from phalanx.plan.variants import EFFECTS
-    from phalanx.spec.study import parse_duration
-
-    found_goal = next((one for one in GOALS if one == goal), None)
-    if found_goal is None:
-        raise SpecError(f"--goal takes {', '.join(GOALS)}, not '{goal}'")
-    effect = next((one for one in EFFECTS if one == accept), None)
-    if effect is None:
-        raise SpecError(f"--accept takes {', '.join(EFFECTS)}, not '{accept}'")
-    deadline_s = parse_duration(deadline) if deadline is not None else None
-    if deadline is not None and deadline_s is None:
-        raise SpecError(f"--deadline takes a time such as 90min or 2h, not '{deadline}'")
-    return Objective(goal=found_goal, deadline_s=deadline_s, budget=budget, accept=effect)
-
-
 def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | None:
     """Read a pool file with cached probe results; None without a file: this machine."""
     if pool is None:
@@ -163,12 +128,10 @@ def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | 
 
 def announce() -> Callable[[JobSpec], None]:
     """Return a function that reports each calibration run on standard error."""
-    from phalanx.cli.screen import open_console
-
     console = open_console(stderr=True)
 
     def announce(trial: JobSpec) -> None:
-        workers = f"{trial.workers} worker{'' if trial.workers == 1 else 's'}"
+        workers = count_noun(trial.workers, "worker")
         console.print(
             f"measuring: {trial.strategy.name}, {workers}, batch {trial.global_batch}", style="dim"
         )

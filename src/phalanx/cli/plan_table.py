@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from phalanx.plan.label import batches_label, machines_label
-from phalanx.plan.planfile import Plan, PlanRow
-from phalanx.plan.predicted_vs_measured import PredictedVsMeasured
+from phalanx.plan.explain import batches_label, machines_label
+from phalanx.plan.planfile import Plan, PlanRow, PredictedVsMeasured
 from phalanx.plan.result import Interval, Prediction
 from phalanx.report.document import (
     Block,
@@ -26,6 +25,7 @@ from phalanx.report.format import (
     format_duration,
     format_percent,
     format_rate,
+    shown,
 )
 
 _REFUSED_ROWS = 5
@@ -86,6 +86,15 @@ _VERSUS: list[tuple[Column, CellFormat[PredictedVsMeasured]]] = [
 ]
 
 
+def _forecast(
+    key: str, title: str, cell: CellFormat[Prediction]
+) -> tuple[Column, CellFormat[PlanRow]]:
+    def predicted(row: PlanRow) -> Value:
+        return Value(NOTHING) if row.prediction is None else cell(row.prediction)
+
+    return Column(key, title), predicted
+
+
 def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
     on_front = {_identity(row) for row in plan.front}
 
@@ -104,35 +113,27 @@ def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
         (_words("strategy"), lambda row: words(_strategy(row), row)),
         (_words("servers"), lambda row: words(row.servers, row)),
         (_words("batch"), lambda row: words(batches_label(row.batches), row)),
-        (Column("total_s", "time"), lambda row: _predicted(row, _time)),
-        (Column("total_interval_s", "90 %"), lambda row: _predicted(row, _range)),
-        (Column("samples_per_s", "speed"), lambda row: _predicted(row, _rate)),
+        _forecast("total_s", "time", _time),
+        _forecast("total_interval_s", "90 %", _range),
+        _forecast(
+            "samples_per_s", "speed", lambda one: shown(one.samples_per_s.value, format_rate)
+        ),
     ]
     if any(one.cost for one in predictions):
-        columns.append((Column("cost", "cost"), lambda row: _predicted(row, _cost)))
+        columns.append(_forecast("cost", "cost", lambda one: _three_digits(one.cost)))
     if any(one.energy_j for one in predictions):
-        columns.append((Column("energy_kwh", "kWh"), lambda row: _predicted(row, _kwh)))
+        per_kwh = 1 / _JOULES_PER_KWH
+        kwh = _forecast("energy_kwh", "kWh", lambda one: _three_digits(one.energy_j, per_kwh))
+        columns.append(kwh)
     columns += [
-        (Column("memory_bytes", "memory"), lambda row: _predicted(row, _memory)),
-        (Column("exchange_share", "exchange"), lambda row: _predicted(row, _exchange)),
+        _forecast("memory_bytes", "memory", _memory),
+        _forecast("exchange_share", "exchange", _exchange),
     ]
     return tabulate("candidates", rows, columns)
 
 
 def _words(name: str) -> Column:
     return Column(name, name, is_text=True, wraps=True)
-
-
-_REFUSED: list[tuple[Column, CellFormat[PlanRow]]] = [
-    (_words("machines"), lambda row: text(machines_label(row.machines))),
-    (_words("strategy"), lambda row: text(_strategy(row))),
-    (Column("total_s", "time"), lambda row: _predicted(row, _time)),
-    (_words("reason"), lambda row: text(row.refused)),
-]
-
-
-def _predicted(row: PlanRow, cell: CellFormat[Prediction]) -> Value:
-    return Value(NOTHING) if row.prediction is None else cell(row.prediction)
 
 
 def _identity(row: PlanRow) -> tuple[object, ...]:
@@ -144,7 +145,7 @@ def _strategy(row: PlanRow) -> str:
 
 
 def _time(prediction: Prediction) -> Value:
-    return Value(format_duration(prediction.total_s.value), prediction.total_s.value)
+    return shown(prediction.total_s.value, format_duration)
 
 
 def _range(prediction: Prediction) -> Value:
@@ -152,19 +153,7 @@ def _range(prediction: Prediction) -> Value:
     return Value(f"{format_duration(low)} to {format_duration(high)}", (low, high))
 
 
-def _rate(prediction: Prediction) -> Value:
-    return Value(format_rate(prediction.samples_per_s.value), prediction.samples_per_s.value)
-
-
-def _cost(prediction: Prediction) -> Value:
-    return _three_digits(prediction.cost, 1.0)
-
-
-def _kwh(prediction: Prediction) -> Value:
-    return _three_digits(prediction.energy_j, 1 / _JOULES_PER_KWH)
-
-
-def _three_digits(interval: Interval | None, scale: float) -> Value:
+def _three_digits(interval: Interval | None, scale: float = 1.0) -> Value:
     if interval is None:
         return Value(NOTHING)
     return Value(f"{interval.value * scale:.3f}", interval.value * scale)
@@ -172,10 +161,18 @@ def _three_digits(interval: Interval | None, scale: float) -> Value:
 
 def _memory(prediction: Prediction) -> Value:
     most = max(prediction.memory_bytes.values())
-    return Value(format_bytes(most), most)
+    return shown(most, format_bytes)
 
 
 def _exchange(prediction: Prediction) -> Value:
     parts = prediction.parts
     share = (parts.communication_s + parts.wait_s) / parts.total_s
-    return Value(format_percent(share), share)
+    return shown(share, format_percent)
+
+
+_REFUSED: list[tuple[Column, CellFormat[PlanRow]]] = [
+    (_words("machines"), lambda row: text(machines_label(row.machines))),
+    (_words("strategy"), lambda row: text(_strategy(row))),
+    _forecast("total_s", "time", _time),
+    (_words("reason"), lambda row: text(row.refused)),
+]

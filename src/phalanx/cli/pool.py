@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli import output
 from phalanx.cli.emulate import EXAMPLES as EMULATE_EXAMPLES
 from phalanx.cli.emulate import emulate
 from phalanx.cli.machines import (
@@ -16,8 +17,10 @@ from phalanx.cli.machines import (
     read_pool,
     select_machines,
 )
-from phalanx.cli.options import Format, FormatOption, JsonOption, wanted
+from phalanx.cli.options import Format, FormatOption, JsonOption, argument, examples, option, wanted
+from phalanx.cli.screen import open_console
 from phalanx.errors import LaunchError, PhalanxError, SpecError
+from phalanx.report.document import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,44 +28,28 @@ if TYPE_CHECKING:
     from phalanx.agent.ssh import Fault
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.probe import PoolProbe, ProbeOptions
-    from phalanx.report.document import Block
     from phalanx.spec.pool import PoolSpec
 
-app = typer.Typer(help="Check, measure and list machines; emulate a cluster.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-CHECK_EXAMPLES = """
-[bold]Examples[/bold]
+CHECK_EXAMPLES = examples(
+    "phalanx pool check pool.yaml",
+    "phalanx pool check pool.yaml --where name=alpha --json",
+)
+PROBE_EXAMPLES = examples(
+    "phalanx pool probe pool.yaml",
+    "phalanx pool probe pool.yaml --no-links",
+    "phalanx pool probe pool.yaml --policy gpu --json > probes.json",
+)
+SHOW_EXAMPLES = examples(
+    "phalanx pool show pool.yaml",
+    "phalanx pool show pool.yaml --policy fastest:2",
+    "phalanx pool show pool.yaml --policy cpu --where 'cpus: 4+' --where 'memory: 8GB+'",
+    "phalanx pool show pool.yaml --policy energy",
+)
 
-phalanx pool check pool.yaml
-
-phalanx pool check pool.yaml --where name=alpha --json
-"""
-PROBE_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx pool probe pool.yaml
-
-phalanx pool probe pool.yaml --no-links
-
-phalanx pool probe pool.yaml --policy gpu --json > probes.json
-"""
-SHOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx pool show pool.yaml
-
-phalanx pool show pool.yaml --policy fastest:2
-
-phalanx pool show pool.yaml --policy cpu --where 'cpus: 4+' --where 'memory: 8GB+'
-
-phalanx pool show pool.yaml --policy energy
-"""
-
-PoolArgument = Annotated[Path, typer.Argument(metavar="POOL", help="Pool file in YAML.")]
-PolicyOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", help=f"{POLICIES} of them."),
-]
+PoolArgument = Annotated[Path, argument("POOL", "Pool file in YAML.")]
+PolicyOption = Annotated[str, option("NAME", f"{POLICIES} of them.")]
 
 
 @app.command("check", epilog=CHECK_EXAMPLES)
@@ -78,9 +65,7 @@ def check(
     from phalanx.pool.probe import ProbeOptions
 
     spec, found = _asked(pool, policy, where, ProbeOptions(quick=True))
-    inventory = _merged(spec, found)
-    _show(lambda: check_blocks(inventory, found.faults), inventory, found, wanted(form, as_json))
-    _end(spec, found)
+    _show(spec, found, lambda one: check_blocks(one, found.faults), wanted(form, as_json))
 
 
 @app.command("probe", epilog=PROBE_EXAMPLES)
@@ -89,7 +74,7 @@ def probe(
     policy: PolicyOption = "all",
     where: WhereOption = None,
     links: Annotated[
-        bool, typer.Option("--links/--no-links", help="Measure links between machines as well.")
+        bool, option(None, "Measure links between machines as well.", "--links/--no-links")
     ] = True,
     form: FormatOption = "text",
     as_json: JsonOption = False,
@@ -102,14 +87,7 @@ def probe(
     cache = open_cache()
     for key, one in found.probes.items():
         cache.keep(key, one)
-    inventory = _merged(spec, found)
-    _show(
-        lambda: [*machine_blocks(inventory), *link_blocks(inventory)],
-        inventory,
-        found,
-        wanted(form, as_json),
-    )
-    _end(spec, found)
+    _show(spec, found, lambda one: [*machine_blocks(one), *link_blocks(one)], wanted(form, as_json))
 
 
 @app.command("show", epilog=SHOW_EXAMPLES)
@@ -121,7 +99,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show cached facts of the machines and which of them a policy selects; contacts none."""
-    from phalanx.cli import output
     from phalanx.cli.pool_tables import inventory_facts, link_blocks, machine_blocks
 
     spec = read_pool(pool)
@@ -140,7 +117,6 @@ def _asked(
     pool: Path, policy: str, where: list[str] | None, options: ProbeOptions
 ) -> tuple[PoolSpec, PoolProbe]:
     """Probe the selected machines; progress goes to standard error if that is a terminal."""
-    from phalanx.cli.screen import open_console
     from phalanx.pool.probe import probe_pool
 
     spec = read_pool(pool)
@@ -153,23 +129,19 @@ def _asked(
         return spec, probe_pool(spec, options, line.update)
 
 
-def _merged(spec: PoolSpec, found: PoolProbe) -> Inventory:
+def _show(
+    spec: PoolSpec,
+    found: PoolProbe,
+    blocks: Callable[[Inventory], list[Block]],
+    form: Format,
+) -> None:
+    """Print what was found, then raise an error if a machine could not be used."""
+    from phalanx.cli.pool_tables import probe_facts
     from phalanx.pool.inventory import merge
 
-    return merge(spec, found.probes)
-
-
-def _show(
-    blocks: Callable[[], list[Block]], inventory: Inventory, found: PoolProbe, form: Format
-) -> None:
-    from phalanx.cli import output
-    from phalanx.cli.pool_tables import probe_facts
-
-    output.show(blocks, facts=lambda: probe_facts(inventory, found.faults), form=form)
-
-
-def _end(spec: PoolSpec, found: PoolProbe) -> None:
-    """Raise an error if a machine could not be used; called after all others are done."""
+    inventory = merge(spec, found.probes)
+    facts = probe_facts(inventory, found.faults)
+    output.show(lambda: blocks(inventory), facts=lambda: facts, form=form)
     if found.faults:
         raise _error_for(list(found.faults.values()), len(spec.machines))
 

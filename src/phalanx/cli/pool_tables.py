@@ -11,7 +11,7 @@ from phalanx.agent.ssh import Fault
 from phalanx.pool.inventory import Inventory, Member, differences
 from phalanx.pool.selection import Selection
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate
-from phalanx.report.format import NOTHING, format_bytes, shown
+from phalanx.report.format import NOTHING, format_bytes, number_field, shown
 
 # A matrix of more machines does not fit a screen; `--json` has all of them.
 _MAX_MATRIX = 12
@@ -47,12 +47,7 @@ def check_blocks(inventory: Inventory, faults: Mapping[str, Fault]) -> list[Bloc
         (Column("python", "python", is_text=True), lambda one: _version(one, "python")),
         (Column("torch", "torch", is_text=True), lambda one: _version(one, "torch")),
         (Column("phalanx", "phalanx", is_text=True), lambda one: _version(one, "phalanx")),
-        (
-            Column("memory_free_bytes", "free memory"),
-            lambda one: shown(
-                one.probe.looks.memory_free_bytes if one.probe else None, format_bytes
-            ),
-        ),
+        (Column("memory_free_bytes", "free memory"), _free_memory),
         (Column("clock_offset_s", "clock"), _clock),
         (_NOTE, note),
     ]
@@ -99,23 +94,19 @@ def link_blocks(inventory: Inventory) -> list[Block]:
 
 def probe_facts(inventory: Inventory, faults: Mapping[str, Fault]) -> dict[str, Any]:
     """Return the JSON object of `check --json` and `probe --json`."""
-    return {
-        "pool": inventory.name,
-        "machines": [_member_facts(one, inventory) for one in inventory.members],
-        "faults": list(faults.values()),
-        "warnings": differences(inventory),
-    }
+    return _pool_facts(inventory, faults=list(faults.values()))
 
 
 def inventory_facts(inventory: Inventory, selection: Selection) -> dict[str, Any]:
     """Return the JSON object of `show --json`."""
-    return {
-        "pool": inventory.name,
-        "selected": [one.title for one in selection.chosen],
-        "refused": selection.refused,
-        "machines": [_member_facts(one, inventory) for one in inventory.members],
-        "warnings": differences(inventory),
-    }
+    chosen = [one.title for one in selection.chosen]
+    return _pool_facts(inventory, selected=chosen, refused=selection.refused)
+
+
+def _pool_facts(inventory: Inventory, **facts: object) -> dict[str, Any]:
+    machines = [_member_facts(one, inventory) for one in inventory.members]
+    warnings = differences(inventory)
+    return {"pool": inventory.name, **facts, "machines": machines, "warnings": warnings}
 
 
 def _member_facts(member: Member, inventory: Inventory) -> dict[str, Any]:
@@ -147,6 +138,10 @@ def _version(member: Member, name: str) -> Value:
     return Value(version or "none", version)
 
 
+def _free_memory(member: Member) -> Value:
+    return shown(member.probe.looks.memory_free_bytes if member.probe else None, format_bytes)
+
+
 def _clock(member: Member) -> Value:
     if member.probe is None:
         return Value(NOTHING)
@@ -168,8 +163,12 @@ def _probed(member: Member) -> Value:
     return Value(member.probe.measured_at[:16].replace("T", " "), member.probe.measured_at)
 
 
-def _rate(number: float | None) -> Value:
-    return shown(number, "{:.1f}".format)
+def _probed_gflops(name: str) -> CellFormat[Member]:
+    def cell(member: Member) -> Value:
+        speed = member.probe.speed if member.probe else None
+        return shown(getattr(speed, name) if speed else None, "{:.1f}".format)
+
+    return cell
 
 
 _MACHINE = Column("machine", "machine", is_text=True)
@@ -179,22 +178,12 @@ _MACHINE_COLUMNS: list[tuple[Column, CellFormat[Member]]] = [
         Column("processor", "processor", is_text=True),
         lambda one: shown(one.probe.looks.cpu if one.probe else None, str),
     ),
-    (Column("cores", "cores"), lambda one: shown(one.cores, "{:g}".format)),
-    (Column("memory_bytes", "memory"), lambda one: shown(one.memory_bytes, format_bytes)),
-    (Column("gpus", "gpus"), lambda one: Value(str(one.num_gpus), one.num_gpus)),
-    (Column("gflops", "GFLOP/s"), lambda one: _rate(one.gflops)),
-    (
-        Column("conv_gflops", "conv"),
-        lambda one: _rate(
-            one.probe.speed.conv_all_gflops if one.probe and one.probe.speed else None
-        ),
-    ),
-    (
-        Column("bf16_gflops", "bf16"),
-        lambda one: _rate(
-            one.probe.speed.bf16_gemm_all_gflops if one.probe and one.probe.speed else None
-        ),
-    ),
+    number_field("cores", "cores", "{:g}".format),
+    number_field("memory_bytes", "memory", format_bytes),
+    (Column("gpus", "gpus"), lambda one: shown(one.num_gpus, str)),
+    number_field("gflops", "GFLOP/s", "{:.1f}".format),
+    (Column("conv_gflops", "conv"), _probed_gflops("conv_all_gflops")),
+    (Column("bf16_gflops", "bf16"), _probed_gflops("bf16_gemm_all_gflops")),
     (
         Column("price_per_hour", "per hour"),
         lambda one: shown(one.spec.price_per_hour, "{:g}".format),

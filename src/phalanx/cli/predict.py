@@ -7,9 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
-import typer
-
-from phalanx.cli.options import RunsOption
+from phalanx.cli.options import (
+    NewestOption,
+    RunArgument,
+    RunsOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,51 +27,35 @@ if TYPE_CHECKING:
 
     from phalanx.results.trained_run import TrainedRun
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx predict last
-
-phalanx predict last new-samples.npz -o predictions.csv
-
-phalanx predict last new-samples.npz --newest --outputs
-"""
+EXAMPLES = examples(
+    "phalanx predict last",
+    "phalanx predict last new-samples.npz -o predictions.csv",
+    "phalanx predict last new-samples.npz --newest --outputs",
+)
 
 
 def predict(
-    name: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run: its name, unique prefix, path, or 'last'.")
-    ],
+    name: RunArgument,
     data: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DATA",
-            help="Data set or file, stored like the run's own \\[default: the run's].",
+        argument(
+            "DATA",
+            "Data set or file, stored like the run's own \\[default: the run's].",
             show_default=False,
         ),
     ] = None,
-    part: Annotated[
-        str, typer.Option(metavar="NAME", help="Part of the data: train, validation or test.")
-    ] = "test",
+    part: Annotated[str, option("NAME", "Part of the data: train, validation or test.")] = "test",
     to: Annotated[
-        Path | None,
-        typer.Option("--to", "-o", metavar="FILE", help="CSV file \\[default: the terminal]."),
+        Path | None, option("FILE", "CSV file \\[default: the terminal].", "--to", "-o")
     ] = None,
-    newest: Annotated[
-        bool,
-        typer.Option("--newest", metavar="", help="Use the newest checkpoint, not the best."),
-    ] = False,
-    outputs: Annotated[
-        bool, typer.Option("--outputs", metavar="", help="Add the network's outputs as columns.")
-    ] = False,
+    newest: NewestOption = False,
+    outputs: Annotated[bool, flag("Add the network's outputs as columns.", "--outputs")] = False,
     runs: RunsOption = None,
 ) -> None:
     """Predict samples with a trained network, prepared as in its training.
 
     Targets that the data has are printed beside the predictions.
     """
-    from phalanx.errors import SpecError
-
     run = open_trained_run(name, runs)
     dataset = run.open_data(data)
     parts = {one.name: one for one in (dataset.train, dataset.validation, dataset.test)}
@@ -85,7 +77,6 @@ def predict(
 
 def open_trained_run(name: str, runs: Path | None) -> TrainedRun:
     """Open a run whose network is wanted; loads torch, which the command line does without."""
-    from phalanx.cli.settings import runs_root
     from phalanx.spec.registry import load
 
     opened = cast("Callable[..., TrainedRun]", load("phalanx.results.trained_run:open_run"))

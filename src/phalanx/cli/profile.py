@@ -6,62 +6,51 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from phalanx.cli import output
 from phalanx.cli.options import (
     DataOption,
     FormatOption,
     JsonOption,
     RunsOption,
     SetOption,
+    argument,
+    examples,
+    option,
     wanted,
 )
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import SpecError
+from phalanx.report.document import Block, line
 
 if TYPE_CHECKING:
     from phalanx.records.rundir import RunDir
-    from phalanx.report.document import Block
     from phalanx.report.profile import ProfileComparison, RunProfile
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx profile job.yaml --epochs 2-4
-
-phalanx profile job.yaml --epochs 2-4 --set strategy=local_sgd --against last
-
-phalanx profile last --rules my-groups.yaml -o groups.csv
-
-phalanx profile RUN_B --against RUN_A
-"""
+EXAMPLES = examples(
+    "phalanx profile job.yaml --epochs 2-4",
+    "phalanx profile job.yaml --epochs 2-4 --set strategy=local_sgd --against last",
+    "phalanx profile last --rules my-groups.yaml -o groups.csv",
+    "phalanx profile RUN_B --against RUN_A",
+)
 
 TargetArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB|RUN", help="Job file to train, or a run that has a profile."),
+    str, argument("JOB|RUN", "Job file to train, or a run that has a profile.")
 ]
 EpochsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EPOCHS", help="Epochs to profile, from 1: 3, 2-4 or 2-4,8; job files only."
-    ),
+    str | None, option("EPOCHS", "Epochs to profile, from 1: 3, 2-4 or 2-4,8; job files only.")
 ]
 RulesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Rules that assign operators to groups, in YAML."),
+    Path | None, option("FILE", "Rules that assign operators to groups, in YAML.")
 ]
 AgainstOption = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Compare with this profiled run (A); the target is B."),
+    str | None, option("RUN", "Compare with this profiled run (A); the target is B.")
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Also write the table to a file: .csv, .md or .json."
-    ),
+    option("FILE", "Also write the table to a file: .csv, .md or .json.", "--output", "-o"),
 ]
-OperatorsOption = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Number of single operators to show.")
-]
+OperatorsOption = Annotated[int, option("N", "Number of single operators to show.", min=0)]
 
 
 def profile(
@@ -78,79 +67,53 @@ def profile(
     as_json: JsonOption = False,
 ) -> None:
     """Profile operators of chosen epochs: train a job, or read a profiled run."""
-    from phalanx.cli import output
-    from phalanx.cli.profile_tables import (
-        check_format,
-        comparison_blocks,
-        profile_blocks,
-        write_table,
-    )
-    from phalanx.cli.settings import runs_root
+    from phalanx.cli import profile_tables as tables
     from phalanx.records.rundir import find_run
     from phalanx.report.grouping import read_grouping
     from phalanx.report.profile import compare_profiles, profile_run
 
     root = runs_root(runs)
     form = wanted(form, as_json)
-    check_format(to)
+    tables.check_format(to)
     grouping = read_grouping(rules)
     # Checked before anything is trained, so that a wrong name costs no time.
     a = profile_run(find_run(root, against), grouping) if against is not None else None
-    run = _run_of(
-        target, root, epochs=epochs, settings=settings or (), data=data, quiet=form != "text"
-    )
+    path = Path(target)
+    if path.is_file():
+        run = _train(path, root, _overrides(epochs, settings), data, quiet=form != "text")
+    elif epochs is None and not settings:
+        run = find_run(root, target)
+    else:
+        raise SpecError(
+            f"{target} is not a job file, so nothing is trained: leave out --epochs and --set, "
+            "or name a job file"
+        )
     b = profile_run(run, grouping)
     found: RunProfile | ProfileComparison = b if a is None else compare_profiles(a, b)
     if to is not None:
-        write_table(found, to)
+        tables.write_table(found, to)
 
     def blocks() -> list[Block]:
-        compared = comparison_blocks(compare_profiles(a, b)) if a is not None else []
-        return [*profile_blocks(b, operators=operators), *compared]
+        shown = tables.profile_blocks(b, operators=operators)
+        if a is not None:
+            shown += [line(""), tables.comparison_table(compare_profiles(a, b))]
+        return shown
 
     output.show(blocks, facts=lambda: found, form=form)
 
 
-def _run_of(
-    target: str,
-    root: Path,
-    *,
-    epochs: str | None,
-    settings: Sequence[str],
-    data: Path | None,
-    quiet: bool,
-) -> RunDir:
-    from phalanx.records.rundir import find_run
-
-    if not Path(target).is_file():
-        if epochs is not None or settings:
-            raise SpecError(
-                f"{target} is not a job file, so nothing is trained: leave out --epochs and --set, "
-                "or name a job file"
-            )
-        return find_run(root, target)
-    return _train(Path(target), root, epochs=epochs, settings=settings, data=data, quiet=quiet)
+def _overrides(epochs: str | None, settings: Sequence[str] | None) -> list[str]:
+    return [*(settings or ()), *([] if epochs is None else [f'profile.epochs="{epochs}"'])]
 
 
 def _train(
-    path: Path,
-    root: Path,
-    *,
-    epochs: str | None,
-    settings: Sequence[str],
-    data: Path | None,
-    quiet: bool,
+    path: Path, root: Path, overrides: Sequence[str], data: Path | None, *, quiet: bool
 ) -> RunDir:
     from phalanx.cli.request import Places, request_run
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import cache_root, data_root
     from phalanx.cli.train import follow
     from phalanx.records.rundir import RunDir
     from phalanx.spec.loader import load_job
 
-    overrides = [*settings]
-    if epochs is not None:
-        overrides.append(f'profile.epochs="{epochs}"')
     job = load_job(path, overrides)
     if job.profile is None:
         raise SpecError(

@@ -11,7 +11,15 @@ from pathlib import Path
 from phalanx.errors import SpecError
 from phalanx.records.rundir import encode_pretty
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
-from phalanx.report.format import count_noun, format_bytes, format_count, format_percent, shown
+from phalanx.report.format import (
+    count_noun,
+    format_bytes,
+    format_count,
+    format_percent,
+    number_field,
+    shown,
+    text_field,
+)
 from phalanx.report.profile import GroupTime, OperatorRow, ProfileComparison, RatioRow, RunProfile
 from phalanx.report.table_formats import table_csv, table_markdown
 from phalanx.store.atomic import write_atomically
@@ -33,22 +41,17 @@ def profile_blocks(profile: RunProfile, *, operators: int) -> list[Block]:
         line(profile.run, "heading"),
         line(
             f"{profile.strategy}, {count_noun(profile.workers, 'worker')}, {profile.engine}; "
-            f"epoch {epochs}: {_ms(profile.wall_s).text} ms per epoch of one worker"
+            f"epoch {epochs}: {_ms(profile.wall_s)} ms per epoch of one worker"
         ),
         profile_table(profile),
     ]
     if operators > 0:
         blocks += [line(""), _operator_table(profile, operators)]
         blocks += [
-            line(f"beside the training: {row.name}, {_ms(row.mean_s).text} ms/epoch")
+            line(f"beside the training: {row.name}, {_ms(row.mean_s)} ms/epoch")
             for row in profile.beside[:operators]
         ]
     return blocks
-
-
-def comparison_blocks(comparison: ProfileComparison) -> list[Block]:
-    """Describe two runs side by side."""
-    return [line(""), comparison_table(comparison)]
 
 
 def write_table(found: RunProfile | ProfileComparison, path: Path) -> None:
@@ -72,10 +75,10 @@ def profile_table(profile: RunProfile) -> Table:
 def comparison_table(comparison: ProfileComparison) -> Table:
     """Make one row per group of operators of two runs."""
     columns: list[tuple[Column, CellFormat[RatioRow]]] = [
-        (Column("group", "group", is_text=True), lambda one: text(one.group)),
-        (Column(f"a_s: {comparison.a}", "A ms/epoch"), lambda one: _ms(one.a_s)),
-        (Column(f"b_s: {comparison.b}", "B ms/epoch"), lambda one: _ms(one.b_s)),
-        (Column("b_over_a", "B ÷ A"), lambda one: shown(one.b_over_a, "{:.3f}".format)),
+        text_field("group", "group"),
+        (Column(f"a_s: {comparison.a}", "A ms/epoch"), lambda one: shown(one.a_s, _ms)),
+        (Column(f"b_s: {comparison.b}", "B ms/epoch"), lambda one: shown(one.b_s, _ms)),
+        number_field("b_over_a", "B ÷ A", "{:.3f}".format),
         (Column("verdict", comparison.direction, is_text=True), lambda one: text(one.verdict)),
     ]
     caption = f"A  {comparison.a}\nB  {comparison.b}"
@@ -85,17 +88,13 @@ def comparison_table(comparison: ProfileComparison) -> Table:
 def _operator_table(profile: RunProfile, count: int) -> Table:
     columns: list[tuple[Column, CellFormat[OperatorRow]]] = [
         (Column("operator", "operator", is_text=True), _name),
-        (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
-        (Column("calls", "calls/epoch"), lambda one: Value(format_count(one.calls), one.calls)),
+        number_field("mean_s", "ms/epoch", _ms),
+        number_field("calls", "calls/epoch", format_count),
     ]
     if any(row.memory_bytes for row in profile.operators):
-        columns.append(
-            (
-                Column("memory_bytes", "memory"),
-                lambda one: shown(max(0.0, one.memory_bytes), format_bytes),
-            )
-        )
-    columns.append((Column("group", "group", is_text=True), lambda one: text(one.group)))
+        memory = Column("memory_bytes", "memory")
+        columns.append((memory, lambda one: shown(max(0.0, one.memory_bytes), format_bytes)))
+    columns.append(text_field("group", "group"))
     return tabulate("operators", profile.operators[:count], columns)
 
 
@@ -104,14 +103,14 @@ def _name(row: OperatorRow) -> Value:
     return Value(name[:_LONGEST_NAME], name)
 
 
-def _ms(seconds: float) -> Value:
-    return Value(f"{1000 * seconds:,.2f}", seconds)
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.2f}"
 
 
 _GROUPS: list[tuple[Column, CellFormat[GroupTime]]] = [
-    (Column("group", "group", is_text=True), lambda one: text(one.group)),
-    (Column("mean_s", "ms/epoch"), lambda one: _ms(one.mean_s)),
-    (Column("share", "share"), lambda one: Value(format_percent(one.share, 1), one.share)),
-    (Column("lowest_s", "lowest worker"), lambda one: _ms(one.lowest_s)),
-    (Column("highest_s", "highest worker"), lambda one: _ms(one.highest_s)),
+    text_field("group", "group"),
+    number_field("mean_s", "ms/epoch", _ms),
+    number_field("share", "share", lambda share: format_percent(share, 1)),
+    number_field("lowest_s", "lowest worker", _ms),
+    number_field("highest_s", "highest worker", _ms),
 ]

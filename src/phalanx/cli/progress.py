@@ -1,4 +1,4 @@
-"""Choose how progress of a run is shown (live, plain lines), and compute what both show.
+"""Choose how a run is shown (live, plain lines), and compute and describe what both show.
 
 A view is a context manager around the run, so the terminal is restored however the run ends.
 """
@@ -7,29 +7,54 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from typing import Protocol
+from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.control.progress import Observer, ProcessLoss, RunProgress
-from phalanx.records.events import Switched
-from phalanx.records.summary import SwitchSummary
-from phalanx.report.format import count_noun, format_duration
+from phalanx.records.events import Placed, Switched
+from phalanx.records.summary import SplitSummary, Summary, SwitchSummary
+from phalanx.report.format import count_noun, format_bytes, format_duration, format_places
 from phalanx.spec.job import JobSpec
+from phalanx.split.placement import DATA_PARALLEL, SplitForecast
 from phalanx.wire.messages import EpochFigures
 
 
-class View(Observer, AbstractContextManager["View"], Protocol):
+class RunView(Observer, AbstractContextManager["RunView"]):
     """An observer that holds a terminal during the run."""
 
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._job = JobSpec()
+        self._rate = EpochRate()
 
-def choose_view(console: Console, *, plain: bool = False) -> View:
-    """Return the view that suits a console.
+    def __exit__(self, *_: object) -> None:
+        """Give the terminal back, if it was taken."""
 
-    Args:
-        console: Where to show it.
-        plain: Plain lines even on a terminal.
-    """
+    def run_started(self, run_dir: Path, job: JobSpec) -> None:
+        """Show the job; the same view may follow several runs."""
+        self._job = job
+        self._rate = EpochRate()
+
+    def placed(self, placed: Placed) -> None:
+        """Show the placement of a split network, and its forecast."""
+        for line in placement_lines(placed):
+            self._console.print(line, soft_wrap=True, markup=False)
+
+    def process_lost(self, loss: ProcessLoss) -> None:
+        """Show which process was lost, and what becomes of it."""
+        self.noted(describe_loss(loss))
+
+    def noted(self, message: str) -> None:
+        """Show a permanent line."""
+        self._console.print(message, soft_wrap=True, markup=False)
+
+    def run_finished(self, summary: Summary) -> None:
+        """Stop drawing; the command shows the summary."""
+
+
+def choose_view(console: Console, *, plain: bool = False) -> RunView:
+    """Return the view that suits a console, or plain lines even on a terminal."""
     if plain or not console.is_terminal or console.is_dumb_terminal:
         from phalanx.cli.plain import PlainView
 
@@ -91,3 +116,55 @@ def step_of_epoch(progress: RunProgress, global_batch: int) -> tuple[int, int]:
 def current_epoch(progress: RunProgress) -> int:
     """Return the present epoch, counted from one."""
     return min(progress.epoch + 1, progress.epochs)
+
+
+def placement_lines(placed: Placed) -> list[str]:
+    """Describe the placement with its forecast beside those of naive placements."""
+    forecast = placed.forecast
+    best = ", the best of all" if placed.proven else ""
+    lines = [f"placement {forecast.placement}{best}: {format_places(forecast.places)}"]
+    lines.append(f"predicted: {_figures(forecast)}")
+    lines += [f"  {other.placement} would be: {_figures(other)}" for other in placed.others]
+    return lines + [f"  {reason}" for reason in data_parallel_reasons(placed)]
+
+
+def data_parallel_reasons(placed: Placed) -> list[str]:
+    """Compare the forecast of the split with that of data parallelism."""
+    other = next((one for one in placed.others if one.placement == DATA_PARALLEL), None)
+    if other is None:
+        return []
+    own = placed.forecast
+    faster, slower = ("split", "data parallelism")
+    factor = other.step_s / own.step_s
+    if factor < 1:
+        faster, slower, factor = slower, faster, 1 / factor
+    sent = other.sent_bytes / max(1, own.sent_bytes)
+    traffic = f"sends {sent:,.0f} times less" if sent >= 1 else f"sends {1 / sent:,.1f} times more"
+    return [
+        f"{faster} is expected to be {factor:.1f} times as fast as {slower}: splitting {traffic}, "
+        f"and its busiest worker computes {format_duration(max(own.busy_s))} of each step, against "
+        f"{format_duration(max(other.busy_s))}"
+    ]
+
+
+def _figures(forecast: SplitForecast) -> str:
+    return (
+        f"step {format_duration(forecast.step_s)}, imbalance {forecast.imbalance:.2f}, "
+        f"{format_bytes(forecast.sent_bytes)} per step"
+    )
+
+
+def split_rows(split: SplitSummary) -> list[tuple[str, str]]:
+    """Return predicted beside measured figures, for the result of a run."""
+    kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in split.bytes_by_kind.items())
+    return [
+        ("split", f"{split.placement}: {format_places(split.places)}"),
+        (
+            "",
+            f"step {format_duration(split.step_s)} (predicted "
+            f"{format_duration(split.predicted_step_s)}), imbalance {split.imbalance:.2f} "
+            f"({split.predicted_imbalance:.2f}), per step {format_bytes(split.bytes_per_step)} "
+            f"({format_bytes(split.predicted_bytes_per_step)})",
+        ),
+        ("", f"sent in all: {kinds or 'nothing'}"),
+    ]

@@ -2,76 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import typer
+from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
-from phalanx.cli.options import QuietOption, RunsOption
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx report runs/study-digits
-
-phalanx report runs -o all.html --markdown all.md --csv tables
-
-phalanx report runs --baseline single --tolerance 0.01 --prefer energy
-
-phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97
-
-phalanx report runs/study-land --part recipes.land_cover.report:PART
-"""
+EXAMPLES = examples(
+    "phalanx report runs/study-digits",
+    "phalanx report runs -o all.html --markdown all.md --csv tables",
+    "phalanx report runs --baseline single --tolerance 0.01 --prefer energy",
+    "phalanx report digits-20260101 digits-20260102 --target val_accuracy=0.97",
+    "phalanx report runs/study-land --part recipes.land_cover.report:PART",
+)
 
 
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="STUDY_OR_RUNS...",
-            help="Study directories, run directories, directories of runs, or names of runs.",
+        argument(
+            "STUDY_OR_RUNS...",
+            "Study directories, run directories, directories of runs, or names of runs.",
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML page to write.")
-    ] = Path("report.html"),
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as Markdown.")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write every table as CSV.")
-    ] = None,
+    output: Annotated[Path, option("FILE", "HTML page to write.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    markdown: Annotated[Path | None, option("FILE", "Also write the report as Markdown.")] = None,
+    csv: Annotated[Path | None, option("DIR", "Also write every table as CSV.")] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            min=0.0,
-            help="Accuracy tolerance for equivalence, as a fraction (0.005 = 0.5 points) "
+        option(
+            "SHARE",
+            "Accuracy tolerance for equivalence, as a fraction (0.005 = 0.5 points) "
             "\\[default: the study's].",
+            min=0.0,
         ),
     ] = None,
     prefer: Annotated[
         Literal["time", "cost", "energy"] | None,
-        typer.Option(help="Objective of the recommendation \\[default: the study's, else time]."),
+        option(None, "Objective of the recommendation \\[default: the study's, else time]."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="MEASURE=VALUE", help="Target of time-to-accuracy, such as test_accuracy=0.97."
-        ),
+        option("MEASURE=VALUE", "Target of time-to-accuracy, such as test_accuracy=0.97."),
     ] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Baseline of comparisons, such as single."),
+        str | None, option("NAME", "Baseline of comparisons, such as single.")
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Add a part to the report: package.module:name, or an installed one; repeatable.",
+        option(
+            "NAME",
+            "Add a part to the report: package.module:name, or an installed one; repeatable.",
         ),
     ] = None,
     runs: RunsOption = None,
@@ -79,8 +65,6 @@ def report(
 ) -> None:
     """Compare studies and runs in one HTML page: statistics, charts and a recommendation."""
     from phalanx.api import make_report
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import runs_root
 
     document = make_report(
         _paths(sources, runs_root(runs)),
@@ -113,8 +97,6 @@ def _paths(sources: Sequence[str], root: Path) -> list[Path]:
 
 
 def _target(text: str | None) -> tuple[str, float] | None:
-    from phalanx.errors import SpecError
-
     if text is None:
         return None
     name, _, value = text.partition("=")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.cli.placement import split_rows
-from phalanx.cli.progress import describe_switch
+from phalanx.cli.progress import describe_switch, split_rows
 from phalanx.records.events import Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
@@ -26,16 +25,12 @@ from phalanx.report.format import (
 
 def result_blocks(summary: Summary, warnings: Iterable[str] = ()) -> list[Block]:
     """Describe the figures of a finished run, and the warnings of its processes."""
-    table = Table(
-        id="result",
-        caption="",
-        columns=[
-            Column("figure", "figure", is_text=True),
-            Column("value", "value", is_text=True, wraps=True),
-        ],
-        rows=[[Value(label, label), Value(value, value)] for label, value in _figures(summary)],
-        has_header=False,
-    )
+    columns = [
+        Column("figure", "figure", is_text=True),
+        Column("value", "value", is_text=True, wraps=True),
+    ]
+    rows = [[Value(label, label), Value(value, value)] for label, value in _figures(summary)]
+    table = Table(id="result", caption="", columns=columns, rows=rows, has_header=False)
     doubts = [line(f"warning: {message}", "doubt") for message in warnings]
     return [line(_headline(summary), "lead"), table, *doubts]
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
+from phalanx.cli.settings import runs_root
+from phalanx.report.document import line
 
-app = typer.Typer(help="List runs, and show one in detail.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-LIST_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx runs list
-
-phalanx runs list --runs /scratch/runs --format csv
-"""
-SHOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx runs show last
-
-phalanx runs show demo-allreduce --json
-"""
+LIST_EXAMPLES = examples("phalanx runs list", "phalanx runs list --runs /scratch/runs --format csv")
+SHOW_EXAMPLES = examples("phalanx runs show last", "phalanx runs show demo-allreduce --json")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -29,11 +20,8 @@ def list_(
     runs: RunsOption = None, form: FormatOption = "text", as_json: JsonOption = False
 ) -> None:
     """List all runs, oldest first."""
-    from phalanx.cli import output
     from phalanx.cli.history import list_table, read_facts
-    from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import list_runs
-    from phalanx.report.document import line
 
     root = runs_root(runs)
     found = [read_facts(run) for run in list_runs(root)]
@@ -53,9 +41,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one run: job, versions, epochs, checkpoints, resources and result."""
-    from phalanx.cli import output
     from phalanx.cli.history import details_blocks, read_details
-    from phalanx.cli.settings import runs_root
     from phalanx.records.rundir import find_run
 
     details = read_details(find_run(runs_root(runs), run))

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from phalanx.cli.options import RunArgument, RunsOption, examples, option
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
-from phalanx.cli.options import RunArgument, RunsOption
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx scale last --workers 4
-
-phalanx scale runs/mnist-20260101-120000-ab12 --workers 8
-"""
+EXAMPLES = examples(
+    "phalanx scale last --workers 4",
+    "phalanx scale runs/mnist-20260101-120000-ab12 --workers 8",
+)
 
 
 def scale(
     run: RunArgument,
-    workers: Annotated[int, typer.Option(min=1, help="Target number of workers.")],
+    workers: Annotated[int, option(None, "Target number of workers.", min=1)],
     runs: RunsOption = None,
 ) -> None:
     """Add workers to a running parameter-server run with dynamic dispatch."""
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import runs_root
-    from phalanx.errors import SpecError
     from phalanx.records.manifest import read_manifest
     from phalanx.records.rundir import find_run
 

@@ -6,16 +6,22 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
-import typer
-
+from phalanx.cli import output
 from phalanx.cli.options import (
+    CalibrateOption,
     DataOption,
     FormatOption,
+    JobArgument,
     JsonOption,
+    PoolOption,
     RunsOption,
     SetOption,
+    examples,
+    option,
     wanted,
 )
+from phalanx.cli.plan import announce, inventory_of
+from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -26,104 +32,87 @@ if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
     from phalanx.spec.strategy import StrategySpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx simulate job.yaml --workers 200 --compute-ms 80 --parameters 11e6 --bandwidth 1Gbit/s
-
-phalanx simulate job.yaml --workers 64 --stragglers 0.1:4 --strategy bsp --strategy async
-
-phalanx simulate job.yaml --pool pool.yaml --crash 3@20+5 --chart stragglers.html
-"""
+EXAMPLES = examples(
+    "phalanx simulate job.yaml --workers 200 --compute-ms 80 --parameters 11e6 --bandwidth 1Gbit/s",
+    "phalanx simulate job.yaml --workers 64 --stragglers 0.1:4 --strategy bsp --strategy async",
+    "phalanx simulate job.yaml --pool pool.yaml --crash 3@20+5 --chart stragglers.html",
+)
 
 _STRAGGLERS = re.compile(r"^([\d.]+):([\d.]+)(?::([\d.]+):([\d.]+))?$")
 _CRASH = re.compile(r"^(\d+)@([\d.]+)(?:\+([\d.]+))?$")
 
 
+StrategyOption = Annotated[
+    list[str] | None,
+    option(
+        "NAME",
+        "Strategy to simulate: a name, a consistency such as ssp, or a mapping as in "
+        "job files; repeatable \\[default: five common ones].",
+    ),
+]
+WorkersOption = Annotated[int | None, option("N", "Workers \\[default: the job's].", min=1)]
+RoundsOption = Annotated[int, option("N", "Steps per worker to simulate.", min=1)]
+StragglersOption = Annotated[
+    str | None,
+    option(
+        "SHARE:FACTOR",
+        "Slow machines: 0.1:4 makes a tenth 4 times slower; 0.1:4:30:5 in spells of "
+        "5 s, 30 s apart on average.",
+    ),
+]
+CrashOption = Annotated[
+    list[str] | None,
+    option(
+        "RANK@SECONDS", "Crash a worker: 3@20, or 3@20+5 if it is replaced after 5 s; repeatable."
+    ),
+]
+ComputeOption = Annotated[
+    float | None, option("MS", "Compute time of one worker's step; replaces calibration.")
+]
+ParametersOption = Annotated[float | None, option("N", "Model parameters; with --compute-ms.")]
+BandwidthOption = Annotated[str, option("SPEED", "Bandwidth of each port; with --compute-ms.")]
+LatencyOption = Annotated[float, option("MS", "One-way latency; with --compute-ms.")]
+JitterOption = Annotated[
+    float, option(None, "Deviation of step times over their mean; with --compute-ms.", min=0)
+]
+ChartOption = Annotated[Path | None, option("FILE", "Write charts as .html or .svg.")]
+SeedOption = Annotated[int, option("N", "Random seed.")]
+
+
 def simulate(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")],
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Strategy to simulate: a name, a consistency such as ssp, or a mapping as in "
-            "job files; repeatable \\[default: five common ones].",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Workers \\[default: the job's]."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Steps per worker to simulate.")
-    ] = 20,
-    stragglers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE:FACTOR",
-            help="Slow machines: 0.1:4 makes a tenth 4 times slower; 0.1:4:30:5 in spells of "
-            "5 s, 30 s apart on average.",
-        ),
-    ] = None,
-    crash: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RANK@SECONDS",
-            help="Crash a worker: 3@20, or 3@20+5 if it is replaced after 5 s; repeatable.",
-        ),
-    ] = None,
-    compute_ms: Annotated[
-        float | None,
-        typer.Option(metavar="MS", help="Compute time of one worker's step; replaces calibration."),
-    ] = None,
-    parameters: Annotated[
-        float | None, typer.Option(metavar="N", help="Model parameters; with --compute-ms.")
-    ] = None,
-    bandwidth: Annotated[
-        str, typer.Option(metavar="SPEED", help="Bandwidth of each port; with --compute-ms.")
-    ] = "1Gbit/s",
-    latency_ms: Annotated[
-        float, typer.Option(metavar="MS", help="One-way latency; with --compute-ms.")
-    ] = 0.2,
-    jitter: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Standard deviation of step times over their mean; with --compute-ms."
-        ),
-    ] = 0.1,
-    pool: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Pool of machines to copy \\[default: this one]."),
-    ] = None,
-    calibrate: Annotated[
-        str, typer.Option(metavar="HOW", help="Calibration without --compute-ms, as for `plan`.")
-    ] = "auto",
-    chart: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write charts as .html or .svg.")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 1,
+    job: JobArgument,
+    strategy: StrategyOption = None,
+    workers: WorkersOption = None,
+    rounds: RoundsOption = 20,
+    stragglers: StragglersOption = None,
+    crash: CrashOption = None,
+    compute_ms: ComputeOption = None,
+    parameters: ParametersOption = None,
+    bandwidth: BandwidthOption = "1Gbit/s",
+    latency_ms: LatencyOption = 0.2,
+    jitter: JitterOption = 0.1,
+    pool: PoolOption = None,
+    calibrate: CalibrateOption = "auto",
+    chart: ChartOption = None,
+    seed: SeedOption = 1,
     settings: SetOption = None,
     runs: RunsOption = None,
     data: DataOption = None,
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate strategies with hundreds of workers, stragglers and crashes; trains nothing.
+    """Simulate strategies with hundreds of workers, stragglers and crashes.
 
-    Machines are either described by --compute-ms and --parameters, or copied from calibrated ones.
+    Nothing is trained. Machines are either described by --compute-ms and --parameters, or copied
+    from calibrated ones.
     """
     from phalanx import api
-    from phalanx.cli import output
-    from phalanx.cli.plan import announce, inventory_of
-    from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.cli.simulation import simulation_blocks, write_chart
     from phalanx.simulate.scenario import Scenario
     from phalanx.spec.loader import load_job
 
     if chart is not None and chart.suffix not in (".html", ".svg"):
         raise SpecError(f"--chart {chart}: the name must end in .html or .svg")
-    if calibrate not in ("auto", "never", "fresh"):
-        raise SpecError(f"--calibrate takes auto, never or fresh, not '{calibrate}'")
     spec = load_job(job, settings or ())
     number = workers or spec.workers
     batch = max(1, spec.global_batch // spec.workers)
@@ -142,7 +131,7 @@ def simulate(
         strategies=[_strategy(job, common, one) for one in strategy or ()] or None,
         figures=_figures(compute_ms, parameters, bandwidth, latency_ms, jitter),
         pool=inventory_of(pool),
-        calibrate=calibrate,  # type: ignore[arg-type]  # checked above
+        calibrate=calibrate,
         runs=runs_root(runs),
         data_root=data_root(data),
         cache_root=cache_root(),

@@ -20,7 +20,6 @@ from phalanx.report.document import (
     Value,
     line,
     tabulate,
-    text,
 )
 from phalanx.report.format import (
     NOTHING,
@@ -30,7 +29,8 @@ from phalanx.report.format import (
     format_duration,
     format_percent,
     format_rate,
-    shown,
+    number_field,
+    text_field,
 )
 from phalanx.report.parts.staleness import bins_of, histogram_rows
 from phalanx.report.scope import series_styles
@@ -65,17 +65,14 @@ def simulation_table(found: Sequence[SimulatedStrategy]) -> Table:
     """Make one row per strategy; speed is relative to the first."""
     first = found[0].samples_per_s if found else 1.0
     columns: list[tuple[Column, CellFormat[SimulatedStrategy]]] = [
-        (Column("strategy", "strategy", is_text=True), lambda one: text(one.strategy)),
-        (Column("samples_per_s", "throughput"), lambda one: shown(one.samples_per_s, format_rate)),
+        text_field("strategy", "strategy"),
+        number_field("samples_per_s", "throughput", format_rate),
         (
             Column("speed", "speed"),
             lambda one: Value(f"{one.samples_per_s / first:.2f}x", one.samples_per_s / first),
         ),
-        (Column("updates", "updates"), lambda one: shown(one.updates, format_count)),
-        (
-            Column("updates_per_s", "updates/s"),
-            lambda one: shown(one.updates_per_s, "{:,.1f}".format),
-        ),
+        number_field("updates", "updates", format_count),
+        number_field("updates_per_s", "updates/s", "{:,.1f}".format),
         (Column("staleness_mean", "staleness\nmean"), _staleness),
         (
             Column("staleness_max", "max"),
@@ -83,21 +80,12 @@ def simulation_table(found: Sequence[SimulatedStrategy]) -> Table:
                 str(one.staleness_max) if one.staleness else NOTHING, one.staleness_max
             ),
         ),
-        (
-            Column("waiting_share", "exchange\n+ waiting"),
-            lambda one: shown(one.waiting_share, format_percent),
-        ),
-        (
-            Column("server_busy_share", "busiest\nserver"),
-            lambda one: shown(one.server_busy_share, format_percent),
-        ),
-        (Column("dropped", "dropped", keep=3), lambda one: shown(one.dropped, format_count)),
-        (Column("lost", "lost", keep=2), lambda one: shown(one.lost, format_count)),
-        (Column("sent_bytes", "sent", keep=1), lambda one: shown(one.sent_bytes, format_bytes)),
-        (
-            Column("elapsed_s", "elapsed", keep=4),
-            lambda one: Value(format_duration(one.elapsed_s), one.elapsed_s),
-        ),
+        number_field("waiting_share", "exchange\n+ waiting", format_percent),
+        number_field("server_busy_share", "busiest\nserver", format_percent),
+        number_field("dropped", "dropped", format_count, keep=3),
+        number_field("lost", "lost", format_count, keep=2),
+        number_field("sent_bytes", "sent", format_bytes, keep=1),
+        number_field("elapsed_s", "elapsed", format_duration, keep=4),
     ]
     return tabulate("simulation", found, columns)
 

@@ -7,87 +7,75 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phalanx.cli.options import FormatOption, JsonOption, QuietOption, wanted
+from phalanx.cli import output
+from phalanx.cli.options import (
+    DataOption,
+    DirArgument,
+    FormatOption,
+    JsonOption,
+    QuietOption,
+    RetryOption,
+    argument,
+    examples,
+    flag,
+    option,
+    wanted,
+)
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import ExitCode, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rich.console import Console
-
     from phalanx.study.runner import StudyObserver, StudyOutcome
 
-app = typer.Typer(help="Run and compare a matrix of jobs with repeats.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-RUN_EXAMPLES = """
-[bold]Examples[/bold]
+RUN_EXAMPLES = examples(
+    "phalanx study run study.yaml --dry-run",
+    "phalanx study run study.yaml --to results/first --repeats 5",
+    "phalanx study run study.yaml --set job.epochs=2 --budget 20min",
+)
+RESUME_EXAMPLES = examples(
+    "phalanx study resume runs/study-digits",
+    "phalanx study resume runs/study-digits --retry-failed --budget 2h",
+)
+SHOW_EXAMPLES = examples(
+    "phalanx study show runs/study-digits",
+    "phalanx study show runs/study-digits --json",
+)
 
-phalanx study run study.yaml --dry-run
-
-phalanx study run study.yaml --to results/first --repeats 5
-
-phalanx study run study.yaml --set job.epochs=2 --budget 20min
-"""
-RESUME_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx study resume runs/study-digits
-
-phalanx study resume runs/study-digits --retry-failed --budget 2h
-"""
-SHOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx study show runs/study-digits
-
-phalanx study show runs/study-digits --json
-"""
-
-DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Study directory.")]
-RepeatsOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Runs per cell, each with another seed.")
-]
+RepeatsOption = Annotated[int | None, option("N", "Runs per cell, each with another seed.", min=1)]
 ParallelOption = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Concurrent runs, each on its own cores, or 'auto'."),
+    str | None, option("N", "Concurrent runs, each on its own cores, or 'auto'.")
 ]
 BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME", help="Time budget: start no run that would end later, e.g. 20min, 2h."
-    ),
+    str | None, option("TIME", "Time budget: start no run that would end later, e.g. 20min, 2h.")
 ]
 
 
 @app.command("run", epilog=RUN_EXAMPLES)
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Study file in YAML.")],
+    study: Annotated[Path, argument("STUDY", "Study file in YAML.")],
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Study directory \\[default: study-NAME in runs]."),
+        Path | None, option("DIR", "Study directory \\[default: study-NAME in runs].")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override one setting, such as job.epochs=2."
-        ),
+        option("KEY=VALUE", "Override one setting, such as job.epochs=2.", "--set"),
     ] = None,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of data sets.", show_default=False)
-    ] = None,
+    data: DataOption = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", metavar="", help="Show cells and number of runs; start nothing."),
+        bool, flag("Show cells and number of runs; start nothing.", "--dry-run")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run a new study; `phalanx study resume` continues an interrupted one."""
     from phalanx import api
-    from phalanx.cli.screen import open_console
-    from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.spec.study_file import load_study
     from phalanx.study.plan import plan_study
 
@@ -96,11 +84,10 @@ def run(
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
     file = load_study(study, overrides)
     if dry_run:
-        from phalanx.cli.output import print_blocks
         from phalanx.cli.study_table import plan_blocks
 
         manifest = plan_study(file, data_root=data_root(data), cache_root=cache_root())
-        print_blocks(open_console(), plan_blocks(manifest))
+        output.print_blocks(open_console(), plan_blocks(manifest))
         return
     place = to or runs_root() / f"study-{file.spec.study}"
 
@@ -119,10 +106,7 @@ def run(
 @app.command("resume", epilog=RESUME_EXAMPLES)
 def resume(
     study: DirArgument,
-    retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", metavar="", help="Repeat failed runs."),
-    ] = False,
+    retry_failed: RetryOption = False,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
@@ -135,8 +119,8 @@ def resume(
 
     directory = StudyDir.open(study)
     if any(option is not None for option in (repeats, parallel, budget)):
-        lanes = None if parallel is None else core_sets_of(parallel)
-        manifest = amend(directory.manifest(), repeats=repeats, parallel=lanes, budget=budget)
+        core_sets = None if parallel is None else core_sets_of(parallel)
+        manifest = amend(directory.manifest(), repeats=repeats, parallel=core_sets, budget=budget)
         directory.write_manifest(manifest)
 
     def start(observers: Sequence[StudyObserver]) -> StudyOutcome:
@@ -152,7 +136,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show progress, results by cell and the equivalence gate of a study."""
-    from phalanx.cli import output
     from phalanx.cli.study_table import study_blocks, study_facts
     from phalanx.records.study import StudyDir
 
@@ -177,20 +160,12 @@ def _carry_out(start: Callable[[Sequence[StudyObserver]], StudyOutcome], *, quie
     if quiet:
         outcome = start([])
     else:
-        from phalanx.cli.screen import open_console
+        from phalanx.cli.study_table import study_blocks
         from phalanx.cli.study_view import choose_study_view
 
         console = open_console()
         with choose_study_view(console) as view:
             outcome = start([view])
-        _show(console, outcome.study.path)
+        output.print_blocks(console, study_blocks(outcome.study))
     if outcome.failed:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _show(console: Console, path: Path) -> None:
-    from phalanx.cli.output import print_blocks
-    from phalanx.cli.study_table import study_blocks
-    from phalanx.records.study import StudyDir
-
-    print_blocks(console, study_blocks(StudyDir.open(path)))

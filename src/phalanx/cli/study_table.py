@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
@@ -17,6 +15,7 @@ from phalanx.report.format import (
     format_duration,
     format_loss,
     shown,
+    text_field,
 )
 from phalanx.report.gate import GateResult, judge_study
 from phalanx.report.stats import Estimate, estimate
@@ -29,27 +28,20 @@ _VERDICTS = {
 }
 
 
-class StudyFacts(msgspec.Struct, kw_only=True):
-    """Hold what `phalanx study show --json` prints."""
-
-    manifest: StudyManifest
-    trials: list[Trial]
-    gate: list[GateResult]
-
-
-def study_facts(study: StudyDir) -> StudyFacts:
-    """Read a study directory, without the records of its runs."""
+def study_facts(study: StudyDir) -> dict[str, object]:
+    """Collect what `phalanx study show --json` prints: no records of its runs."""
     manifest = study.manifest()
-    return StudyFacts(manifest=manifest, trials=study.trials(), gate=_gate_results(study, manifest))
+    gate = _gate_results(study, manifest)
+    return {"manifest": manifest, "trials": study.trials(), "gate": gate}
 
 
 def plan_blocks(manifest: StudyManifest) -> list[Block]:
     """Describe the cells of a study that has not begun."""
     columns: list[tuple[Column, CellFormat[Any]]] = [
         *_axes(manifest),
-        (Column("workers", "workers"), lambda cell: _count(cell.job["workers"])),
-        (Column("global_batch", "batch"), lambda cell: _count(_global_batch(cell.job))),
-        (Column("epochs", "epochs"), lambda cell: _count(cell.job["epochs"])),
+        (Column("workers", "workers"), lambda cell: shown(cell.job["workers"], str)),
+        (Column("global_batch", "batch"), lambda cell: shown(_global_batch(cell.job), str)),
+        (Column("epochs", "epochs"), lambda cell: shown(cell.job["epochs"], str)),
         (Column("runs", "runs"), lambda cell: text(_repeats_range(manifest.repeats))),
     ]
     table = tabulate("cells", manifest.cells, columns)
@@ -102,10 +94,6 @@ def _axes(manifest: StudyManifest) -> list[tuple[Column, CellFormat[Any]]]:
     return [(Column(axis, axis, is_text=True), setting(axis)) for axis in manifest.axes]
 
 
-def _count(number: int) -> Value:
-    return Value(str(number), number)
-
-
 def _global_batch(job: dict[str, Any]) -> int:
     return int(job["batch"]["global"] or job["batch"]["per_worker"] * job["workers"])
 
@@ -125,12 +113,9 @@ def _plan_line(manifest: StudyManifest) -> str:
         parts.append(f"until {repeats.metric} is known to ± {width}")
     if manifest.budget_s is not None:
         parts.append(f"budget {format_duration(manifest.budget_s)}")
-    parts.append(f"seeds {', '.join(str(seed) for seed in manifest.seeds[:5])}" + _more(manifest))
+    more = ", ..." if len(manifest.seeds) > 5 else ""
+    parts.append(f"seeds {', '.join(str(seed) for seed in manifest.seeds[:5])}{more}")
     return ", ".join(parts)
-
-
-def _more(manifest: StudyManifest) -> str:
-    return ", ..." if len(manifest.seeds) > 5 else ""
 
 
 def _result_table(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial]) -> Table:
@@ -187,8 +172,8 @@ def _pairs(result: GateResult) -> Value:
 
 
 _GATE: list[tuple[Column, CellFormat[GateResult]]] = [
-    (Column("cell", "cell", is_text=True), lambda one: text(one.cell)),
-    (Column("baseline", "against", is_text=True), lambda one: text(one.baseline)),
+    text_field("cell", "cell"),
+    text_field("baseline", "against"),
     (
         Column("difference", "difference", is_text=True),
         lambda one: shown(one.difference, "{:+.4f}".format),

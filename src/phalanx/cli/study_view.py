@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,53 +19,27 @@ from rich.text import Text
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE
 from phalanx.records.study import StudyDir, StudyManifest, Trial
 from phalanx.report.format import count_noun, format_duration, format_percent
-from phalanx.study.estimate import StudyEstimate
 from phalanx.study.runner import RunningTrial, StudyObserver
-from phalanx.study.stopping import Planned
+from phalanx.study.stopping import StudyEstimate
 
 _REDRAW_S = 0.5
 _BAR_COLUMNS = 24
 
 
-class StudyView(StudyObserver, AbstractContextManager["StudyView"], Protocol):
-    """An observer that holds a terminal during the study."""
-
-    def write(self, line: Text) -> None:
-        """Write one line of the caller among those of the view."""
-
-
-def choose_study_view(console: Console) -> StudyView:
-    """Return the view that suits a console."""
-    if not console.is_terminal or console.is_dumb_terminal:
-        return PlainStudyView(console)
-    return LiveStudyView(console)
-
-
-class PlainStudyView:
+class PlainStudyView(StudyObserver, AbstractContextManager["PlainStudyView"]):
     """Writes a line when the study starts and when each trial ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def __enter__(self) -> PlainStudyView:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Do nothing: no terminal was taken."""
+    def __exit__(self, *_: object) -> None:
+        """Give the terminal back, if it was taken."""
 
     def study_started(
         self, study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate
     ) -> None:
         """Write the plan and the study directory."""
         self.write(Text(describe_study(study, manifest, outlook)))
-
-    def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
-        """Do nothing: a line is written when the trial ends."""
 
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """Do nothing: progress within a trial is only drawn live."""
@@ -96,12 +68,7 @@ class LiveStudyView(PlainStudyView):
         )
         self._drawn_s = 0.0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def study_started(
@@ -117,6 +84,12 @@ class LiveStudyView(PlainStudyView):
         if now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             self._live.update(Group(_bars(running, outlook)), refresh=True)
+
+
+def choose_study_view(console: Console) -> PlainStudyView:
+    """Return the view that suits a console."""
+    is_plain = not console.is_terminal or console.is_dumb_terminal
+    return PlainStudyView(console) if is_plain else LiveStudyView(console)
 
 
 def describe_study(study: StudyDir, manifest: StudyManifest, outlook: StudyEstimate) -> str:

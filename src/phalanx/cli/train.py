@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.machines import POLICIES, WhereOption
-from phalanx.cli.options import DataOption, QuietOption, RunsOption, SetOption, WithoutOption
+from phalanx.cli.options import (
+    DataOption,
+    QuietOption,
+    RunsOption,
+    SetOption,
+    WithoutOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from phalanx.cli.request import (
     MachineOptions,
     Places,
@@ -21,6 +31,7 @@ from phalanx.cli.request import (
     refuse_with_resume,
     resumption,
 )
+from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,73 +41,45 @@ if TYPE_CHECKING:
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
+EXAMPLES = examples(
+    "phalanx train job.yaml",
+    "phalanx train job.yaml --workers 4 --set optimizer.lr=0.05",
+    "phalanx train job.yaml --strategy local_sgd --set strategy.every=16 --dry-run",
+    "phalanx train --resume last --epochs 20",
+    "phalanx train job.yaml --pool pool.yaml --select cpu",
+    "phalanx train --plan plan.json",
+)
 
-phalanx train job.yaml
-
-phalanx train job.yaml --workers 4 --set optimizer.lr=0.05
-
-phalanx train job.yaml --strategy local_sgd --set strategy.every=16 --dry-run
-
-phalanx train --resume last --epochs 20
-
-phalanx train job.yaml --pool pool.yaml --select cpu
-
-phalanx train --plan plan.json
-"""
-
-JobArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="JOB", help="Job file in YAML.", show_default=False),
-]
-WorkersOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set workers=N.")]
-EpochsOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set epochs=N.")]
-StrategyOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Short for --set strategy=NAME.")
-]
-SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")]
+JobArgument = Annotated[Path | None, argument("JOB", "Job file in YAML.", show_default=False)]
+WorkersOption = Annotated[int | None, option("N", "Short for --set workers=N.")]
+EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
+StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
+SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Continue a run: its name, unique prefix, path, or 'last'."),
+    str | None, option("RUN", "Continue a run: its name, unique prefix, path, or 'last'.")
 ]
 PlanOption = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="FILE", help="Run the plan that `phalanx plan -o FILE` wrote."),
+    Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
 ]
-PoolOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Train on the machines of a pool over ssh."),
-]
-SelectOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"{POLICIES} of the pool's machines."),
-]
+PoolOption = Annotated[Path | None, option("FILE", "Train on the machines of a pool over ssh.")]
+SelectOption = Annotated[str | None, option("NAME", f"{POLICIES} of the pool's machines.")]
 LaunchOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How processes start: local, ssh, another package's launcher or package.module:name "
+    option(
+        "NAME",
+        "How processes start: local, ssh, another package's launcher or package.module:name "
         "\\[default: ssh with --pool, else local].",
     ),
 ]
 BuildOption = Annotated[
-    bool,
-    typer.Option(
-        "--build-env",
-        metavar="",
-        help="Build an environment with the local versions on each machine, once.",
-    ),
+    bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", metavar="", help="Print the job with all settings; start nothing."),
+ForceOption = Annotated[
+    bool, flag("Start although this machine has too little memory for so many workers.", "--force")
 ]
+DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
 JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json", metavar="", help="Print the summary as one JSON object on standard output."
-    ),
+    bool, flag("Print the summary as one JSON object on standard output.", "--json")
 ]
 
 
@@ -115,6 +98,7 @@ def train(
     without: WithoutOption = None,
     build_env: BuildOption = False,
     launch: LaunchOption = None,
+    force: ForceOption = False,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
@@ -122,7 +106,6 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
-    from phalanx.cli.settings import cache_root, data_root, runs_root
     from phalanx.launch.fork_server import warm_workers
 
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
@@ -138,6 +121,7 @@ def train(
         without=tuple(without or ()),
         build_env=build_env,
         launch=launch,
+        force=force,
     )
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)
@@ -246,8 +230,7 @@ def _show_versus(console: Console, run: RunDir, summary: Summary) -> None:
     from phalanx.cli.output import print_blocks
     from phalanx.cli.plan_table import versus_table
     from phalanx.plan.measured import measure_run
-    from phalanx.plan.planfile import plan_of_run
-    from phalanx.plan.predicted_vs_measured import compare_with_run
+    from phalanx.plan.planfile import compare_with_run, plan_of_run
 
     plan = plan_of_run(run)
     if plan is not None:

@@ -13,16 +13,20 @@ import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from phalanx.errors import ExitCode, PhalanxError
 from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
 
+if TYPE_CHECKING:
+    from phalanx.control.progress import Observer
+
 # From losing the study until the process exits without having ended its workers one by one; their
 # lifelines end them.
-_LAST_LIMIT_S = 20.0
-_TELL_EVERY_S = 0.5
+_WIND_DOWN_S = 20.0
+_REPORT_EVERY_S = 0.5
 
 
 def main() -> int:
@@ -30,15 +34,15 @@ def main() -> int:
     order = msgspec.json.decode(_read_line(sys.stdin.fileno()), type=TrialOrder)
     os.sched_setaffinity(0, order.cores)
     _end_with_study(sys.stdin.fileno())
-    news = _NewsDesk(os.dup(sys.stdout.fileno()))
+    messages = _MessagePipe(os.dup(sys.stdout.fileno()))
     # The study parses standard output: what a library prints must go to the log instead.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    code, cause = _carry_out(order, news)
-    news.tell(RunEnded(exit_code=code, cause=cause))
+    code, cause = _carry_out(order, messages)
+    messages.send(RunEnded(exit_code=code, cause=cause))
     return code
 
 
-def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
+def _carry_out(order: TrialOrder, messages: _MessagePipe) -> tuple[int, str | None]:
     from phalanx import api
     from phalanx.launch.fork_server import use_fork_server
     from phalanx.spec.loader import job_from_mapping
@@ -50,7 +54,7 @@ def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
             runs=Path(order.runs),
             data_root=Path(order.data_root),
             cache_root=Path(order.cache_root),
-            observers=[_Teller(news)],
+            observers=[_reporter(messages)],
         )
     except PhalanxError as error:
         return error.exit_code, str(error)
@@ -60,53 +64,52 @@ def _carry_out(order: TrialOrder, news: _NewsDesk) -> tuple[int, str | None]:
     return ExitCode.OK, None
 
 
-class _NewsDesk:
+class _MessagePipe:
     """Sends messages to the study; drops them once it is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def tell(self, news: News) -> None:
+    def send(self, message: News) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._descriptor, msgspec.json.encode(news) + b"\n")
+            os.write(self._descriptor, msgspec.json.encode(message) + b"\n")
 
 
-class _Teller:
-    """An observer that reports the run to the study."""
+def _reporter(messages: _MessagePipe) -> Observer:
+    """Return an observer that reports the run to the study; runs record the rest themselves."""
+    from phalanx.control.progress import Observer, RunProgress
 
-    def __init__(self, news: _NewsDesk) -> None:
-        self._news = news
-        self._next_s = 0.0
+    class Reporter(Observer):
+        next_s = 0.0
 
-    def run_started(self, run_dir: Path, job: object) -> None:
-        self._news.tell(RunBegun(run=run_dir.name))
+        def run_started(self, run_dir: Path, job: object) -> None:
+            messages.send(RunBegun(run=run_dir.name))
 
-    def progressed(self, progress: object) -> None:
-        from phalanx.control.progress import RunProgress
+        def progressed(self, progress: RunProgress) -> None:
+            if progress.elapsed_s >= self.next_s:
+                self.next_s = progress.elapsed_s + _REPORT_EVERY_S
+                share = min(1.0, (progress.epoch + progress.epoch_share) / progress.epochs)
+                messages.send(RunMoved(share=share, activity=progress.activity))
 
-        assert isinstance(progress, RunProgress)
-        if progress.elapsed_s >= self._next_s:
-            self._next_s = progress.elapsed_s + _TELL_EVERY_S
-            share = min(1.0, (progress.epoch + progress.epoch_share) / progress.epochs)
-            self._news.tell(RunMoved(share=share, activity=progress.activity))
+        def epoch_done(self, report: object) -> None:
+            """Do nothing: a study counts runs, not epochs."""
 
-    def epoch_done(self, report: object) -> None:
-        """Do nothing: a study counts runs, not epochs."""
+        def switched(self, switch: object) -> None:
+            """Do nothing: the run records it."""
 
-    def switched(self, switch: object) -> None:
-        """Do nothing: the run records it."""
+        def placed(self, placed: object) -> None:
+            """Do nothing: the run records it."""
 
-    def placed(self, placed: object) -> None:
-        """Do nothing: the run records it."""
+        def run_finished(self, summary: object) -> None:
+            """Do nothing: `main` reports the end."""
 
-    def process_lost(self, loss: object) -> None:
-        """Do nothing: the run records it."""
+        def process_lost(self, loss: object) -> None:
+            """Do nothing: the run records it."""
 
-    def noted(self, message: str) -> None:
-        """Do nothing: the run records it."""
+        def noted(self, message: str) -> None:
+            """Do nothing: the run records it."""
 
-    def run_finished(self, summary: object) -> None:
-        """Do nothing: `main` reports the end."""
+    return Reporter()
 
 
 def _read_line(descriptor: int) -> bytes:
@@ -128,7 +131,7 @@ def _end_with_study(descriptor: int) -> None:
             pass
         # As if the user had ended the run: the controller ends its workers in order.
         os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(_LAST_LIMIT_S)
+        threading.Event().wait(_WIND_DOWN_S)
         os._exit(ExitCode.TERMINATED)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()

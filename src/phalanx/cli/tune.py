@@ -7,8 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phalanx.cli.options import FormatOption, JsonOption, QuietOption, wanted
-from phalanx.cli.study import DirArgument, ParallelOption
+from phalanx.cli import output
+from phalanx.cli.options import (
+    DataOption,
+    DirArgument,
+    FormatOption,
+    JobArgument,
+    JsonOption,
+    QuietOption,
+    RetryOption,
+    SetOption,
+    examples,
+    option,
+    wanted,
+)
+from phalanx.cli.screen import open_console
+from phalanx.cli.settings import cache_root, data_root, runs_root
+from phalanx.cli.study import ParallelOption, core_sets_of
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -20,72 +35,46 @@ if TYPE_CHECKING:
 
     Start = Callable[[Sequence[StudyObserver], Listener], TuneResult]
 
-app = typer.Typer(help="Search the best setting of a recurring job offline.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-SWITCH_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx tune switch job.yaml
-
-phalanx tune switch job.yaml --method halving --tolerance 0.005
-
-phalanx tune switch job.yaml --runs 3 --seeds 7,8,9 --to results/share
-"""
-RESUME_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx tune resume runs/tune-job
-
-phalanx tune resume runs/tune-job --retry-failed
-"""
-SHOW_EXAMPLES = """
-[bold]Examples[/bold]
-
-phalanx tune show runs/tune-job
-
-phalanx tune show runs/tune-job --json
-"""
+SWITCH_EXAMPLES = examples(
+    "phalanx tune switch job.yaml",
+    "phalanx tune switch job.yaml --method halving --tolerance 0.005",
+    "phalanx tune switch job.yaml --runs 3 --seeds 7,8,9 --to results/share",
+)
+RESUME_EXAMPLES = examples(
+    "phalanx tune resume runs/tune-job",
+    "phalanx tune resume runs/tune-job --retry-failed",
+)
+SHOW_EXAMPLES = examples(
+    "phalanx tune show runs/tune-job",
+    "phalanx tune show runs/tune-job --json",
+)
 # Published for the binary search; halving is meant to be cheap.
 _DEFAULT_RUNS = {"binary": 5, "halving": 1}
 
 
 @app.command("switch", epilog=SWITCH_EXAMPLES)
 def switch(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file in YAML.")],
+    job: JobArgument,
     method: Annotated[
         Literal["binary", "halving"],
-        typer.Option(help="binary: binary search as published; halving: one seed, early stopping."),
+        option(None, "binary: binary search as published; halving: one seed, early stopping."),
     ] = "binary",
     runs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="R", min=1, help="Runs per setting \\[default: 5 for binary, 1 for halving]."
-        ),
+        int | None, option("R", "Runs per setting \\[default: 5 for binary, 1 for halving].", min=1)
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="Accuracy tolerance, as a fraction.")
-    ] = 0.01,
-    max_settings: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10, help="Shares to try.")
-    ] = 5,
+    tolerance: Annotated[float, option("X", "Accuracy tolerance, as a fraction.", min=0.0)] = 0.01,
+    max_settings: Annotated[int, option("N", "Shares to try.", min=1, max=10)] = 5,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Seed of each run \\[default: the job's and on]."),
+        str | None, option("A,B,...", "Seed of each run \\[default: the job's and on].")
     ] = None,
     to: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory of the search \\[default: tune-NAME in runs]."),
+        Path | None, option("DIR", "Directory of the search \\[default: tune-NAME in runs].")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override one setting of the job; repeatable."
-        ),
-    ] = None,
+    settings: SetOption = None,
     parallel: ParallelOption = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of data sets.", show_default=False)
-    ] = None,
+    data: DataOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Find the smallest synchronous share that keeps the accuracy, and write a job file with it.
@@ -94,8 +83,6 @@ def switch(
     study, so `phalanx report` compares them.
     """
     from phalanx import api
-    from phalanx.cli.settings import cache_root, data_root, runs_root
-    from phalanx.cli.study import core_sets_of
     from phalanx.spec.loader import read_job, validate_job
     from phalanx.study.tune.policy import TuneGoal
     from phalanx.study.tune.search_plan import SearchRequest
@@ -124,10 +111,7 @@ def switch(
 @app.command("resume", epilog=RESUME_EXAMPLES)
 def resume(
     search: DirArgument,
-    retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", metavar="", help="Repeat failed runs."),
-    ] = False,
+    retry_failed: RetryOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue an interrupted search."""
@@ -151,12 +135,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the tried settings of a search, its cost, and when it pays off."""
-    from phalanx.cli import output
     from phalanx.cli.tune_table import search_blocks, search_facts
     from phalanx.records.study import StudyDir
-    from phalanx.study.tune.results import look_at
+    from phalanx.study.tune.results import read_results
 
-    findings = look_at(StudyDir.open(search))
+    findings = read_results(StudyDir.open(search))
     output.show(
         lambda: search_blocks(findings),
         facts=lambda: search_facts(findings),
@@ -179,12 +162,10 @@ def _carry_out(start: Start, *, quiet: bool) -> None:
         return
     from rich.text import Text
 
-    from phalanx.cli.output import print_blocks
-    from phalanx.cli.screen import open_console
     from phalanx.cli.study_view import choose_study_view
     from phalanx.cli.tune_table import describe_step, search_blocks
 
     console = open_console()
     with choose_study_view(console) as view:
         findings = start([view], lambda found: view.write(Text(describe_step(found), "dim")))
-    print_blocks(console, search_blocks(findings))
+    output.print_blocks(console, search_blocks(findings))

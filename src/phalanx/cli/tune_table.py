@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from statistics import fmean
-
-import msgspec
+from typing import Any
 
 from phalanx.records.tune import FOUND_JOB
 from phalanx.report.document import Block, CellFormat, Column, Mark, Table, Value, line, tabulate
 from phalanx.report.format import count_noun, format_accuracy, format_duration, shown
-from phalanx.study.tune.policy import SYNCHRONOUS, ShareVerdict
+from phalanx.study.tune.policy import SYNCHRONOUS, ShareOutcome
 from phalanx.study.tune.results import TuneResult
 from phalanx.study.tune.search_plan import share_label
 
@@ -22,68 +21,42 @@ _WORDS: dict[str, tuple[str, Mark]] = {
 }
 
 
-class SettingFacts(msgspec.Struct, kw_only=True):
-    """One setting of a search."""
+def search_facts(findings: TuneResult) -> dict[str, Any]:
+    """Collect what `phalanx tune show --json` prints.
 
-    share: float
-    outcome: str
-    accuracies: list[float]
-    job_s: float | None
-    """Mean of its whole runs."""
-
-
-class SearchFacts(msgspec.Struct, kw_only=True):
-    """Hold what `phalanx tune show --json` prints."""
-
-    method: str
-    metric: str
-    tolerance: float
-    is_over: bool
-    target: float | None
-    found: float | None
-    """The smallest share that meets the target; null if none does."""
-    best: float
-    """The recommended share; 1: the synchronous job."""
-    settings: list[SettingFacts]
-    runs: int
-    cost_s: float
-    cost_in_jobs: float | None
-    saving_s: float | None
-    jobs_to_pay: float | None
-
-
-def search_facts(findings: TuneResult) -> SearchFacts:
-    """Collect the JSON object of a search."""
+    `found` is the smallest share that meets the target, null if none does; `best` the recommended
+    one, where 1 is the synchronous job. `job_s` is the mean of a setting's whole runs.
+    """
     tune, decision, payback = findings.tune, findings.decision, findings.payback
-    return SearchFacts(
-        method=tune.method,
-        metric=tune.metric,
-        tolerance=tune.tolerance,
-        is_over=decision.is_over,
-        target=decision.target,
-        found=decision.found,
-        best=findings.best,
-        settings=[
-            SettingFacts(
-                share=verdict.share,
-                outcome=verdict.outcome,
-                accuracies=list(verdict.accuracies),
-                job_s=_job_s(findings, verdict),
-            )
-            for verdict in decision.verdicts
+    return {
+        "method": tune.method,
+        "metric": tune.metric,
+        "tolerance": tune.tolerance,
+        "is_over": decision.is_over,
+        "target": decision.target,
+        "found": decision.found,
+        "best": findings.best,
+        "settings": [
+            {
+                "share": tried.share,
+                "outcome": tried.outcome,
+                "accuracies": tried.accuracies,
+                "job_s": _job_s(findings, tried),
+            }
+            for tried in decision.outcomes
         ],
-        runs=payback.num_runs,
-        cost_s=payback.cost_s,
-        cost_in_jobs=payback.cost_in_jobs,
-        saving_s=payback.saving_s,
-        jobs_to_pay=payback.jobs_to_pay,
-    )
+        "runs": payback.num_runs,
+        "cost_s": payback.cost_s,
+        "cost_in_jobs": payback.cost_in_jobs,
+        "saving_s": payback.saving_s,
+        "jobs_to_pay": payback.jobs_to_pay,
+    }
 
 
 def describe_step(findings: TuneResult) -> str:
     """Describe the state of a search after a decision in one line."""
-    settled = [one for one in findings.decision.verdicts if one.outcome != "open"]
-    last = settled[-1] if settled else findings.decision.verdicts[0]
+    settled = [one for one in findings.decision.outcomes if one.outcome != "open"]
+    last = settled[-1] if settled else findings.decision.outcomes[0]
     found = findings.decision.found
     so_far = "no share yet" if found is None else f"best so far {share_label(found)}"
     mean = format_accuracy(last.mean)
@@ -133,32 +106,27 @@ def _conclusion(findings: TuneResult) -> Block:
 
 
 def _table(findings: TuneResult) -> Table:
-    columns: list[tuple[Column, CellFormat[ShareVerdict]]] = [
-        (
-            Column("share", "share", is_text=True),
-            lambda one: Value(share_label(one.share), one.share),
-        ),
+    metric = findings.tune.metric
+    columns: list[tuple[Column, CellFormat[ShareOutcome]]] = [
+        (Column("share", "share", is_text=True), lambda one: shown(one.share, share_label)),
         (Column("runs", "runs"), lambda one: Value(str(len(one.accuracies)), len(one.accuracies))),
-        (
-            Column(findings.tune.metric, findings.tune.metric),
-            lambda one: Value(format_accuracy(one.mean), one.mean),
-        ),
+        (Column(metric, metric), lambda one: shown(one.mean, format_accuracy)),
         (
             Column("job_s", "time of a job"),
             lambda one: shown(_job_s(findings, one), format_duration),
         ),
-        (Column("outcome", "verdict", is_text=True), _outcome),
+        (Column("outcome", "tried", is_text=True), _outcome),
     ]
-    return tabulate("settings", findings.decision.verdicts, columns)
+    return tabulate("settings", findings.decision.outcomes, columns)
 
 
-def _outcome(verdict: ShareVerdict) -> Value:
-    if verdict.share == SYNCHRONOUS and verdict.outcome == "meets":
+def _outcome(tried: ShareOutcome) -> Value:
+    if tried.share == SYNCHRONOUS and tried.outcome == "meets":
         return Value("sets the target", "meets")
-    words, mark = _WORDS[verdict.outcome]
-    return Value(words, verdict.outcome, mark)
+    words, mark = _WORDS[tried.outcome]
+    return Value(words, tried.outcome, mark)
 
 
-def _job_s(findings: TuneResult, verdict: ShareVerdict) -> float | None:
-    seconds = findings.whole_s.get(verdict.share)
+def _job_s(findings: TuneResult, tried: ShareOutcome) -> float | None:
+    seconds = findings.whole_s.get(tried.share)
     return fmean(seconds) if seconds else None

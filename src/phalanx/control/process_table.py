@@ -14,6 +14,7 @@ from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.control.watchdog import ProgressWatchdog
 from phalanx.control.work_times import add_times, work_times
 from phalanx.errors import ExitCode, ProtocolError
 from phalanx.launch.allocation import Allocation, ProcessSlot
@@ -104,6 +105,7 @@ class ProcessTable:
         self._left: dict[str, Progress] = {}
         self._lost_times: dict[str, WorkTimes] = {}
         self._group: WorkerGroup | None = None
+        self.watchdog = ProgressWatchdog(request.job.deadlines.progress_s)
 
     @property
     def names(self) -> list[str]:
@@ -195,6 +197,7 @@ class ProcessTable:
         entry = self._entries.get(name)
         if entry is None:
             return
+        self.watchdog.take(name, message)
         entry.silent_s = 0.0
         before = (entry.joined, entry.is_starting)
         entry.joined |= isinstance(message, Hello | Heartbeat)
@@ -236,6 +239,8 @@ class ProcessTable:
             entry.silent_s += elapsed_s
             if entry.delay_s is not None:
                 entry.delay_s -= elapsed_s
+        is_starting = not all(entry.joined for entry in self._entries.values())
+        self.watchdog.age(elapsed_s, is_starting=is_starting)
 
     def poll(self) -> dict[str, ProcessStatus]:
         """Return the status of each process: running, or how it ended."""

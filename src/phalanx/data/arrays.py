@@ -15,13 +15,7 @@ _MAX_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
 def as_samples(inputs: Array, targets: Array, *, origin: str) -> Samples:
-    """Check and convert one chunk of samples.
-
-    Args:
-        inputs: Any numeric array with the samples along its first axis.
-        targets: Labels or values, as many as there are inputs.
-        origin: The file, for messages.
-    """
+    """Check and convert one chunk of samples, one per row; messages name `origin`."""
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
         raise DataError(
             f"{origin}: inputs of shape {inputs.shape} do not go with targets of shape "

@@ -51,11 +51,7 @@ class Changes:
 
 
 def start_of(key: Sequence[int]) -> np.uint64:
-    """Return the start of an epoch's random bits.
-
-    Args:
-        key: Seed and epoch, and under the shard policy `off` the worker too.
-    """
+    """Return the start of the random bits of a seed, an epoch and maybe a worker."""
     return np.uint64(np.random.SeedSequence(list(key)).generate_state(1, np.uint64)[0])
 
 
@@ -76,11 +72,8 @@ def draw_changes(indices: Indices, start: np.uint64) -> Changes:
 class Augmenter:
     """Augment the batches of one epoch, in a buffer that it owns.
 
-    Args:
-        changes: What to do, in any order.
-        key: Seed and epoch, and under the shard policy `off` the worker too.
-        max_rows: The largest batch.
-        like: Any array of samples, for its shape and type.
+    `key` is seed and epoch, and under the shard policy `off` the worker too; `like` gives shape and
+    type of the samples.
     """
 
     def __init__(
@@ -135,10 +128,6 @@ class Cropper:
     A window that is moved by whole rows and pixels is, in memory, the image moved by some bytes:
     one straight copy. What it takes from beyond the edges (the pixels of the next row or image) is
     then masked out. This is twice as fast as cutting windows out of padded images.
-
-    Args:
-        max_rows: The largest batch.
-        like: Any array of samples, for its shape and type.
     """
 
     def __init__(self, max_rows: int, like: Array) -> None:

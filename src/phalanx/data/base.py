@@ -6,13 +6,16 @@ arrays. Called by `cache`, which decodes each source once.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from phalanx.spec.data import MetricName
 from phalanx.spec.modality import Modality
@@ -97,3 +100,31 @@ class Source(ABC):
         No chunk at all means that the files offer no such part; only `test` may be absent. A chunk
         is also the unit that the shard policy `file` gives to one worker.
         """
+
+
+class FileSource(Source):
+    """A data set that is identified by its files: name, size, time of change, and decoder."""
+
+    def __init__(self, name: str, location: Path, files: tuple[Path, ...], *, decoder: str) -> None:
+        self._name = name
+        self._location = location
+        self._files = files
+        self._decoder = decoder
+
+    @property
+    @override
+    def name(self) -> str:
+        return self._name
+
+    @property
+    @override
+    def location(self) -> str:
+        return str(self._location)
+
+    @override
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(self._decoder.encode())
+        for path in self._files:
+            stat = path.stat()
+            digest.update(f"\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
+        return digest.hexdigest()

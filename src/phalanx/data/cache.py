@@ -3,7 +3,6 @@
 One folder per data set holds plain `.npy` files and `meta.json`. It is filled under a temporary
 name and renamed when complete, so a half-written one is never used; a lock lets one process of a
 machine decode while the others wait. A folder that does not match its description is filled again.
-`cache_writer` writes the files.
 """
 
 from __future__ import annotations
@@ -12,25 +11,28 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
+import re
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array, Source
-from phalanx.data.cache_writer import VERSION, write_arrays
-from phalanx.data.statistics import Statistics
-from phalanx.errors import StoreError, TimeoutExpired
+from phalanx.data.base import Array, PartName, Samples, Source
+from phalanx.data.normalize import Statistics, measure
+from phalanx.errors import DataError, StoreError, TimeoutExpired
 
+VERSION = 1  # of the form of the files; another one is another cache
+_PARTS: tuple[PartName, ...] = ("train", "test")
 _POLL_S = 0.05  # flock cannot wait with a deadline, so waiting is trying again
 
 logger = logging.getLogger(__name__)
@@ -66,10 +68,7 @@ def open_cached(
 ) -> CachedData:
     """Map a data set into memory, decoding it first if this has not been done.
 
-    Args:
-        source: What to decode; it is read only if the cache lacks it.
-        cache_root: Folder of all caches of this user on this machine.
-        deadline: How long to wait for another process that is decoding the same data.
+    Waits until the deadline for another process that is decoding the same data.
 
     Raises:
         DataError: A file of the source is missing or damaged.
@@ -77,7 +76,8 @@ def open_cached(
         TimeoutExpired: Another process held the lock for too long.
     """
     key = hashlib.sha256(f"{VERSION}\0{source.fingerprint()}".encode()).hexdigest()[:16]
-    folder = cache_root / f"{_safe(source.name)}-{key}"
+    name = re.sub(r"[^\w-]", "_", source.name)[:60]
+    folder = cache_root / f"{name}-{key}"
     cached = _open(folder)
     if cached is not None:
         return cached
@@ -86,7 +86,9 @@ def open_cached(
         with _lock(folder.with_name(f"{folder.name}.lock"), deadline):
             cached = _open(folder)  # another process may have filled it while this one waited
             if cached is None:
-                _remove_leftovers(folder)
+                # What a process that was killed while decoding has left behind.
+                for leftover in cache_root.glob(f".{folder.name}.*"):
+                    shutil.rmtree(leftover, ignore_errors=True)
                 _fill(folder, source)
                 cached = _open(folder)
     except OSError as error:
@@ -196,11 +198,119 @@ def _lock(path: Path, deadline: timedelta) -> Iterator[None]:
         yield
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what a process that was killed while decoding has left behind."""
-    for leftover in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
+    """Decode a source into `.npy` files in an empty folder; return the contents of `meta.json`."""
+    digest = hashlib.sha256()
+    parts: dict[str, Any] = {}
+    num_classes = source.num_classes or 0
+    for name in _PARTS:
+        writer = _PartWriter(folder, name, source)
+        for chunk in _decoded(source, name):
+            writer.append(chunk)
+            digest.update(chunk.inputs.data)
+            digest.update(chunk.targets.data)
+            for values in chunk.features.values():
+                digest.update(values.data)
+        if writer.file_sizes:
+            parts[name] = writer.finish()
+            num_classes = max(num_classes, writer.num_outputs)
+    if sum(parts.get("train", {}).get("file_sizes", ())) == 0:
+        raise DataError(f"{source.location} holds no training samples", dataset=source.name)
+    train = np.load(folder / "train_inputs.npy", mmap_mode="r")
+    return {
+        "version": VERSION,
+        "source": source.name,
+        "fingerprint": digest.hexdigest(),
+        "num_classes": num_classes,
+        "statistics": asdict(measure(train)),
+        "parts": parts,
+    }
 
 
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:60]
+def _decoded(source: Source, name: PartName) -> Iterator[Samples]:
+    """Yield the chunks of a part; a file that cannot be read is distinguished from a full disk."""
+    try:
+        yield from source.chunks(name)
+    except OSError as error:
+        raise DataError(
+            f"{source.name}: cannot read {error.filename or source.location} ({error.strerror}); "
+            "check the file and its permissions",
+            dataset=source.name,
+        ) from error
+
+
+class _PartWriter:
+    """Append chunks to the two `.npy` files of a part."""
+
+    def __init__(self, folder: Path, name: str, source: Source) -> None:
+        self._name = name
+        self._paths = (folder / f"{name}_inputs.npy", folder / f"{name}_targets.npy")
+        self._source = source
+        self._forms: tuple[tuple[Any, ...], ...] | None = None
+        self._features: dict[str, list[npt.NDArray[np.float32]]] = {}
+        self.file_sizes: list[int] = []
+        self.num_outputs = 0
+
+    def append(self, chunk: Samples) -> None:
+        arrays = (chunk.inputs, chunk.targets)
+        forms = tuple((array.dtype, array.shape[1:]) for array in arrays)
+        if self._forms is None:
+            self._forms = forms
+            for path, array in zip(self._paths, arrays, strict=True):
+                with path.open("wb") as file:
+                    _write_header(file, array, num_rows=0)
+        if forms != self._forms:
+            raise DataError(
+                f"{self._source.location}: the samples of one file are {forms} and those of "
+                f"another {self._forms}; bring all files to one form",
+                dataset=self._source.name,
+            )
+        for path, array in zip(self._paths, arrays, strict=True):
+            with path.open("ab") as file:
+                file.write(array.data)
+        for name, values in chunk.features.items():
+            self._features.setdefault(name, []).append(values)
+        self.file_sizes.append(len(chunk))
+        self.num_outputs = max(self.num_outputs, self._outputs_of(chunk))
+
+    def finish(self) -> dict[str, Any]:
+        num_rows = sum(self.file_sizes)
+        assert self._forms is not None
+        for path, (dtype, shape) in zip(self._paths, self._forms, strict=True):
+            with path.open("r+b") as file:
+                _write_header(file, np.empty((0, *shape), dtype), num_rows=num_rows)
+                os.fsync(file.fileno())
+        if self._features:
+            columns = {name: np.concatenate(parts) for name, parts in self._features.items()}
+            path = self._paths[0].with_name(f"{self._name}_features.npz")
+            np.savez(path, allow_pickle=False, **columns)
+        return {
+            "file_sizes": self.file_sizes,
+            "features": list(self._features),
+            "inputs_bytes": self._paths[0].stat().st_size,
+            "targets_bytes": self._paths[1].stat().st_size,
+        }
+
+    def _outputs_of(self, chunk: Samples) -> int:
+        """Return the classes in the labels, or values per sample if the targets are not labels."""
+        if chunk.targets.dtype != np.int64:
+            return int(np.prod(chunk.targets.shape[1:]))
+        highest = int(chunk.targets.max(initial=-1))
+        known = self._source.num_classes
+        if known is not None and highest >= known:
+            raise DataError(
+                f"{self._source.location}: label {highest} does not exist in {self._source.name}, "
+                f"which has classes 0 to {known - 1}; the labels are corrupt",
+                dataset=self._source.name,
+            )
+        return highest + 1
+
+
+def _write_header(file: IO[bytes], like: Array, *, num_rows: int) -> None:
+    """Write an `.npy` header; numpy pads it so that the row count can grow in place."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(like.dtype),
+        "fortran_order": False,
+        "shape": (num_rows, *like.shape[1:]),
+    }
+    np.lib.format.write_array_header_1_0(file, header)

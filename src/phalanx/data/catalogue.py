@@ -45,18 +45,31 @@ class Entry:
         return bool(self.files)
 
 
-def _idx_files(
-    digests: tuple[str, str, str, str], sizes: tuple[int, int, int, int], *, of_contents: bool
-) -> tuple[RemoteFile, ...]:
-    names = (
-        "train-images-idx3-ubyte.gz",
-        "train-labels-idx1-ubyte.gz",
-        "t10k-images-idx3-ubyte.gz",
-        "t10k-labels-idx1-ubyte.gz",
-    )
-    return tuple(
-        RemoteFile(name=name, sha256=digest, of_contents=of_contents, size_bytes=size)
-        for name, digest, size in zip(names, digests, sizes, strict=True)
+def _mnist_like(
+    name: str,
+    title: str,
+    *,
+    folder: str,
+    mirrors: tuple[str, ...],
+    digests: tuple[str, ...],
+    sizes: tuple[int, ...],
+    of_contents: bool = True,
+) -> Entry:
+    """Describe a data set in the four files of MNIST: images and labels, for training and test."""
+    stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return Entry(
+        name=name,
+        title=title,
+        kind="idx",
+        shape=(28, 28, 1),
+        num_train=60_000,
+        num_test=10_000,
+        mirrors=mirrors,
+        files=tuple(
+            RemoteFile(f"{stem}-ubyte.gz", digest, of_contents=of_contents, size_bytes=size)
+            for stem, digest, size in zip(stems, digests, sizes, strict=True)
+        ),
+        folders=(name, f"{folder}/raw"),
     )
 
 
@@ -69,71 +82,51 @@ _ENTRIES = (
         num_train=1438,
         num_test=359,
     ),
-    Entry(
-        name="mnist",
-        title="handwritten digits",
-        kind="idx",
-        shape=(28, 28, 1),
-        num_train=60_000,
-        num_test=10_000,
+    _mnist_like(
+        "mnist",
+        "handwritten digits",
+        folder="MNIST",
         # The author's own page no longer serves the files; these two hold the same bytes.
         mirrors=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
-        files=_idx_files(
-            (
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-            (9_912_422, 28_881, 1_648_877, 4_542),
-            of_contents=True,
+        digests=(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
-        folders=("mnist", "MNIST/raw"),
+        sizes=(9_912_422, 28_881, 1_648_877, 4_542),
     ),
-    Entry(
-        name="fashion-mnist",
-        title="articles of clothing",
-        kind="idx",
-        shape=(28, 28, 1),
-        num_train=60_000,
-        num_test=10_000,
+    _mnist_like(
+        "fashion-mnist",
+        "articles of clothing",
+        folder="FashionMNIST",
         mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-        files=_idx_files(
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-            (26_421_880, 29_515, 4_422_102, 5_148),
-            of_contents=True,
+        digests=(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
-        folders=("fashion-mnist", "FashionMNIST/raw"),
+        sizes=(26_421_880, 29_515, 4_422_102, 5_148),
     ),
-    Entry(
-        name="kmnist",
-        title="cursive Japanese characters",
-        kind="idx",
-        shape=(28, 28, 1),
-        num_train=60_000,
-        num_test=10_000,
+    _mnist_like(
+        "kmnist",
+        "cursive Japanese characters",
+        folder="KMNIST",
         mirrors=("https://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
         # Only the digests of the packed files are published, so they hold for downloads alone; a
         # copy from a directory is checked by gzip's own checksum and by the counts in the header.
-        files=_idx_files(
-            (
-                "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
-                "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
-                "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-                "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-            ),
-            (18_165_135, 29_497, 3_041_136, 5_120),
-            of_contents=False,
+        of_contents=False,
+        digests=(
+            "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+            "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
         ),
-        folders=("kmnist", "KMNIST/raw"),
+        sizes=(18_165_135, 29_497, 3_041_136, 5_120),
     ),
     Entry(
         name="cifar10",

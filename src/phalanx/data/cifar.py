@@ -17,43 +17,30 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from phalanx.data.base import PartName, Samples, Source
-from phalanx.data.directory import CIFAR_BATCHES, Located, refetch_hint, stat_fingerprint
+from phalanx.data.base import FileSource, PartName, Samples
+from phalanx.data.directory import CIFAR_BATCHES, Located, refetch_hint
 from phalanx.errors import DataError
 
 _ROW_BYTES = 3 * 32 * 32
 
 
-class CifarSource(Source):
+class CifarSource(FileSource):
     """Five training batches and one test batch; each batch counts as one file for sharding."""
 
     num_classes = 10
 
     def __init__(self, located: Located) -> None:
-        self._located = located
+        super().__init__(located.name, located.folder, located.files, decoder="cifar-1")
+        self._is_packed = located.layout == "cifar-tar"
         self._hint = refetch_hint(located.name)
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._located.name
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._located.folder)
-
-    @override
-    def fingerprint(self) -> str:
-        return stat_fingerprint(self._located.files, decoder="cifar-1")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
         names = CIFAR_BATCHES[:-1] if part == "train" else CIFAR_BATCHES[-1:]
-        if self._located.layout == "cifar-tar":
-            yield from self._from_tar(self._located.files[0], names)
+        if self._is_packed:
+            yield from self._from_tar(self._files[0], names)
             return
-        for path in self._located.files:
+        for path in self._files:
             if path.name in names:
                 with path.open("rb") as file:
                     yield self._decode(file, str(path))

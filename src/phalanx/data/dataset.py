@@ -1,31 +1,36 @@
 """Open a data set: its parts, its shapes, and its normalisation.
 
-Joins source, cache and split; `pipeline` makes batches of it.
+Joins source and cache; `pipeline` makes batches of it. The split into training, validation and test
+depends on a constant and not on the job's seed, so that runs with different seeds are measured on
+the same samples.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array, Scale, Source
 from phalanx.data.cache import CachedData, CachedPart, open_cached
-from phalanx.data.file_shards import file_sizes_of
-from phalanx.data.normalize import Normalizer
-from phalanx.data.order import Indices
+from phalanx.data.normalize import Normalizer, Statistics
+from phalanx.data.order import Indices, random_order
 from phalanx.data.ownership import SampleOwnership
+from phalanx.data.shards import file_sizes_of
 from phalanx.data.sources import open_source
-from phalanx.data.split import split_rows
-from phalanx.data.statistics import Statistics
 from phalanx.errors import DataError, SpecError
 from phalanx.spec.data import AUGMENTATIONS, METRICS, DataSpec, MetricName
 from phalanx.spec.epoch_quota import EpochQuota
 from phalanx.spec.modality import Modality
+
+_SEED = 20_111  # any constant; changing it changes every validation set
+_TEST, _LIMIT, _VALIDATION = range(3)  # one stream of random numbers for each decision
+AUTO_VALIDATION = 0.1  # for the MNIST family this is the customary 6,000 of 60,000
 
 
 @dataclass(frozen=True)
@@ -140,12 +145,8 @@ def open_dataset(
 ) -> Dataset:
     """Find a data set, decode it unless it is cached, and split it.
 
-    Args:
-        spec: The job's data section.
-        data_root: Folder of built-in data sets, unless the spec names another.
-        cache_root: Folder of all decoded data sets on this machine.
-        whole_numbers: Whether the network reads whole numbers as such (see
-            `JobSpec.reads_whole_numbers`) rather than as quantities to be normalised.
+    `whole_numbers`: whether the network reads whole numbers as such (see
+    `JobSpec.reads_whole_numbers`) rather than as quantities to be normalised.
 
     Raises:
         SpecError: The name is unknown, or a setting does not fit the data.
@@ -230,3 +231,70 @@ def _check_fit(spec: DataSpec, cached: CachedData) -> None:
             f"inputs {shape}; bring both to one shape",
             dataset=spec.name,
         )
+
+
+def only_columns(dataset: Dataset, start: int, stop: int) -> Dataset:
+    """Return the same samples with their columns `start` to `stop` only; the rest stays on disk.
+
+    Raises:
+        SpecError: Samples are not flat rows, or have fewer columns.
+    """
+    shape = dataset.input_shape
+    if len(shape) != 1 or stop > shape[0]:
+        raise SpecError(
+            f"the network reads columns {start} to {stop} of flat samples, but the data has "
+            f"samples of shape {shape}"
+        )
+
+    def cut(part: Part) -> Part:
+        inputs, normalizer = part.inputs[:, start:stop], part.normalizer.cut(start, stop)
+        return replace(part, inputs=inputs, normalizer=normalizer)
+
+    train, validation, test = map(cut, (dataset.train, dataset.validation, dataset.test))
+    return replace(dataset, train=train, validation=validation, test=test)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sorted row numbers; `test` is None if the data set has its own test part."""
+
+    train: Indices
+    validation: Indices
+    test: Indices | None
+
+
+def split_rows(
+    num_samples: int,
+    *,
+    validation: float | Literal["auto"] = "auto",
+    limit: int | None = None,
+    test_share: float | None = None,
+) -> Split:
+    """Split the rows of a training part.
+
+    Of the rows that are no test samples, `limit` chosen at random are kept; `validation` is the
+    share held out of these. Without `test_share` the data set has its own test part.
+    """
+    rows = np.arange(num_samples, dtype=np.int64)
+    test = None
+    if test_share is not None:
+        rows, test = _hold_out(rows, _held(num_samples, test_share), _TEST)
+    if limit is not None and limit < len(rows):
+        _, rows = _hold_out(rows, limit, _LIMIT)
+    share = AUTO_VALIDATION if validation == "auto" else validation
+    train, held = _hold_out(rows, _held(len(rows), share), _VALIDATION)
+    return Split(train=train, validation=held, test=test)
+
+
+def _held(num_samples: int, share: float) -> int:
+    """Return the rows to hold out: at least one if a share is given, and never all."""
+    if share == 0 or num_samples < 2:
+        return 0
+    return min(max(1, round(num_samples * share)), num_samples - 1)
+
+
+def _hold_out(rows: Indices, count: int, stream: int) -> tuple[Indices, Indices]:
+    """Take `count` rows out at random: (those that stay, those taken), both sorted."""
+    taken = np.zeros(len(rows), dtype=bool)
+    taken[random_order(len(rows), (_SEED, stream))[:count]] = True
+    return rows[~taken], rows[taken]

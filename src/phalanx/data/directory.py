@@ -49,7 +49,7 @@ def locate(entry: Entry, root: Path) -> Located:
     """Find the files of a built-in data set, or raise a `DataError` that says what is missing."""
     missing: list[_Missing] = []
     for folder in (*(root / folder for folder in entry.folders), root):
-        found = _in_folder(entry, folder)
+        found = _idx_in(entry, folder) if entry.kind == "idx" else _cifar_in(entry, folder)
         if isinstance(found, Located):
             return found
         missing.append(found)
@@ -68,20 +68,6 @@ def is_present(entry: Entry, root: Path) -> Located | None:
         return locate(entry, root)
     except DataError:
         return None
-
-
-def stat_fingerprint(files: tuple[Path, ...], *, decoder: str) -> str:
-    """Return an identity of files by name, size, time of change, and version of the decoder."""
-    digest = hashlib.sha256(decoder.encode())
-    for path in files:
-        stat = path.stat()
-        digest.update(f"\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
-    return digest.hexdigest()
-
-
-def _in_folder(entry: Entry, folder: Path) -> Located | _Missing:
-    """Return the files in this folder, or the first that is missing."""
-    return _idx_in(entry, folder) if entry.kind == "idx" else _cifar_in(entry, folder)
 
 
 def _idx_in(entry: Entry, folder: Path) -> Located | _Missing:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array
 from phalanx.data.dataset import Dataset, Part
 from phalanx.data.order import share_sizes
 from phalanx.data.ownership import SampleOwnership, divide
@@ -108,14 +107,13 @@ def _seed(spec: DistributionSpec, job: JobSpec) -> int:
 
 
 def _features(part: Part, spec: DistributionSpec) -> dict[str, npt.NDArray[np.float64]]:
-    known = {name: _rows(values, part) for name, values in part.features.items()}
+    known = {
+        name: np.asarray(values[part.rows], dtype=np.float64)
+        for name, values in part.features.items()
+    }
     # Reading all inputs takes a while, so it is done only on request.
     known["mean"] = _means(part) if spec.feature == "mean" else np.empty(0)
     return known
-
-
-def _rows(values: Array, part: Part) -> npt.NDArray[np.float64]:
-    return np.asarray(values[part.rows], dtype=np.float64)
 
 
 def _means(part: Part) -> npt.NDArray[np.float64]:

@@ -32,24 +32,14 @@ Progress = Callable[[str, int, int], None]
 _CHUNK_BYTES = 2**18
 
 
-def ignore_progress(name: str, done_bytes: int, total_bytes: int) -> None:
-    """Ignore progress."""
-
-
 def download(
     entry: Entry,
     *,
     root: Path,
-    on_progress: Progress = ignore_progress,
+    on_progress: Progress = lambda name, done_bytes, total_bytes: None,
     timeout: timedelta = timedelta(seconds=30),
 ) -> tuple[Path, ...]:
     """Download a data set's files into `root/<name>/`; files that are there and right are kept.
-
-    Args:
-        entry: The data set.
-        root: The data directory.
-        on_progress: Called for every chunk.
-        timeout: How long the server may stay silent.
 
     Raises:
         DataError: No mirror delivered a file whole and with the right checksum.
@@ -67,15 +57,15 @@ def download(
 
 
 def copy_from(
-    entry: Entry, origin: Path, *, root: Path, on_progress: Progress = ignore_progress
+    entry: Entry,
+    origin: Path,
+    *,
+    root: Path,
+    on_progress: Progress = lambda name, done_bytes, total_bytes: None,
 ) -> tuple[Path, ...]:
     """Copy a data set's files from a directory into `root/<name>/`, after checking them.
 
-    Args:
-        entry: The data set.
-        origin: A directory laid out like a data directory, or the folder of the files.
-        root: The data directory.
-        on_progress: Called for every chunk.
+    `origin` is laid out like a data directory, or is the folder of the files.
 
     Raises:
         DataError: A file is missing or damaged in `origin`.

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from phalanx.data.base import PartName, Samples, Source
-from phalanx.data.directory import Located, refetch_hint, stat_fingerprint
+from phalanx.data.base import FileSource, PartName, Samples
+from phalanx.data.directory import Located, refetch_hint
 from phalanx.errors import DataError
 
 _UBYTE = 0x08  # the only element type that these data sets use
@@ -51,12 +51,7 @@ def idx_header(data: bytes, path: Path, *, hint: str) -> tuple[int, ...]:
 
 
 def read_idx(path: Path, *, hint: str) -> npt.NDArray[np.uint8]:
-    """Read one IDX file.
-
-    Args:
-        path: The file, with or without gzip packing.
-        hint: Advice for a damaged file; ends every message.
-    """
+    """Read one IDX file, packed or not; `hint` ends every message about a damaged one."""
     data = unpacked_bytes(path, hint=hint)
     shape = idx_header(data, path, hint=hint)
     start = 4 + 4 * len(shape)
@@ -70,28 +65,14 @@ def read_idx(path: Path, *, hint: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
 
 
-class IdxSource(Source):
+class IdxSource(FileSource):
     """Four IDX files: images and labels, for training and for testing."""
 
     num_classes = 10
 
     def __init__(self, located: Located) -> None:
-        self._located = located
+        super().__init__(located.name, located.folder, located.files, decoder="idx-1")
         self._hint = refetch_hint(located.name)
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._located.name
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._located.folder)
-
-    @override
-    def fingerprint(self) -> str:
-        return stat_fingerprint(self._located.files, decoder="idx-1")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
@@ -107,4 +88,4 @@ class IdxSource(Source):
         yield Samples(inputs=images[..., None], targets=labels.astype(np.int64))
 
     def _path(self, stem: str) -> Path:
-        return next(p for p in self._located.files if p.name in (stem, f"{stem}.gz"))
+        return next(p for p in self._files if p.name in (stem, f"{stem}.gz"))

@@ -46,12 +46,9 @@ class EpochOrder:
 def share_sizes(
     count: int, num_workers: int, shares: Sequence[float] | None = None
 ) -> tuple[int, ...]:
-    """Divide `count` samples by the method of largest remainders.
+    """Divide `count` samples by the method of largest remainders; without shares, equally.
 
-    Args:
-        count: What is divided; the sizes add up to it.
-        num_workers: Into how many.
-        shares: Relative sizes; None: equal. Equal remainders go to the first ranks.
+    Equal remainders go to the first ranks.
     """
     if shares is None:
         base, rest = divmod(count, num_workers)

@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from phalanx.data.order import EpochOrder, Indices, random_order
-from phalanx.data.shards import Cut, Shards, ceil_div
+from phalanx.data.shards import Cut, QuotaShards, ceil_div
 from phalanx.errors import SpecError
 from phalanx.spec.epoch_quota import EpochQuota
 
@@ -39,12 +39,9 @@ class SampleOwnership:
 def divide(
     sizes: Sequence[int], rows: Sequence[int], at_end: Literal["join", "drop", "wrap"]
 ) -> EpochQuota:
-    """Divide an epoch over workers.
+    """Divide an epoch over workers that own `sizes` samples and take `rows` per step, at least one.
 
-    Args:
-        sizes: Samples that each worker owns, at least 1.
-        rows: Samples that each takes per step; 0 counts as 1.
-        at_end: Rule for workers that have none left.
+    `at_end` is the rule for workers that have none left.
     """
     taken = tuple(max(1, one) for one in rows)
     needed = [ceil_div(size, one) for size, one in zip(sizes, taken, strict=True)]
@@ -58,14 +55,14 @@ def divide(
     return EpochQuota(totals=totals, rows=taken, num_steps=num_steps)
 
 
-class OwnedShards(Shards):
-    """Shards where every worker visits its own samples, in its own order.
+class OwnedShards(QuotaShards):
+    """Shards where every worker visits its own samples, in its own order."""
 
-    Args:
-        order: Says seed and whether to shuffle.
-        ownership: Samples of each worker.
-        num_workers: Must be the number of workers in `ownership`.
-    """
+    _fixed = (
+        "an epoch of samples that are owned cannot continue at sample {sample}: no step of these "
+        "workers and this batch begins there; continue with the workers, the batch and the "
+        "'data.distribution' it began with"
+    )
 
     def __init__(self, order: EpochOrder, *, ownership: SampleOwnership, num_workers: int) -> None:
         rows = ownership.quota.rows
@@ -77,26 +74,6 @@ class OwnedShards(Shards):
             )
         self._ownership = ownership
         self._quota = ownership.quota
-
-    @override
-    def steps(self, start_sample: int = 0) -> range:
-        first = self._quota.step_at(start_sample)
-        if first is None:
-            raise SpecError(
-                f"an epoch of samples that are owned cannot continue at sample {start_sample}: no "
-                "step of these workers and this batch begins there; continue with the workers, the "
-                "batch and the 'data.distribution' it began with",
-                start_sample=start_sample,
-            )
-        return range(first, self._quota.num_steps)
-
-    @override
-    def offset_of(self, step: int) -> int:
-        return self._quota.offset_of(step)
-
-    @override
-    def max_rows(self, rank: int) -> int:
-        return self._quota.rows[rank]
 
     @override
     def batches(self, epoch: int, rank: int, *, start_sample: int = 0) -> Iterator[Cut]:
@@ -111,17 +88,6 @@ class OwnedShards(Shards):
             if worker not in orders:
                 orders[worker] = self._order_of(epoch, worker)
             yield self._cut(orders[worker], epoch, step, worker)
-
-    def _cut(self, order: Indices, epoch: int, step: int, worker: int) -> Cut:
-        rows, offset = self._quota.rows[worker], self._quota.offset_of(step)
-        return Cut(
-            epoch=epoch,
-            step=step,
-            indices=order[step * rows : (step + 1) * rows],
-            global_count=self._quota.offset_of(step + 1) - offset,
-            global_offset=offset,
-            worker=worker,
-        )
 
     def _order_of(self, epoch: int, worker: int) -> Indices:
         """Return a worker's order of samples in an epoch, lap by lap."""

@@ -5,19 +5,19 @@ Each file is a unit for the shard policy `file`; with a single file, each of its
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from phalanx.data.arrays import as_samples
-from phalanx.data.base import Array, PartName, Samples, Source
-from phalanx.data.directory import stat_fingerprint
-from phalanx.data.images import decode_images
+from phalanx.data.base import Array, FileSource, PartName, Samples
 from phalanx.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,20 +27,15 @@ if TYPE_CHECKING:
 # Columns that stand in for the default names x and y, as exports of public data sets call them.
 _INPUT_NAMES = ("x", "image", "img", "images")
 _TARGET_NAMES = ("y", "label", "labels", "target")
+_GREY_MODES = ("1", "L")
+_COLOUR_MODES = ("RGB", "RGBA", "P", "CMYK", "YCbCr", "LA")
 
 
-class ParquetSource(Source):
+class ParquetSource(FileSource):
     """One Parquet file or a folder of them.
 
-    Files whose name has the word `test` make the test part; all others are for training, also
-    those called validation, since the split into training and validation is Phalanx's own.
-
-    Args:
-        files: The files, in any order.
-        name: The data set's name.
-        input_key: Column of the inputs.
-        target_key: Column of the labels or values.
-        num_classes: Classes that are known to exist; None: as the labels show.
+    Files whose name has the word `test` make the test part; all others are for training, also those
+    called validation, since the split into training and validation is Phalanx's own.
     """
 
     def __init__(
@@ -52,25 +47,12 @@ class ParquetSource(Source):
         target_key: str = "y",
         num_classes: int | None = None,
     ) -> None:
-        self._files = tuple(sorted(files))
-        self._name = name
         self._keys = (input_key, target_key)
+        place = files[0] if len(files) == 1 else min(files).parent
+        ordered = tuple(sorted(files))
+        super().__init__(name, place, ordered, decoder=f"parquet-2 {self._keys}")
         self._mode: str | None = None
         self.num_classes = num_classes
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._name
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self._files[0] if len(self._files) == 1 else self._files[0].parent)
-
-    @override
-    def fingerprint(self) -> str:
-        return stat_fingerprint(self._files, decoder=f"parquet-2 {self._keys}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
@@ -205,3 +187,56 @@ def _is_other_list(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def decode_images(
+    encoded: Sequence[bytes | None], *, origin: str, mode: str | None = None
+) -> tuple[npt.NDArray[np.uint8], str]:
+    """Decode images of one size to uint8 (N, H, W, C).
+
+    Also returns the mode ("L" or "RGB", by the first image) to decode the next ones with.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    images: list[npt.NDArray[np.uint8]] = []
+    for row, data in enumerate(encoded):
+        if data is None:
+            raise DataError(f"{origin}: row {row} holds no image", path=origin, row=row)
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                mode = mode or _mode_for(image.mode, origin, row)
+                pixels = np.asarray(image.convert(mode))
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+            # Pillow reports damage to PNG files as SyntaxError.
+            raise DataError(
+                f"{origin}: the image in row {row} is corrupt ({_brief(error)}); "
+                "get the file again from where it came",
+                path=origin,
+                row=row,
+            ) from error
+        if images and pixels.shape != images[0].shape:
+            raise DataError(
+                f"{origin}: the image in row {row} has shape {pixels.shape} and the first one "
+                f"{images[0].shape}; bring all images to one size",
+                path=origin,
+                row=row,
+            )
+        images.append(pixels)
+    stacked = np.stack(images) if images else np.empty((0, 0, 0), dtype=np.uint8)
+    return (stacked[..., None] if stacked.ndim == 3 else stacked), mode or "RGB"
+
+
+def _mode_for(mode: str, origin: str, row: int) -> str:
+    if mode in _GREY_MODES:
+        return "L"
+    if mode in _COLOUR_MODES:
+        return "RGB"
+    raise DataError(
+        f"{origin}: the image in row {row} has mode {mode}; only 8-bit grey and colour are read",
+        path=origin,
+        row=row,
+    )
+
+
+def _brief(error: Exception) -> str:
+    return str(error).split(" <")[0]  # Pillow names the in-memory object, which says nothing

@@ -25,17 +25,7 @@ _STREAM = 7_000  # keeps these draws apart from orders of epochs, which use the 
 
 @dataclass(frozen=True)
 class PartitionInput:
-    """Hold what is partitioned, and over how many workers.
-
-    Attributes:
-        targets: Of each sample.
-        is_classes: Whether they are class labels.
-        num_classes: How many classes there are.
-        features: Stored features of each sample.
-        num_workers: Over how many it is partitioned.
-        num_modalities: Sensors of a sample; 0: it has no modalities.
-        seed: Seed of all random draws.
-    """
+    """Hold what is partitioned, and over how many workers."""
 
     targets: Array
     is_classes: bool
@@ -43,6 +33,7 @@ class PartitionInput:
     features: Mapping[str, npt.NDArray[np.float64]]
     num_workers: int
     num_modalities: int
+    """Sensors of a sample; 0: it has no modalities."""
     seed: int
 
     @property
@@ -192,13 +183,13 @@ def _by_feature(spec: DistributionSpec, given: PartitionInput) -> list[Indices]:
 def _nearest_apart(wanted: Indices, places: Indices) -> list[int] | None:
     """Return places near the wanted ones, all different and rising; None: there are too few."""
     chosen: list[int] = []
-    for number, wish in enumerate(wanted.tolist()):
+    for number, target in enumerate(wanted.tolist()):
         left = len(wanted) - number - 1
         first = int(np.searchsorted(places, chosen[-1] + 1)) if chosen else 0
         open_places = places[first : len(places) - left]
         if len(open_places) == 0:
             return None
-        chosen.append(int(open_places[np.abs(open_places - wish).argmin()]))
+        chosen.append(int(open_places[np.abs(open_places - target).argmin()]))
     return chosen
 
 
@@ -292,13 +283,10 @@ _SCHEMES: dict[str, Callable[[DistributionSpec, PartitionInput], list[Indices]]]
 
 
 def label_skew(counts: npt.NDArray[np.int64]) -> tuple[list[float], float]:
-    """Compute each worker's label skew, and the mean over workers.
+    """Compute each worker's label skew from samples by worker and class, and the mean over workers.
 
     The distance is half the sum of absolute differences of shares: 0 for the same mix, near 1 for a
     worker with one class of many.
-
-    Args:
-        counts: Samples by worker and class.
     """
     mixes = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     overall = counts.sum(axis=0) / max(1, int(counts.sum()))

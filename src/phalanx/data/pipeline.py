@@ -1,6 +1,6 @@
 """Make the batches of one worker from an opened data set.
 
-Builds the chain shuffle -> cut -> augment -> normalise -> prefetch out of `stages`. Workers call
+Builds the chain shuffle -> cut -> augment -> normalise -> prefetch. Workers call
 `train_batches` once per epoch and `eval_batches` once per evaluation.
 """
 
@@ -16,12 +16,17 @@ import numpy as np
 from phalanx.data.augment import Augmenter
 from phalanx.data.base import Array
 from phalanx.data.dataset import Dataset, Part, open_dataset
-from phalanx.data.file_shards import FileShards
 from phalanx.data.order import EpochOrder, Indices, share_sizes
 from phalanx.data.ownership import OwnedShards
-from phalanx.data.shards import Cut, OffShards, SampleShards, Shards, choose_policy
-from phalanx.data.stages import InputOrigin, InputStage, Prefetch
-from phalanx.data.stream import Batch, BatchStream, Timed
+from phalanx.data.shards import (
+    Cut,
+    FileShards,
+    OffShards,
+    SampleShards,
+    Shards,
+    choose_policy,
+)
+from phalanx.data.stream import Batch, BatchStream, Prefetch
 from phalanx.spec.data import DataSpec
 
 __all__ = [
@@ -52,19 +57,9 @@ def train_batches(
     start_step: int = 0,
     start_sample: int = 0,
 ) -> BatchStream:
-    """Stream one worker's batches of one training epoch.
+    """Stream one worker's batches of one training epoch, from its start or from a point in it.
 
-    Args:
-        dataset: The opened data set.
-        spec: The same data section that it was opened with.
-        seed: The job's seed.
-        epoch: Counted from 0.
-        global_batch: Samples per step over all workers.
-        rank: This worker.
-        num_workers: How many there are.
-        shares: Relative share of the global batch per worker; None: equal.
-        start_step: Continue at this step, with workers and batch as they were.
-        start_sample: Continue after so many samples of the epoch, with any workers and batch.
+    `start_step` continues with workers and batch as they were, `start_sample` with any.
     """
     if start_step and start_sample:
         raise ValueError("give start_step or start_sample, not both")
@@ -116,7 +111,11 @@ def train_shards(
         shuffle=spec.shuffle,
     )
     order = EpochOrder(num_samples=part.num_samples, seed=seed, shuffle=spec.shuffle)
-    return policy, _shards(policy, order, part, global_batch, num_workers, shares)
+    cut = {"global_batch": global_batch, "num_workers": num_workers}
+    if policy == "file":
+        return policy, FileShards(order, file_sizes=part.file_sizes, shares=shares, **cut)
+    kind = SampleShards if policy == "sample" else OffShards
+    return policy, kind(order, shares=shares, **cut)
 
 
 def unit_batches(
@@ -130,18 +129,9 @@ def unit_batches(
     num_parts: int,
     shares: Sequence[float] | None = None,
 ) -> BatchStream:
-    """Stream batches of one epoch that are requested one by one.
+    """Stream batches of one epoch that are requested one by one, as (step, part).
 
-    Args:
-        dataset: The opened data set.
-        units: (step, part) of each batch, in the order they are wanted; may block while nothing is
-            wanted. It must end before the stream is closed.
-        spec: The same data section that it was opened with.
-        seed: The job's seed.
-        epoch: Counted from 0.
-        global_batch: Samples per step over all parts.
-        num_parts: Parts that each step is cut into.
-        shares: Relative share of the global batch per part; None: equal.
+    `units` may block while nothing is wanted; it must end before the stream is closed.
     """
     part = dataset.train
     shards: OwnedShards | SampleShards
@@ -208,26 +198,6 @@ def _owned(part: Part, spec: DataSpec, seed: int, num_workers: int) -> OwnedShar
     return OwnedShards(order, ownership=part.ownership, num_workers=num_workers)
 
 
-def _shards(
-    policy: str,
-    order: EpochOrder,
-    part: Part,
-    global_batch: int,
-    num_workers: int,
-    shares: Sequence[float] | None,
-) -> Shards:
-    if policy == "file":
-        return FileShards(
-            order,
-            file_sizes=part.file_sizes,
-            global_batch=global_batch,
-            num_workers=num_workers,
-            shares=shares,
-        )
-    kind = SampleShards if policy == "sample" else OffShards
-    return kind(order, global_batch=global_batch, num_workers=num_workers, shares=shares)
-
-
 @dataclass(frozen=True)
 class _Gathered:
     """Samples between the stages."""
@@ -287,26 +257,16 @@ def _stream(
             step=samples.cut.step,
         )
 
-    shuffled = InputOrigin("shuffle", cuts)
-    gathered = InputStage("cut", shuffled, gather)
-    stages: list[Timed] = [shuffled, gathered]
     threads: list[Prefetch[Any]] = []
-    samples: Iterator[_Gathered] = gathered
+    samples: Iterator[_Gathered] = map(gather, cuts)
     if augmenter is not None:
-        augmented = InputStage("augment", gathered, augment)
-        stages.append(augmented)
-        samples = augmented
+        samples = map(augment, samples)
         if prefetch:
             # Changing and normalising cost about the same, so they run side by side.
-            handover = Prefetch(augmented, depth=1)
-            threads.append(handover)
-            samples = handover
-    normalised = InputStage("normalise", samples, normalise)
-    stages.append(normalised)
-    batches: Iterator[Batch] = normalised
+            samples = Prefetch(samples, depth=1)
+            threads.append(samples)
+    batches: Iterator[Batch] = map(normalise, samples)
     if prefetch:
-        ahead = Prefetch(normalised, depth=prefetch)
-        threads.append(ahead)
-        stages.append(ahead)
-        batches = ahead
-    return BatchStream(stages, batches, threads=threads, steps=steps)
+        batches = Prefetch(batches, depth=prefetch)
+        threads.append(batches)
+    return BatchStream(batches, threads=threads, steps=steps)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
-from phalanx.data.base import Source
+import numpy as np
+from typing_extensions import override
+
+from phalanx.data.base import PartName, Samples, Source
 from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import Located, locate
 from phalanx.errors import DataError, SpecError
 from phalanx.spec.data import SOURCES, DataSpec, is_path
 from phalanx.spec.registry import load
 
+_SCALE = 15  # stored values are 0..16; times 15 they fill a byte without overflowing it
+
 
 def open_source(spec: DataSpec, *, data_root: Path) -> Source:
-    """Find the data set that a job asks for.
-
-    Args:
-        spec: The job's data section; its `directory` beats `data_root`.
-        data_root: Folder of built-in data sets.
-    """
+    """Find the data set that a job asks for; the spec's `directory` beats `data_root`."""
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     if is_path(spec.name):
         path = _existing(spec.name, root)
@@ -57,8 +57,6 @@ def open_built_in(spec: DataSpec, *, root: Path) -> Source:
     entry = CATALOGUE[spec.name]
     # Imported on use: the decoders' own imports would slow down every start.
     if entry.kind == "embedded":
-        from phalanx.data.digits import DigitsSource
-
         return DigitsSource()
     return source_of(locate(entry, root))
 
@@ -80,7 +78,7 @@ def source_of(located: Located) -> Source:
 
 def _from_path(path: Path, spec: DataSpec) -> Source:
     if path.is_file() and path.suffix == ".npz" and spec.modalities:
-        from phalanx.data.npz_modalities import NpzModalitiesSource
+        from phalanx.data.npz import NpzModalitiesSource
 
         return NpzModalitiesSource(path, names=spec.modalities, target_key=spec.target_key)
     if path.is_file() and path.suffix == ".npz":
@@ -103,3 +101,34 @@ def _from_path(path: Path, spec: DataSpec) -> Source:
 def _existing(name: str, root: Path) -> Path | None:
     given = Path(name).expanduser()
     return next((path for path in (given, root / given) if path.exists()), None)
+
+
+class DigitsSource(Source):
+    """1,797 grey 8x8 digits of scikit-learn, imported on use; a fifth becomes the test part."""
+
+    test_share = 0.2
+    num_classes = 10
+
+    @property
+    @override
+    def name(self) -> str:
+        return "digits"
+
+    @property
+    @override
+    def location(self) -> str:
+        return "scikit-learn"
+
+    @override
+    def fingerprint(self) -> str:
+        return "digits-of-scikit-learn"  # the samples have not changed since they were published
+
+    @override
+    def chunks(self, part: PartName) -> Iterator[Samples]:
+        if part == "test":
+            return
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        images = np.asarray(digits.images * _SCALE, dtype=np.uint8)[..., None]
+        yield Samples(inputs=images, targets=np.asarray(digits.target, dtype=np.int64))

@@ -1,15 +1,23 @@
-"""Define batches and the stream that a worker reads them from. `pipeline` builds the streams."""
+"""Define batches, the stream that a worker reads them from, and the thread that works ahead.
+
+`pipeline` builds the streams.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
 
 from phalanx.data.base import Array
 from phalanx.data.normalize import NetworkInputs
 from phalanx.data.order import Indices
-from phalanx.data.stages import Prefetch
+from phalanx.errors import TimeoutExpired
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,6 @@ class Batch:
         return replace(self, inputs=self.inputs.copy())
 
 
-class Timed(Protocol):
-    """Stage with a cost in seconds."""
-
-    name: str
-    seconds: float
-
-
 class BatchStream:
     """The batches of one epoch or evaluation, once through.
 
@@ -57,13 +58,11 @@ class BatchStream:
 
     def __init__(
         self,
-        stages: Sequence[Timed],
         batches: Iterator[Batch],
         *,
         threads: Sequence[Prefetch[Any]],
         steps: range,
     ) -> None:
-        self._stages = stages
         self._batches = batches
         self._threads = threads
         self.first_step = steps.start
@@ -88,6 +87,114 @@ class BatchStream:
         for thread in self._threads:
             thread.close()
 
-    def stage_times(self) -> dict[str, float]:
-        """Return the seconds each stage has worked so far; for `prefetch`, the consumer waited."""
-        return {stage.name: stage.seconds for stage in self._stages}
+
+Out = TypeVar("Out")
+
+_JOIN_S = 5.0  # a batch takes milliseconds; a thread that outlasts this hangs in the file system
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Channel(Generic[Out]):
+    """State that the two threads share."""
+
+    depth: int
+    ready: deque[Out] = field(default_factory=deque)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    closed: bool = False
+    finished: bool = False
+    error: BaseException | None = None
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+class Prefetch(Generic[Out]):
+    """Pull a chain ahead of its consumer, in a background thread.
+
+    The thread starts with the first item asked for and ends with the last one, with `close`, or
+    when this object is collected. An exception in the chain is raised to the consumer in its place.
+    While the consumer holds item i, items i+1 to i+depth may be ready and one more in the making: a
+    chain that reuses buffers needs `depth + 2` of them.
+    """
+
+    def __init__(
+        self, source: Iterator[Out], *, depth: int, deadline: timedelta = timedelta(minutes=5)
+    ) -> None:
+        if depth < 1:
+            raise ValueError(f"a prefetch of {depth} holds nothing; use 1 or more, or no prefetch")
+        self._source = source
+        self._deadline = deadline
+        self._channel: _Channel[Out] = _Channel(depth=depth)
+        self._thread: threading.Thread | None = None
+
+    def __iter__(self) -> Iterator[Out]:
+        return self
+
+    def __next__(self) -> Out:
+        if self._thread is None and not self._channel.closed:
+            self._start()
+        channel = self._channel
+        with channel.changed:
+            in_time = channel.changed.wait_for(
+                lambda: channel.ready or channel.finished or channel.closed,
+                timeout=self._deadline.total_seconds(),
+            )
+            has_item = bool(channel.ready) and not channel.closed
+            if has_item:
+                item = channel.ready.popleft()
+                channel.changed.notify_all()
+        if has_item:
+            return item
+        self.close()
+        if not in_time:
+            raise TimeoutExpired(
+                f"no batch was ready within {self._deadline.total_seconds():.0f} s; "
+                "check the disk or network drive that the data lies on",
+                activity="waiting for the input pipeline",
+            )
+        if channel.error is not None:
+            error, channel.error = channel.error, None
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the thread; items not yet taken are dropped. May be called more than once."""
+        self._channel.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                logger.warning("the input thread did not end within %.0f s", _JOIN_S)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(
+            target=_pump, args=(self._source, self._channel), name="phalanx-prefetch", daemon=True
+        )
+        # The thread refers to the channel but not to this object, so that it can be collected.
+        weakref.finalize(self, self._channel.close)
+        self._thread.start()
+
+
+def _pump(source: Iterator[Out], channel: _Channel[Out]) -> None:
+    """Run the background thread."""
+    error: BaseException | None = None
+    try:
+        for item in source:
+            with channel.changed:
+                channel.ready.append(item)
+                channel.changed.notify_all()
+                # Waits for training, which may take as long as it likes; `close` always ends it.
+                channel.changed.wait_for(
+                    lambda: len(channel.ready) < channel.depth + 1 or channel.closed
+                )
+                if channel.closed:
+                    return
+    except BaseException as caught:  # thread boundary: raised again where the item is asked for
+        error = caught
+    with channel.changed:
+        channel.error = error
+        channel.finished = True
+        channel.changed.notify_all()

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from phalanx.engine.precision import Precision, autocast
 from phalanx.errors import EngineError, SpecError
-from phalanx.model.parts import INPUT, PartedNetwork
-from phalanx.model.rng import drawing
+from phalanx.model.parts import INPUT, PartedNetwork, drawing
 from phalanx.split.graph import NetworkGraph, NetworkPart
 
 # Too few for batch norm would be one.

@@ -10,7 +10,6 @@ parallelism does; running statistics differ between workers until `buffers` are 
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
@@ -25,7 +24,7 @@ from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import Loss, error_sums
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
-from phalanx.engine.result import EvaluationSums, StepResult
+from phalanx.engine.result import EvaluationSums, StepResult, check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError
@@ -133,13 +132,7 @@ class Replica:
         with span("forward"):
             loss_sum, num_correct, _ = self._forward(batch)
             value = float(loss_sum.detach())
-        if not math.isfinite(value):
-            raise EngineError(
-                f"the loss became {value} in step {step} on rank {self._rank}; lower optimizer.lr, "
-                "add schedule.warmup or set optimizer.clip_norm",
-                step=step,
-                rank=self._rank,
-            )
+        check_loss(value, step=step, rank=self._rank)
         forwarded = time.perf_counter()
         with span("backward"):
             self._flat.backward(

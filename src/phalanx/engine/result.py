@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from phalanx.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,18 @@ class EvaluationSums(NamedTuple):
     """Of a sample, the mean over its values; NaN: the model has other outputs than targets. 0 for
     classes."""
     squared_error: float = 0.0
+
+
+def check_loss(loss_sum: float, *, step: int, rank: int) -> None:
+    """Refuse a loss that is not finite: training could only go on with broken parameters.
+
+    Raises:
+        EngineError: It is not; says what to change.
+    """
+    if not math.isfinite(loss_sum):
+        raise EngineError(
+            f"the loss became {loss_sum} in step {step} on rank {rank}; lower optimizer.lr, "
+            "add schedule.warmup or set optimizer.clip_norm",
+            step=step,
+            rank=rank,
+        )

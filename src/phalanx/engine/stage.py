@@ -21,8 +21,7 @@ from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.state_layout import Names, StateLayout, copy_in, copy_out
 from phalanx.errors import EngineError
-from phalanx.model.parts import PartedNetwork, call_part
-from phalanx.model.rng import drawing
+from phalanx.model.parts import PartedNetwork, call_part, drawing
 from phalanx.spec.optimize import LossSpec, OptimizerSpec
 
 _NOTHING = torch.zeros(0)

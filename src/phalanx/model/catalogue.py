@@ -28,18 +28,12 @@ def build_model(
     seed: int,
     modalities: Sequence[Modality] = (),
 ) -> nn.Module:
-    """Build a network with fresh weights that depend on `seed` alone.
+    """Build a network with fresh weights that depend on `seed` alone; it returns logits.
 
     Equal arguments give bit-equal weights in every process, so workers start alike without
-    exchanging anything. The global random state of torch is left as it was found.
-
-    Args:
-        spec: Which network, with its settings.
-        input_shape: One sample without the batch axis: (height, width, channels) or (features,).
-            Images are handed to the network as (batch, channels, height, width).
-        num_classes: Width of the output; the network returns logits.
-        seed: Decides every initial weight.
-        modalities: What a packed row of several sensors consists of; empty: it is of one piece.
+    exchanging anything. The global random state of torch is left as it was found. `input_shape` is
+    (height, width, channels), which the network gets as (batch, channels, height, width), or
+    (features,).
 
     Raises:
         SpecError: The network does not fit the input, or the user's function is not usable.

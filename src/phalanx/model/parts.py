@@ -8,14 +8,15 @@ placement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.errors import SpecError
-from phalanx.model.rng import drawing, part_seed
 from phalanx.spec.names import did_you_mean
 
 INPUT = "input"
@@ -43,13 +44,11 @@ class Columns:
 class PartedNetwork(nn.Module):
     """A network given by its parts; the last one's output is the network's.
 
-    Args:
-        parts: Modules by name, each after those that it reads. A dot in a name makes it a child of
-            a common module: `lidar.conv1`. Each returns one tensor with one row per sample.
-        reads: For each part, the parts or inputs that it reads.
-        inputs: Named columns of flat samples; `input` is always there and means the whole sample.
-        separate: Parts that take the tensors they read as separate arguments; the others take them
-            concatenated along axis 1.
+    Parts come after those that they read; a dot in a name makes a part a child of a common module:
+    `lidar.conv1`. Each returns one tensor with one row per sample. `reads` names the parts or
+    inputs that each reads: `inputs` are columns of flat samples, and `input` is always the whole
+    sample. Parts in `separate` take what they read as several arguments, the others concatenated
+    along axis 1.
     """
 
     def __init__(
@@ -123,3 +122,24 @@ def _check(
         raise SpecError(
             f"part '{unread[0]}' is read by no other part; only the last one, '{names[-1]}', may be"
         )
+
+
+_MASK = 2**64 - 1
+# The generator is global to the process; ranks that run as threads take turns.
+_TURN = threading.RLock()
+
+
+def part_seed(step_seed: int, part: int, *, replica: int = 0, micro_batch: int = 0) -> int:
+    """Return the seed of one part in one step, for one of its holders and one micro-batch."""
+    word = (part << 40) ^ (replica << 20) ^ micro_batch
+    mixed = (step_seed ^ (word * 0x9E3779B97F4A7C15)) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Draw from a stream inside the block."""
+    with _TURN:
+        torch.default_generator.manual_seed(seed)
+        yield

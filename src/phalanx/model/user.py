@@ -56,15 +56,9 @@ def call_user_function(
     args: Mapping[str, object],
     offered: Mapping[str, object],
 ) -> object:
-    """Call the user's function and return what it built.
+    """Call the user's function, with the current directory importable, and return what it built.
 
-    The current directory is importable during the call.
-
-    Args:
-        name: What the job file calls it.
-        function: As `find_network` returned it.
-        args: From the job file.
-        offered: Passed too, if the function takes it and `args` does not set it.
+    What is `offered` is passed too, if the function takes it and `args` does not set it.
     """
     with current_directory_importable():
         arguments = _arguments(name, function, args, offered)

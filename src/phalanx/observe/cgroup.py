@@ -14,22 +14,14 @@ _UNLIMITED_BYTES = 1 << 60
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the CPU quota in cores, or None if there is no limit.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the CPU quota in cores, or None if there is no limit."""
     found = [_quota_v2(folder) for folder in _folders(root, "")]
     found += [_quota_v1(folder) for folder in _folders(root, "cpu")]
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit in bytes, or None if there is none.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the memory limit in bytes, or None if there is none."""
     found = [_number(folder / "memory.max") for folder in _folders(root, "")]
     found += [_number(folder / "memory.limit_in_bytes") for folder in _folders(root, "memory")]
     return min(
@@ -39,13 +31,9 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def cpu_used(root: Path = Path("/")) -> float | None:
-    """Return the processor seconds used by this process's group, or None if not accounted.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the processor seconds used by this process's group, or None if not accounted."""
     for folder in _folders(root, ""):
-        for line in _text(folder / "cpu.stat").splitlines():
+        for line in read_text(folder / "cpu.stat").splitlines():
             name, _, value = line.partition(" ")
             if name == "usage_usec":
                 return int(value) / 1e6
@@ -57,11 +45,7 @@ def cpu_used(root: Path = Path("/")) -> float | None:
 
 
 def memory_used(root: Path = Path("/")) -> int | None:
-    """Return the memory used by this process's group, page cache included, or None if unknown.
-
-    Args:
-        root: Root of `proc` and `sys`.
-    """
+    """Return the memory used by this process's group, page cache included, or None if unknown."""
     found = [_number(folder / "memory.current") for folder in _folders(root, "")]
     found += [_number(folder / "memory.usage_in_bytes") for folder in _folders(root, "memory")]
     return next((used for used in found if used is not None), None)
@@ -70,7 +54,7 @@ def memory_used(root: Path = Path("/")) -> int | None:
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Yield the group of this process and all parents; `controller` is empty for version 2."""
     top = root / "sys/fs/cgroup" / controller
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
         if controller in names.split(",") and (controller or number == "0"):
             folder = top / path.lstrip("/")
@@ -82,7 +66,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota_v2(folder: Path) -> float | None:
-    words = _text(folder / "cpu.max").split()
+    words = read_text(folder / "cpu.max").split()
     if len(words) != 2 or words[0] == "max":
         return None
     return int(words[0]) / int(words[1])
@@ -97,15 +81,16 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = read_text(path)
     try:
         return int(text)
     except ValueError:
         return None
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file of the kernel; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

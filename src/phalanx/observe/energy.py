@@ -14,40 +14,30 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from phalanx.observe.cgroup import read_text
 from phalanx.spec.observe import ObserveSpec
 
 POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter(ABC):
-    """Cumulative energy since construction.
-
-    Attributes:
-        source: rapl, model, or empty.
-        reason: Why this meter was chosen, for people.
-    """
+    """Cumulative energy since construction."""
 
     source: str
+    """rapl, model, or empty."""
     reason: str
+    """Why this meter was chosen, for people."""
 
     @abstractmethod
     def read(self, now_s: float, busy_s: float, total_s: float) -> float | None:
         """Return the joules since construction, or None if unknown.
 
-        Args:
-            now_s: Monotonic time.
-            busy_s: Busy time of all cores together since boot.
-            total_s: Busy and idle time of all cores together since boot.
+        `busy_s` and `total_s` are seconds of all cores together since boot.
         """
 
 
 def find_meter(spec: ObserveSpec, powercap: Path = POWERCAP) -> EnergyMeter:
-    """Return the meter that a spec asks for, or the best available.
-
-    Args:
-        spec: The requested source.
-        powercap: Directory of the kernel's counters.
-    """
+    """Return the meter that a spec asks for, or the best available."""
     if spec.energy == "off":
         return NoMeter("switched off by observe.energy")
     domains = find_domains(powercap) if spec.energy in ("auto", "rapl") else []
@@ -75,12 +65,7 @@ class NoMeter(EnergyMeter):
 
 
 class ModelMeter(EnergyMeter):
-    """Model of energy from declared watts and the busy share of all cores.
-
-    Args:
-        watts_idle: Of the whole machine.
-        watts_full: Of the whole machine with all cores busy.
-    """
+    """Model of energy from the declared watts of the machine and the busy share of all cores."""
 
     source = "model"
 
@@ -129,12 +114,7 @@ class Domain:
 
 
 class RaplMeter(EnergyMeter):
-    """Meter of the processor's RAPL counters.
-
-    Args:
-        domains: Disjoint counters.
-        reason: Description of the counters.
-    """
+    """Meter of the processor's RAPL counters, which must be disjoint."""
 
     source = "rapl"
 
@@ -155,7 +135,7 @@ def find_domains(powercap: Path) -> list[Domain]:
     """
     found: dict[str, Domain] = {}
     for folder in sorted(powercap.glob("intel-rapl:*")):
-        name = _text(folder / "name")
+        name = read_text(folder / "name")
         counter = _counter(folder / "energy_uj")
         if not name.startswith(("package", "dram")) or counter is None:
             continue
@@ -167,12 +147,5 @@ def find_domains(powercap: Path) -> list[Domain]:
 
 
 def _counter(path: Path) -> int | None:
-    text = _text(path)
+    text = read_text(path)
     return int(text) if text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

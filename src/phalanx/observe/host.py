@@ -20,12 +20,7 @@ from phalanx.spec.observe import ObserveSpec
 
 
 class HostMeter:
-    """Meter of the machine that it is constructed on.
-
-    Args:
-        spec: Source of energy figures.
-        energy: Overrides the spec's meter.
-    """
+    """Meter of the machine that it is constructed on; `energy` overrides the spec's meter."""
 
     def __init__(self, spec: ObserveSpec, energy: EnergyMeter | None = None) -> None:
         self._host = socket.gethostname()

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from phalanx.observe.cgroup import cpu_quota, memory_limit
+from phalanx.observe.cgroup import cpu_quota, memory_limit, read_text
 from phalanx.records.manifest import cpu_model
 
 ISA_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -62,11 +62,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
 
 def inspect_machine(disk_path: Path) -> Machine:
-    """Inspect this machine.
-
-    Args:
-        disk_path: The directory whose disk will hold the runs; it need not exist yet.
-    """
+    """Inspect this machine; `disk_path` will hold the runs and need not exist yet."""
     memory = psutil.virtual_memory()
     logical = psutil.cpu_count() or 1
     place = _existing(disk_path)
@@ -102,10 +98,7 @@ def _system() -> str:
 
 
 def _isa() -> list[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
+    lines = read_text(Path("/proc/cpuinfo")).splitlines()
     # x86 calls the list "flags", ARM calls it "Features".
     flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     present = set(flags.partition(":")[2].split())
@@ -167,7 +160,4 @@ def _version(package: str) -> str | None:
 
 def _clock_source() -> str:
     path = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return "unknown"
+    return read_text(path) or "unknown"

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import stat
+import struct
 from pathlib import Path
 
+from phalanx.observe.cgroup import read_text
 from phalanx.records.events import ProcessSample
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -21,13 +24,9 @@ class ProcessMeter:
     """Meter of the process that it is constructed in.
 
     Processor time is what the kernel charges to all threads, ended ones included, to the
-    microsecond. Children count while they run, to a hundredth of a second, and permanently once
-    they have been waited for. Their resident memory is added, so pages shared with this process
-    count twice.
-
-    Args:
-        with_children: Whether children count; False in the controller, whose workers measure
-        themselves.
+    microsecond. Children count, except in the controller, whose workers measure themselves: while
+    they run to a hundredth of a second, and permanently once they have been waited for. Their
+    resident memory is added, so pages shared with this process count twice.
     """
 
     def __init__(self, *, with_children: bool = True) -> None:
@@ -75,7 +74,7 @@ class ProcessMeter:
         waiting = [self._folder]
         while waiting:
             for task in _listing(waiting.pop() / "task"):
-                for pid in _text(task / "children").split():
+                for pid in read_text(task / "children").split():
                     child = self._folder.parent / pid
                     found.append(child)
                     waiting.append(child)
@@ -98,12 +97,12 @@ def _add(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[in
 
 def _stat(folder: Path) -> list[str] | None:
     """Return the fields after the name in parentheses, which may itself hold spaces."""
-    words = _text(folder / "stat").rpartition(")")[2].split()
+    words = read_text(folder / "stat").rpartition(")")[2].split()
     return words if len(words) > 21 else None
 
 
 def _fields(path: Path) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _text(path).splitlines())
+    pairs = (line.partition(":") for line in read_text(path).splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
@@ -119,8 +118,36 @@ def _listing(path: Path) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str:
+# Offset of tcpi_bytes_acked in struct tcp_info, <linux/tcp.h>; acknowledged bytes were sent once.
+_BYTES_ACKED = 120
+_INFO_BYTES = 232
+
+
+def stream_bytes() -> int | None:
+    """Return the bytes sent by open TCP connections of this process; None: unknown."""
+    total = 0
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        return ""
+        return None
+    for descriptor in descriptors:
+        total += _acknowledged(descriptor)
+    return total
+
+
+def _acknowledged(descriptor: int) -> int:
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return 0
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            if one.type != socket.SOCK_STREAM or one.family == socket.AF_UNIX:
+                return 0
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:
+        # Closed meanwhile, or a listening socket.
+        return 0
+    if len(info) < _BYTES_ACKED + 8:
+        return 0
+    (acknowledged,) = struct.unpack_from("<Q", info, _BYTES_ACKED)
+    # The kernel counts the opening of a connection as one byte.
+    return max(0, int(acknowledged) - 1)

@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal
 
 from phalanx.errors import StoreError
@@ -41,13 +40,8 @@ def interval_after(elapsed_s: float, interval_s: float) -> float:
 class Sampler:
     """Thread that samples until it is closed; use as a context manager.
 
-    Args:
-        spec: Interval and energy source; without an interval nothing is measured.
-        record: Receives samples; called by the sampler's thread and by `mark`.
-        attempt: Attempt number of the run.
-        watch_host: Whether this process also measures the machine.
-        with_children: Whether child processes count.
-        host: Name of the machine in samples; empty: its host name.
+    Without an interval in the spec nothing is measured. `record` is called by the sampler's thread
+    and by `mark`; `watch_host` measures the machine as well.
     """
 
     def __init__(
@@ -80,12 +74,7 @@ class Sampler:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -124,14 +124,10 @@ def calibrate(
     links: Links | None = None,
     cores: Mapping[str, float] | None = None,
 ) -> Calibration:
-    """Fit all constants.
+    """Fit all constants to at least one run.
 
-    Args:
-        runs: Measured runs; at least one.
-        links: Known links between machines, by name. A run over unknown links contributes compute
-        speeds, but no correction of predictions.
-        cores: Cores by machine name; other machines are assumed to have as many as the one that
-        started the run.
+    A run over unknown links contributes compute speeds, but no correction of predictions. Machines
+    without known cores are assumed to have as many as the one that started the run.
     """
     if not runs:
         raise ValueError("calibration needs at least one run")
@@ -272,8 +268,7 @@ def _is_seen_through(run: RunMeasures, network: NetworkFacts) -> bool:
 def correction_of(shares: Floats) -> Correction:
     """Fit the factors of communication and of the rest by ridge regression.
 
-    Args:
-        shares: Per run, predicted rest and communication over the measured step time.
+    `shares` are, per run, predicted rest and communication over the measured step time.
     """
     count = len(shares)
     prior = np.diag([_PRIOR_REST, _PRIOR_EXCHANGE])

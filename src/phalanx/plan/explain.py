@@ -7,13 +7,14 @@ rests on, so that a reader can check it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.label import machines_label
+from phalanx.plan.placement import Candidate
 from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.search import Option, PlanSearchResult
 from phalanx.plan.variants import EFFECTS
-from phalanx.report.format import format_duration, format_percent
+from phalanx.report.format import count_noun, format_duration, format_percent
 
 _NOTEWORTHY = 0.1
 _MOST_REFUSALS = 3
@@ -66,7 +67,7 @@ def _why(findings: PlanSearchResult) -> str:
         if one_machine and len(workers) > 1:
             return _why_workers(findings)
         return f"the best for {objective.goal}{limits}"
-    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    other = _fastest(others)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     if one_machine and ratio >= 1:
         share = format_percent(_exchange_share(_prediction(other)))
@@ -93,16 +94,16 @@ def _why_workers(findings: PlanSearchResult) -> str:
     ]
     if not others:
         return f"the best for {findings.objective.goal}"
-    other = min(others, key=lambda option: _prediction(option).total_s.value)
+    other = _fastest(others)
     ratio = _prediction(other).total_s.value / _prediction(chosen).total_s.value
     count = other.candidate.num_workers
-    noun = "worker" if count == 1 else "workers"
+    workers_there = count_noun(count, "worker")
     if ratio >= 1:
         return (
-            f"{count} {noun} with {other.candidate.strategy.label()} would take "
+            f"{workers_there} with {other.candidate.strategy.label()} would take "
             f"{ratio:.2f} times as long"
         )
-    return f"{count} {noun} would gain less than the predictions can resolve"
+    return f"{workers_there} would gain less than the predictions can resolve"
 
 
 def _parts(findings: PlanSearchResult) -> str:
@@ -172,7 +173,7 @@ def _all_machines(findings: PlanSearchResult, cluster: ClusterModel) -> str:
     ]
     if not everyone:
         return ""
-    best = min(everyone, key=lambda option: _prediction(option).total_s.value)
+    best = _fastest(everyone)
     prediction = _prediction(best)
     return (
         f"all {len(cluster.machines)} machines would take {_span(prediction.total_s)}"
@@ -191,7 +192,7 @@ def _looser(findings: PlanSearchResult) -> str:
     ]
     if not looser:
         return ""
-    best = min(looser, key=lambda option: _prediction(option).total_s.value)
+    best = _fastest(looser)
     gain = _prediction(findings.chosen).total_s.value / _prediction(best).total_s.value - 1
     if gain < _NOTEWORTHY:
         return ""
@@ -229,6 +230,10 @@ def _prediction(option: Option) -> Prediction:
     return option.prediction
 
 
+def _fastest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda option: _prediction(option).total_s.value)
+
+
 def best_options(findings: PlanSearchResult, most: int) -> list[Option]:
     """Return the chosen option, then the best of each machine set with each strategy.
 
@@ -246,3 +251,35 @@ def best_options(findings: PlanSearchResult, most: int) -> list[Option]:
 def _kind(option: Option) -> tuple[object, ...]:
     candidate = option.candidate
     return option.machines, candidate.num_workers, candidate.strategy.label()
+
+
+_NAMED_MACHINES = 4
+
+
+def servers_label(candidate: Candidate) -> str:
+    """Format the placement of servers: `-`, `colocated`, or how many on which machine."""
+    strategy = candidate.strategy
+    if not strategy.uses_servers:
+        return "-"
+    if strategy.processes(candidate.num_workers).servers == 0:
+        return "colocated"
+    where = [f"{seat.servers} on {seat.machine}" for seat in candidate.seats if seat.servers]
+    return ", ".join(where)
+
+
+def machines_label(names: Sequence[str]) -> str:
+    """Format machine names, or their number: `ada, bob`, `ada and 11 more`."""
+    if len(names) <= _NAMED_MACHINES:
+        return ", ".join(names)
+    return f"{names[0]} and {len(names) - 1} more"
+
+
+def batches_label(sizes: Sequence[int]) -> str:
+    """Format the batch size per worker: `128`, `4 x 32`, `80 + 48`, `2 to 40`."""
+    if len(sizes) == 1:
+        return str(sizes[0])
+    if max(sizes) - min(sizes) <= 1:
+        return f"{len(sizes)} x {max(sizes)}"
+    if len(sizes) <= _NAMED_MACHINES:
+        return " + ".join(str(size) for size in sizes)
+    return f"{min(sizes)} to {max(sizes)}"

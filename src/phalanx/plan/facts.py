@@ -77,11 +77,6 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
         A fit measured in exactly this setting is returned as it is. Otherwise the nearest is scaled
         by Amdahl's law, and its error grows.
-
-        Args:
-            workers: Workers on this machine.
-            threads: Threads per worker.
-            precision: Compute precision.
         """
         known = [fit for fit in self.fits if fit.precision == precision]
         if not known:

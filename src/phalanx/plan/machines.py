@@ -12,9 +12,18 @@ import msgspec
 
 from phalanx.errors import PlanError
 from phalanx.plan.calibrate import Calibration
-from phalanx.plan.facts import ComputeFit, LinkFacts, MachineFacts
+from phalanx.plan.facts import (
+    ClusterModel,
+    ComputeFit,
+    JobFacts,
+    LinkFacts,
+    MachineFacts,
+    ModelFacts,
+    NetworkFacts,
+)
 from phalanx.pool.facts import HostSpeed
 from phalanx.pool.inventory import Inventory, Member
+from phalanx.spec.job import JobSpec
 
 # Error of scaling by one kernel: a network is not one convolution.
 _SCALED_ERROR = 0.15
@@ -50,11 +59,7 @@ def pool_machines(
 ) -> tuple[dict[str, MachineFacts], dict[str, str]]:
     """Return the machines of a pool, and the reasons why others are excluded.
 
-    Args:
-        inventory: Declared and probed facts.
-        calibration: Constants fitted to runs.
-        reference: A machine with known runs and probed speed, to scale others by.
-        convolutions: Whether convolutions dominate the network.
+    Machines without known runs are scaled by their probed speed against `reference`.
     """
     machines: dict[str, MachineFacts] = {}
     refused: dict[str, str] = {}
@@ -157,3 +162,103 @@ def _known(calibration: Calibration, host: str) -> tuple[ComputeFit, ...]:
 def _any_fits(calibration: Calibration) -> tuple[ComputeFit, ...]:
     """Return fits of another machine: better than nothing where a name has changed."""
     return next(iter(calibration.fits.values()))
+
+
+_CONVOLUTIONAL = ("cnn", "mnist-cnn", "resnet", "densenet")
+
+
+class DataSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Number of samples per partition of the data."""
+
+    train: int
+    validation: int
+    test: int
+
+
+class ThisMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that runs the command."""
+
+    host: str
+    cores: int
+    memory_bytes: int
+
+
+def job_facts(job: JobSpec, sizes: DataSizes) -> JobFacts:
+    """Return the amount of work of a job."""
+    evaluations = {"epoch": job.epochs, "end": 1, "never": 0}[job.evaluate]
+    evaluated = evaluations * sizes.validation + (sizes.test if job.evaluate != "never" else 0)
+    return JobFacts(
+        global_batch=job.batch.per_worker or job.global_batch,
+        samples_per_epoch=sizes.train,
+        epochs=job.epochs,
+        evaluated_samples=evaluated,
+        per_worker=job.batch.per_worker is not None,
+    )
+
+
+def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
+    """Return whether runs here covered one worker and, given enough cores, several."""
+    counts = {fit.workers for fit in calibration.fits.get(here.host, ())}
+    return 1 in counts and (here.cores < 2 or len(counts) > 1)
+
+
+def local_cluster(
+    job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
+) -> ClusterModel:
+    """Model this machine alone, with one to as many workers as it has cores."""
+    machine = local_machine(
+        here.host, cores=here.cores, memory_bytes=here.memory_bytes, calibration=calibration
+    )
+    watts = {"watts_idle": job.observe.watts_idle, "watts_full": job.observe.watts_full}
+    return ClusterModel(
+        machines={here.host: msgspec.structs.replace(machine, **watts)},
+        model=_model(job, calibration),
+        job=job_facts(job, sizes),
+        network=NetworkFacts(within=calibration.within),
+        costs=calibration.costs,
+        sources=(_runs(calibration),),
+    )
+
+
+def pool_cluster(
+    job: JobSpec,
+    sizes: DataSizes,
+    calibration: Calibration,
+    inventory: Inventory,
+    own: Reference | None,
+) -> ClusterModel:
+    """Model the machines of a pool; `own` is the machine of the runs, if it is not among them.
+
+    Raises:
+        PlanError: The speed of none of them is known.
+    """
+    reference = find_reference(inventory, calibration) or own
+    machines, unknown = pool_machines(
+        inventory,
+        calibration,
+        reference=reference,
+        convolutions=job.model.name in _CONVOLUTIONAL,
+    )
+    measured = list(calibration.fits.values())
+    scaled = [name for name, one in machines.items() if one.fits not in measured]
+    sources = [_runs(calibration)]
+    if scaled and reference is not None:
+        sources.append(f"probed speed against {reference.host} for {', '.join(scaled[:6])}")
+    sources += [f"{name} left out: {reason}" for name, reason in unknown.items()]
+    return ClusterModel(
+        machines=machines,
+        model=_model(job, calibration),
+        job=job_facts(job, sizes),
+        network=NetworkFacts(within=calibration.within, pairs=pool_links(inventory)),
+        costs=calibration.costs,
+        sources=tuple(sources),
+    )
+
+
+def _model(job: JobSpec, calibration: Calibration) -> ModelFacts:
+    return msgspec.structs.replace(calibration.model, num_moments=len(job.optimizer.slots))
+
+
+def _runs(calibration: Calibration) -> str:
+    count = len(calibration.runs)
+    return f"{count} earlier run{'' if count == 1 else 's'} of the same model and data"

@@ -155,12 +155,7 @@ def _steps(events: Iterable[AnyEvent]) -> list[Step]:
 
 
 def _num_skipped(num_steps: int, every: int) -> int:
-    """Count the warm-up steps: whole rounds up to an exchange, where not all steps have one.
-
-    Args:
-        num_steps: Steps of the process.
-        every: Steps between exchanges.
-    """
+    """Count the warm-up steps: whole rounds up to an exchange, where not all steps have one."""
     return math.ceil(min(_WARM_UP_STEPS, num_steps // 4) / every) * every
 
 

@@ -83,11 +83,7 @@ def residence(
 ) -> float:
     """Return the seconds per round that one of several equal workers spends at all stations.
 
-    Args:
-        demands_s: Demand per station and round.
-        think_s: Time outside the stations.
-        num_workers: Number of equal workers.
-        done: Mean share of a service that is over when another worker arrives.
+    `done` is the mean share of a service that is over when another worker arrives.
     """
     lengths = [0.0] * len(demands_s)
     total_s, rate = 0.0, 0.0

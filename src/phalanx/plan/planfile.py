@@ -14,14 +14,14 @@ import msgspec
 
 from phalanx._version import __version__
 from phalanx.errors import SpecError
-from phalanx.plan.explain import best_options, choice_sentence, reasons
+from phalanx.plan.explain import best_options, choice_sentence, reasons, servers_label
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.label import servers_label
-from phalanx.plan.placement import Seat
-from phalanx.plan.result import Prediction
+from phalanx.plan.measured import RunMeasures
+from phalanx.plan.placement import Seat, job_of
+from phalanx.plan.result import Interval, Prediction
 from phalanx.plan.search import Option, PlanSearchResult
-from phalanx.plan.settings import job_of
 from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
@@ -124,10 +124,6 @@ def read_plan(path: Path) -> Plan:
 def planned_job(plan: Plan, host: str) -> JobSpec:
     """Return the job of a plan, with the chosen settings.
 
-    Args:
-        plan: The plan.
-        host: Name of this machine.
-
     Raises:
         SpecError: The plan assigns other machines, but names no pool.
     """
@@ -187,3 +183,41 @@ def _row(option: Option) -> PlanRow:
         prediction=option.prediction,
         refused=option.refusal,
     )
+
+
+class PredictedVsMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """One measure of a planned run."""
+
+    measure: str
+    unit: str
+    predicted: Interval
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Return measured over predicted, less one."""
+        return self.measured / self.predicted.value - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether the measured value lies in the 90 % interval."""
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+def compare_with_run(
+    plan: Plan, summary: Summary, measures: RunMeasures | None = None
+) -> list[PredictedVsMeasured]:
+    """Compare predictions with a run; measures without a measured value are left out."""
+    step_s = summary.global_batch / measures.samples_per_s if measures is not None else None
+    prediction = plan.prediction
+    pairs: list[tuple[str, str, Interval | None, float | None]] = [
+        ("step", "s", prediction.step_s, step_s),
+        ("training", "s", prediction.train_s, summary.train_s),
+        ("in all", "s", prediction.total_s, summary.elapsed_s),
+        ("energy", "J", prediction.energy_j, summary.energy_j),
+    ]
+    return [
+        PredictedVsMeasured(measure=measure, unit=unit, predicted=predicted, measured=measured)
+        for measure, unit, predicted, measured in pairs
+        if predicted is not None and measured
+    ]

@@ -215,11 +215,7 @@ def energy_of(
 ) -> Interval | None:
     """Return the joules of all machines; None if the power of one is unknown.
 
-    Args:
-        candidate: The candidate whose machines count.
-        throughputs: Utilisation of workers and servers in each phase; phases count alike.
-        total_s: Duration of the run.
-        cluster: Power of the machines.
+    Workers and servers are busy as in the phases' throughputs; phases count alike.
     """
     watts = 0.0
     shares = [_busy_cores(throughput, group) for throughput, group in throughputs]

@@ -10,6 +10,7 @@ per cent of the best, which predictions cannot distinguish, the fewest machines 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -17,10 +18,9 @@ import msgspec
 
 from phalanx.errors import PlanError, SpecError
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.placement import Candidate
+from phalanx.plan.placement import Candidate, job_of
 from phalanx.plan.predict import Infeasible, predict
 from phalanx.plan.result import Prediction
-from phalanx.plan.settings import job_of
 from phalanx.plan.subsets import ALL_SETS_UP_TO, Names, machine_sets, neighbours
 from phalanx.plan.variants import EFFECTS, Variant, variants
 from phalanx.report.format import format_duration
@@ -77,25 +77,19 @@ class PlanSearchResult(msgspec.Struct, frozen=True, kw_only=True):
 def search(
     job: JobSpec, cluster: ClusterModel, objective: Objective, *, limit: int = ALL_SETS_UP_TO
 ) -> PlanSearchResult:
-    """Find the best candidate.
-
-    Args:
-        job: The job to plan.
-        cluster: Facts about machines and links.
-        objective: Goal and limits.
-        limit: Maximum number of machine sets to enumerate.
+    """Find the best candidate, enumerating at most `limit` machine sets.
 
     Raises:
         PlanError: No candidate meets the limits, or the goal needs facts that are unknown.
     """
     _check_goal(cluster, objective)
-    looked = _Looked(job, cluster, objective)
+    predicted = _PredictedOptions(job, cluster, objective)
     sets, complete = machine_sets(cluster, limit=limit)
     for names in sets:
-        looked.look(names)
+        predicted.add(names)
     if not complete:
-        looked.improve()
-    options = looked.ranked()
+        predicted.improve()
+    options = predicted.ranked()
     feasible = [option for option in options if option.refusal is None]
     if not feasible:
         raise PlanError(_nothing(options, objective))
@@ -108,11 +102,11 @@ def search(
     )
 
 
-class _Looked:
+class _PredictedOptions:
     """Candidates predicted so far."""
 
     def __init__(self, job: JobSpec, cluster: ClusterModel, objective: Objective) -> None:
-        self._job, self._world, self._wish = job, cluster, objective
+        self._job, self._cluster, self._objective = job, cluster, objective
         self._options: dict[Names, list[Option]] = {}
         self._faults: dict[tuple[object, ...], str | None] = {}
         machines = cluster.machines.values()
@@ -125,11 +119,11 @@ class _Looked:
         accepted = EFFECTS[: EFFECTS.index(objective.accept) + 1]
         self._effects: Sequence[Effect] = EFFECTS if small else accepted
 
-    def look(self, names: Names) -> list[Option]:
+    def add(self, names: Names) -> list[Option]:
         """Predict all variants on a machine set."""
         if names not in self._options:
-            found = variants(names, self._job, self._world, effects=self._effects)
-            self._options[names] = [self._judge(variant) for variant in found]
+            found = variants(names, self._job, self._cluster, effects=self._effects)
+            self._options[names] = [self._option(variant) for variant in found]
         return self._options[names]
 
     def improve(self) -> None:
@@ -138,8 +132,8 @@ class _Looked:
             before = self._best_of(self._options)
             best = sorted(self._options, key=lambda names: self._best_of([names]))[:_IMPROVED_SETS]
             for names in best:
-                for other in neighbours(names, self._world):
-                    self.look(other)
+                for other in neighbours(names, self._cluster):
+                    self.add(other)
             if self._best_of(self._options) >= before:
                 return
 
@@ -158,27 +152,19 @@ class _Looked:
         ]
         return min((self._measure(option) for option in options), default=math.inf)
 
-    def _judge(self, variant: Variant) -> Option:
-        candidate, objective = variant.candidate, self._wish
-        fault = self._job_fault(candidate)
-        if fault is not None:
-            return Option(
-                candidate=candidate, effect=variant.effect, prediction=None, refusal=fault
-            )
-        predicted = predict(candidate, self._world)
-        if isinstance(predicted, Infeasible):
-            return Option(
-                candidate=candidate,
-                effect=variant.effect,
-                prediction=None,
-                refusal=predicted.reason,
-            )
-        refusal = _effect_refusal(variant, predicted, objective) or _limit_refusal(
-            predicted, objective
-        )
-        return Option(
-            candidate=candidate, effect=variant.effect, prediction=predicted, refusal=refusal
-        )
+    def _option(self, variant: Variant) -> Option:
+        candidate, effect = variant.candidate, variant.effect
+        predicted: Prediction | None = None
+        refusal = self._job_fault(candidate)
+        if refusal is None:
+            found = predict(candidate, self._cluster)
+            if isinstance(found, Infeasible):
+                refusal = found.reason
+            else:
+                predicted = found
+                refusal = _effect_refusal(variant, found, self._objective)
+                refusal = refusal or _limit_refusal(found, self._objective)
+        return Option(candidate=candidate, effect=effect, prediction=predicted, refusal=refusal)
 
     def _job_fault(self, candidate: Candidate) -> str | None:
         """Return why the job cannot run as the candidate, or None; cached per kind of candidate."""
@@ -218,13 +204,10 @@ def front(options: Sequence[Option]) -> list[Option]:
     points.sort(key=lambda pair: pair[0])
     kept: list[tuple[tuple[float, ...], Option]] = []
     for point, option in points:
-        if not any(_dominates(other, point) for other, _ in kept):
+        # An earlier point that is no worse in any measure dominates this one.
+        if not any(all(map(operator.le, other, point)) for other, _ in kept):
             kept.append((point, option))
     return [option for _, option in kept]
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _point(option: Option) -> tuple[float, ...]:
@@ -241,10 +224,7 @@ def _point(option: Option) -> tuple[float, ...]:
 def measure_of(goal: Goal, *, priced: bool, metered: bool) -> Callable[[Option], float]:
     """Return the function to minimise: the logarithm of the goal's measure.
 
-    Args:
-        goal: The goal.
-        priced: Whether the cost of every option is known, so that `balanced` includes it.
-        metered: Whether the energy of every option is known.
+    `balanced` includes cost and energy where they are known of every option.
     """
 
     def measure(option: Option) -> float:

@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from phalanx.plan.compute_model import expected_max
-from phalanx.plan.facts import ClusterModel, ModelFacts
+from phalanx.plan.facts import ClusterModel
 from phalanx.plan.network_model import exposed_s, ring_link, ring_s
 from phalanx.plan.result import StepParts, Throughput
 from phalanx.plan.workers import WorkerModels
@@ -42,7 +42,7 @@ def predict_allreduce(
     link = ring_link(group.machines, cluster.network)
     model = cluster.model
     if spec.bucket_bytes != "auto":
-        model = _with_buckets(cluster, spec.bucket_bytes)
+        model = msgspec.structs.replace(model, bucket_bytes=spec.bucket_bytes)
     exchanges_s = [ring_s(size / shorter, num_workers, link, costs) for size in model.buckets()]
     # The last worker to arrive starts each bucket, so its backward is the one that overlaps.
     slowest = max(group.workers, key=lambda worker: worker.compute_s)
@@ -65,10 +65,6 @@ def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterM
     apply_s = max(worker.fit.apply_s for worker in group.workers)
     sent = 2 * (num_workers - 1) / num_workers * cluster.model.size_bytes * tensors / spec.every
     return _together("local_sgd", group, jitters, average_s / spec.every, apply_s, sent)
-
-
-def _with_buckets(cluster: ClusterModel, bucket_bytes: int) -> ModelFacts:
-    return msgspec.structs.replace(cluster.model, bucket_bytes=bucket_bytes)
 
 
 def _together(

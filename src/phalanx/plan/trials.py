@@ -14,7 +14,7 @@ from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.render import to_mapping
 
 # Too few to count as a measurement later, enough to estimate the step time.
-LOOK_STEPS = 7
+FIRST_STEPS = 7
 _TRIAL_S = 8.0
 _LEAST_STEPS, _MOST_STEPS = 10, 60
 
@@ -24,20 +24,13 @@ def trial_steps(step_s: float) -> int:
     return max(_LEAST_STEPS, min(_MOST_STEPS, round(_TRIAL_S / step_s)))
 
 
-def look_job(job: JobSpec, num_samples: int) -> JobSpec:
+def first_trial(job: JobSpec, num_samples: int) -> JobSpec:
     """Return the first trial: one worker, few steps."""
-    return _short(job, num_samples, batch=job.global_batch, steps=LOOK_STEPS, workers=1)
+    return _short(job, num_samples, batch=job.global_batch, steps=FIRST_STEPS, workers=1)
 
 
 def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> list[JobSpec]:
-    """Return the trials after the first.
-
-    Args:
-        job: The job to plan.
-        num_samples: Number of training samples.
-        workers: Maximum number of workers; with one there is no communication.
-        steps: Steps of each run.
-    """
+    """Return the trials after the first; with one worker there is no communication to measure."""
     batch = job.global_batch
     small = max(1, batch // 4)
     jobs = [
@@ -50,7 +43,7 @@ def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> l
         # Its start measures the cost of each part of the network.
         split = {"name": "split"}
         jobs.append(
-            _short(job, num_samples, batch=batch, steps=LOOK_STEPS, workers=2, strategy=split)
+            _short(job, num_samples, batch=batch, steps=FIRST_STEPS, workers=2, strategy=split)
         )
     server = {"name": "parameter_server", "dispatch": "dynamic"}
     return [

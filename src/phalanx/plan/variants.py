@@ -41,11 +41,7 @@ def variants(
 ) -> Iterator[Variant]:
     """Return all variants on a machine set, in a fixed order.
 
-    Args:
-        names: The machines; the first one holds a single server and the evaluator.
-        job: The job with the requested strategy and precision.
-        cluster: Facts about the machines.
-        effects: The accepted effects.
+    The first machine holds a single server and the evaluator.
     """
     machines = [cluster.machines[name] for name in names]
     for counts in _worker_counts(machines):

@@ -272,12 +272,21 @@ class Considered(Event):
 
 
 class ServerRestored(Event):
-    """A lost server was restored."""
+    """A lost server was restored.
+
+    Attributes:
+        server: Index of the server.
+        version: From which it goes on.
+        lost_updates: Updates that its predecessor had made beyond that.
+        optimizer_version: The version that its optimiser state is from.
+        repeated: Batches of those updates that are computed again.
+    """
 
     server: int
     version: int
     lost_updates: int
     optimizer_version: int
+    repeated: int = 0
 
 
 class Served(Event):

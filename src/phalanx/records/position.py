@@ -131,6 +131,11 @@ def newest_position(directory: Path) -> Position | None:
     return None
 
 
+def checkpoint_bytes(directory: Path) -> int:
+    """Return the size of the newest checkpoint; 0: there is none."""
+    return max((path.stat().st_size for path in directory.glob(CHECKPOINT_PATTERN)), default=0)
+
+
 def describe_saved(directory: Path, *, num_epochs: int) -> str:
     """Say what of the finished epochs is in no checkpoint; empty: nothing is missing.
 

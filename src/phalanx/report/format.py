@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from phalanx.report.document import Value
+from phalanx.report.document import CellFormat, Column, Value, text
 
 NOTHING = "-"
 """Shown for a value that was not measured."""
@@ -105,6 +105,21 @@ def count_noun(number: int, noun: str) -> str:
 def shown(value: Shown | None, form: Callable[[Shown], str]) -> Value:
     """Make a table entry of a value; None is marked as not measured."""
     return Value(NOTHING if value is None else form(value), value)
+
+
+def number_field(
+    key: str, title: str, form: Callable[[Any], str] = str, *, keep: int | None = None
+) -> tuple[Column, CellFormat[Any]]:
+    """Make a column that shows the attribute `key` of each row as `form` writes it."""
+    return Column(key, title, keep=keep), lambda row: shown(getattr(row, key), form)
+
+
+def text_field(
+    key: str, title: str, *, wraps: bool = False, keep: int | None = None
+) -> tuple[Column, CellFormat[Any]]:
+    """Make a column that shows the attribute `key` of each row as it is."""
+    column = Column(key, title, is_text=True, wraps=wraps, keep=keep)
+    return column, lambda row: text(getattr(row, key))
 
 
 def format_places(places: Mapping[str, Sequence[int]]) -> str:

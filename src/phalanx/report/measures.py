@@ -1,7 +1,9 @@
 """List the measures of a run with their formats, for tables, charts and recommendations.
 
 Values come from the stored summary and the stored samples of resource use; a few are derived from
-them here, as their title or the notes of the report explain.
+them here, as their title or the notes of the report explain. Between two epoch ends nothing is
+measured, so nothing is interpolated there: a curve's points are epoch ends, and a target is reached
+at the first epoch end that meets it. Seconds are training time, without start-up and evaluation.
 """
 
 from __future__ import annotations
@@ -103,8 +105,8 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "machine_s":
         return summary.elapsed_s * len(run.machines)
     if key == "received_bytes":
-        received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
-        return float(sum(received)) if received else None
+        received = [use.figure("received_bytes") for use in run.resources if use.is_machine]
+        return float(sum(one or 0 for one in received)) if received else None
     if key in QUALITY or key in summary.test_metrics:
         return summary.test_metrics.get(key)
     value = getattr(summary, key, None)

@@ -61,7 +61,14 @@ def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
     # Rounding must not cost a cell that lies exactly at the tolerance.
     allowed = [cell for cell in usable if sign * _mean(cell, quality) >= floor - 1e-12]
     chosen = min(allowed, key=lambda cell: _mean(cell, saved))
-    rivals = [cell for cell in allowed if cell is not chosen and _is_level(chosen, cell, saved)]
+    # No difference is shown; single runs never show one.
+    rivals = [
+        cell
+        for cell in allowed
+        if cell is not chosen
+        and (contrast := contrast_cells(chosen, cell, saved.key)) is not None
+        and not contrast.is_significant
+    ]
     sentence = " ".join(
         [
             _choice(chosen, best, scope, quality),
@@ -140,12 +147,6 @@ def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:
     contrast = contrast_cells(chosen, cell, saved.key)
     tested = contrast is not None and contrast.p_value is not None
     return f"{cell.phrase} (p = {p_text(contrast.p_value)})" if contrast and tested else cell.phrase
-
-
-def _is_level(chosen: Cell, cell: Cell, saved: Measure) -> bool:
-    """Tell whether no difference is shown; single runs never show one."""
-    contrast = contrast_cells(chosen, cell, saved.key)
-    return contrast is not None and not contrast.is_significant
 
 
 def _mean(cell: Cell, measure: Measure) -> float:

@@ -196,7 +196,8 @@ def series_styles(names: Sequence[str]) -> dict[str, Style]:
 def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
     """Assign colour by method, dash and shape by batch; with one method, colour by batch too."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    batches = list(dict.fromkeys(cell.batch for cell in sorted(cells, key=_by_batch)))
+    by_batch = sorted(cells, key=lambda cell: (cell.global_batch, cell.batch))
+    batches = list(dict.fromkeys(cell.batch for cell in by_batch))
     tints = methods if len(methods) > 1 else batches
     styles = {}
     for cell in cells:
@@ -208,10 +209,6 @@ def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
             _SHAPES[step % len(_SHAPES)],
         )
     return styles
-
-
-def _by_batch(cell: Cell) -> tuple[int, str]:
-    return cell.global_batch, cell.batch
 
 
 def cost_of(seconds: float, settings: RecommendSettings) -> float | None:

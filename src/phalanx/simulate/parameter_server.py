@@ -85,13 +85,13 @@ class _Ports:
     Traffic within a machine bypasses its port: every worker has separate queues there.
     """
 
-    def __init__(self, world: ClusterModel, num_workers: int) -> None:
-        self._out = {machine: FifoResource() for machine in world.machines}
-        self._in = {machine: FifoResource() for machine in world.machines}
+    def __init__(self, cluster: ClusterModel, num_workers: int) -> None:
+        self._out = {machine: FifoResource() for machine in cluster.machines}
+        self._in = {machine: FifoResource() for machine in cluster.machines}
         self._local_out = [FifoResource() for _ in range(num_workers)]
         self._local_in = [FifoResource() for _ in range(num_workers)]
-        self._speeds = {machine: world.network.port(machine) for machine in world.machines}
-        self._network = world.network
+        self._speeds = {machine: cluster.network.port(machine) for machine in cluster.machines}
+        self._network = cluster.network
 
     def push(self, rank: int, machine: str, server: SimulatedServer) -> _Route:
         """Return the route from a worker to a server."""
@@ -135,39 +135,33 @@ class _Route:
 class ParameterServerSimulation:
     """One simulated run; construct it and call `run` once.
 
-    Args:
-        crew: The workers and the machines of the servers.
-        spec: The strategy.
-        world: Links and costs.
-        num_rounds: Amount of work, in global batches.
-        perturbations: Slowdowns and crashes.
-        seed: Seed of all random draws.
+    The amount of work is counted in global batches.
     """
 
     def __init__(
         self,
-        crew: WorkerModels,
+        group: WorkerModels,
         spec: ParameterServerSpec,
-        world: ClusterModel,
+        cluster: ClusterModel,
         *,
         num_rounds: int,
         perturbations: Sequence[Perturbation] = (),
         seed: int = 1,
     ) -> None:
         layout = plan_shards(
-            world.model.num_parameters,
-            num_servers=len(crew.servers),
+            cluster.model.num_parameters,
+            num_servers=len(group.servers),
             min_shard_bytes=spec.min_shard_bytes,
             max_shards=spec.max_shards,
         )
-        rule, size = rule_for(spec), len(crew.workers)
-        self._crew, self._spec, self._world = crew, spec, world
+        rule, size = rule_for(spec), len(group.workers)
+        self._group, self._spec, self._cluster = group, spec, cluster
         self._queue = EventQueue()
-        self._computation = ComputeTimes(crew, perturbations, seed)
+        self._computation = ComputeTimes(group, perturbations, seed)
         self._crashes = [one for one in perturbations if isinstance(one, Crash)]
         self._servers = [
             SimulatedServer(machine, layout.of_server(number), rule, size)
-            for number, machine in enumerate(crew.servers[: layout.num_servers])
+            for number, machine in enumerate(group.servers[: layout.num_servers])
         ]
         self._servers_on: dict[str, list[SimulatedServer]] = {}
         for server in self._servers:
@@ -178,9 +172,9 @@ class ParameterServerSimulation:
             for number in reversed(range(len(self._servers)))
             for index in reversed(range(len(self._servers[number].segments)))
         ]
-        self._workers = [_Worker() for _ in crew.workers]
-        self._ports = _Ports(world, size)
-        self._sealing = [FifoResource() for _ in crew.workers]
+        self._workers = [_Worker() for _ in group.workers]
+        self._ports = _Ports(cluster, size)
+        self._sealing = [FifoResource() for _ in group.workers]
         shared = not rule.barrier and spec.dispatch == "dynamic"
         self._tickets = _TicketPool(size, rounds=num_rounds, shared=shared)
         self._sent_bytes = 0.0
@@ -226,7 +220,7 @@ class ParameterServerSimulation:
             return
         now_s = self._queue.now_s
         duration_s = self._computation.next_s(rank, now_s)
-        backward_s = duration_s * self._crew.workers[rank].fit.backward_share
+        backward_s = duration_s * self._group.workers[rank].fit.backward_share
         worker.begun_s = now_s
         worker.holds_ticket = True
         worker.stolen_s = self._stolen(rank)
@@ -256,21 +250,21 @@ class ParameterServerSimulation:
 
     def _stolen(self, rank: int) -> float:
         """Return the seconds by which servers and encryption on its machine delayed a worker."""
-        hand = self._crew.workers[rank]
-        cores = self._world.machines[hand.machine].cores
-        threads = hand.fit.workers * hand.fit.threads
+        model = self._group.workers[rank]
+        cores = self._cluster.machines[model.machine].cores
+        threads = model.fit.workers * model.fit.threads
         if threads < cores:
             return 0.0
         served_s = sum(
             server.processor.busy_until(self._queue.now_s)
-            for server in self._servers_on.get(hand.machine, ())
+            for server in self._servers_on.get(model.machine, ())
         )
         served_s += self._sealing[rank].busy_until(self._queue.now_s)
         return served_s / max(threads, cores)
 
     def _send(self, rank: int, number: int, index: int, push: _Push) -> None:
         """Send a segment through the worker's port, the server's port and its processor."""
-        hand, queue, server = self._crew.workers[rank], self._queue, self._servers[number]
+        model, queue, server = self._group.workers[rank], self._queue, self._servers[number]
         segment = server.segments[index]
         size = segment.size * PUSH_BYTES[self._spec.compression]
         self._sent_bytes += size
@@ -280,18 +274,18 @@ class ParameterServerSimulation:
                 return
             if not push.begun:
                 push.begun = True
-                server.begin(rank, readver=push.readver, num_samples=hand.batch, now_s=queue.now_s)
-            costs = self._world.costs
+                server.begin(rank, readver=push.readver, num_samples=model.batch, now_s=queue.now_s)
+            costs = self._cluster.costs
             work_s = costs.message_s + segment.size * BYTES_PER_FLOAT * costs.update_s_per_byte
             answer = segment.size * PULL_BYTES[self._spec.pull_compression]
-            work_s += self._sealing_s(server.machine, hand.machine, size + answer)
+            work_s += self._sealing_s(server.machine, model.machine, size + answer)
             end_s = server.processor.serve(queue.now_s, work_s)
             self._later(rank, end_s - queue.now_s, partial(self._answer, server, rank, index))
 
         sealed_s = self._sealing[rank].serve(
-            queue.now_s, self._sealing_s(hand.machine, server.machine, size)
+            queue.now_s, self._sealing_s(model.machine, server.machine, size)
         )
-        route = self._ports.push(rank, hand.machine, server)
+        route = self._ports.push(rank, model.machine, server)
         travel = partial(self._travel, rank, route, size, receive)
         self._later(rank, sealed_s - queue.now_s, travel)
 
@@ -307,16 +301,16 @@ class ParameterServerSimulation:
             self._return(server, rank, index)
 
     def _return(self, server: SimulatedServer, rank: int, index: int) -> None:
-        hand, queue = self._crew.workers[rank], self._queue
+        model, queue = self._group.workers[rank], self._queue
         size = server.segments[index].size * PULL_BYTES[self._spec.pull_compression]
 
         def open_it() -> None:
             opened_s = self._sealing[rank].serve(
-                queue.now_s, self._sealing_s(hand.machine, server.machine, size)
+                queue.now_s, self._sealing_s(model.machine, server.machine, size)
             )
             self._later(rank, opened_s - queue.now_s, lambda: self._received(rank))
 
-        self._travel(rank, self._ports.pull(rank, hand.machine, server), size, open_it)
+        self._travel(rank, self._ports.pull(rank, model.machine, server), size, open_it)
 
     def _travel(self, rank: int, route: _Route, size: float, then: Action) -> None:
         """Transfer bytes through the sender's port and, after the first packet, the receiver's.
@@ -336,7 +330,7 @@ class ParameterServerSimulation:
         self._later(rank, begin_s - queue.now_s + route.latency_s, arrive)
 
     def _sealing_s(self, machine: str, other: str, size: float) -> float:
-        return sealing_s(self._spec, self._world, machine, other, size)
+        return sealing_s(self._spec, self._cluster, machine, other, size)
 
     def _received(self, rank: int) -> None:
         worker = self._workers[rank]

@@ -47,12 +47,7 @@ Perturbation = SlowMachine | Straggling | Crash
 
 
 class SlowdownModel:
-    """Compute the slowdown of each machine at a time.
-
-    Args:
-        perturbations: Slowdowns; crashes are left to the simulation.
-        seed: Seed of the `Straggling` periods.
-    """
+    """Compute the slowdown of each machine at a time; crashes are left to the simulation."""
 
     def __init__(self, perturbations: Sequence[Perturbation], seed: int) -> None:
         # Indexed by machine, since every step of hundreds of workers asks.

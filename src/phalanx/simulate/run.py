@@ -52,31 +52,25 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeTimes:
-    """Draw the duration of each worker's next computation.
-
-    Args:
-        crew: The workers.
-        perturbations: Slowdowns.
-        seed: Seed of all random draws.
-    """
+    """Draw the duration of each worker's next computation."""
 
     def __init__(
-        self, crew: WorkerModels, perturbations: Sequence[Perturbation], seed: int
+        self, group: WorkerModels, perturbations: Sequence[Perturbation], seed: int
     ) -> None:
-        self._hands = crew.workers
+        self._models = group.workers
         self._slowdowns = SlowdownModel(perturbations, seed)
-        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(crew.workers))]
-        self._stock: list[list[float]] = [[] for _ in crew.workers]
+        self._rngs = [np.random.default_rng((seed, 1, rank)) for rank in range(len(group.workers))]
+        self._stock: list[list[float]] = [[] for _ in group.workers]
 
     def next_s(self, rank: int, now_s: float) -> float:
         """Return the duration of a computation that begins now."""
-        hand = self._hands[rank]
+        model = self._models[rank]
         stock = self._stock[rank]
         if not stock:
-            jitter = hand.fit.jitter
+            jitter = model.fit.jitter
             if jitter <= _LEAST_JITTER:
                 stock.extend([1.0] * _BLOCK)
             else:
                 shape = 1 / jitter**2
                 stock.extend(self._rngs[rank].gamma(shape, 1 / shape, _BLOCK).tolist())
-        return hand.compute_s * stock.pop() * self._slowdowns.factor(hand.machine, now_s)
+        return model.compute_s * stock.pop() * self._slowdowns.factor(model.machine, now_s)

@@ -122,15 +122,15 @@ def run_scenario(
             raise SpecError(
                 f"there is no worker {crash.rank} to crash; workers are 0 to {scenario.workers - 1}"
             )
-    template = world_of(known, scenario) if isinstance(known, Figures) else known
+    template = cluster_of(known, scenario) if isinstance(known, Figures) else known
     found = []
     for strategy in strategies:
         servers = strategy.processes(scenario.workers).servers
-        world = replicate(template, scenario.workers + servers)
-        candidate = place(strategy, list(world.machines), scenario, world)
+        cluster = replicate(template, scenario.workers + servers)
+        candidate = place(strategy, list(cluster.machines), scenario, cluster)
         runs = simulate(
             candidate,
-            world,
+            cluster,
             num_rounds=scenario.rounds,
             perturbations=_perturbations(scenario, [seat.machine for seat in candidate.seats]),
             seed=scenario.seed,
@@ -139,7 +139,7 @@ def run_scenario(
     return found
 
 
-def world_of(figures: Figures, scenario: Scenario) -> ClusterModel:
+def cluster_of(figures: Figures, scenario: Scenario) -> ClusterModel:
     """Model one machine by explicit figures; one epoch is the whole simulation."""
     fit = ComputeFit(
         fixed_s=0.0,
@@ -166,9 +166,9 @@ def world_of(figures: Figures, scenario: Scenario) -> ClusterModel:
     )
 
 
-def replicate(world: ClusterModel, count: int) -> ClusterModel:
+def replicate(cluster: ClusterModel, count: int) -> ClusterModel:
     """Copy the machines of a cluster in turn up to a count, with their links."""
-    originals = list(world.machines.values())
+    originals = list(cluster.machines.values())
     origin: dict[str, str] = {}
     machines: dict[str, MachineFacts] = {}
     for number in range(count):
@@ -177,11 +177,11 @@ def replicate(world: ClusterModel, count: int) -> ClusterModel:
         name = one.name if turn == 0 else f"{one.name}-{turn + 1}"
         origin[name] = one.name
         machines[name] = msgspec.structs.replace(one, name=name)
-    if not world.network.pairs:
-        return msgspec.structs.replace(world, machines=machines)
-    links = {name: _links(name, origin, world.network) for name in machines}
-    network = msgspec.structs.replace(world.network, pairs=links)
-    return msgspec.structs.replace(world, machines=machines, network=network)
+    if not cluster.network.pairs:
+        return msgspec.structs.replace(cluster, machines=machines)
+    links = {name: _links(name, origin, cluster.network) for name in machines}
+    network = msgspec.structs.replace(cluster.network, pairs=links)
+    return msgspec.structs.replace(cluster, machines=machines, network=network)
 
 
 def _links(name: str, origin: Mapping[str, str], network: NetworkFacts) -> dict[str, LinkFacts]:
@@ -198,7 +198,7 @@ def _links(name: str, origin: Mapping[str, str], network: NetworkFacts) -> dict[
 
 
 def place(
-    strategy: StrategySpec, machines: Sequence[str], scenario: Scenario, world: ClusterModel
+    strategy: StrategySpec, machines: Sequence[str], scenario: Scenario, cluster: ClusterModel
 ) -> Candidate:
     """Place one worker on each machine, and dedicated servers on the remaining ones."""
     dedicated = strategy.processes(scenario.workers).servers
@@ -207,7 +207,7 @@ def place(
         Seat(
             machine=name,
             batches=(scenario.batch,),
-            threads=world.machines[name].threads(1),
+            threads=cluster.machines[name].threads(1),
             servers=int(colocated),
         )
         for name in machines[: scenario.workers]

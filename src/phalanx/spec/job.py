@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +11,6 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
-from phalanx.spec.inject import InjectSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
@@ -27,7 +27,42 @@ from phalanx.spec.optimize import (
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.strategy import ProcessCounts
 
+InnerShare = Annotated[float, Field(ge=0, le=1)]
+
+
+class InjectSpec(Spec):
+    """Slow one worker down, as if its machine were slower."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Which worker."""
+    slow: Annotated[float, Field(gt=1)] = 2.0
+    """Its steps take this many times as long."""
+    begin: InnerShare = 0.0
+    """Share of all samples after which it turns slow."""
+    end: InnerShare = 1.0
+    """Share of all samples after which it has recovered."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> InjectSpec:
+        if self.end <= self.begin:
+            raise fault(
+                f"inject.end ({self.end:g}) is not after inject.begin ({self.begin:g})",
+                at=("end",),
+            )
+        return self
+
+
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def _below(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise fault(f"'{value}' is not below the folder", "; name a file or folder in it")
+    return str(path)
+
+
+CodePath = Annotated[str, AfterValidator(_below), Words("a file or folder, such as 'helpers'")]
 
 
 class CheckpointSpec(Spec):
@@ -51,9 +86,14 @@ class DeadlineSpec(Spec):
     """From launch, or since another process joined or was up, until a process has joined; also the
     silence of a process that starts."""
     exchange_s: Seconds = 60.0
-    """One collective exchange."""
+    """Time in which nothing moves between a process and servers; one collective exchange."""
     heartbeat_s: Seconds = 7.0
     """Silence after which a worker that is up counts as frozen."""
+    controller_s: Seconds = 60.0
+    """Silence of the controller's machine, suspended or cut off, after which another machine ends
+    its processes of the run."""
+    progress_s: Seconds = 600.0
+    """Time without any step, message or processor time in the whole run, after which it ends."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -115,7 +155,13 @@ class JobSpec(Spec):
     """Workers to slow down, for studies and tests."""
     python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
     """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
-    called; seen from the job file. Their code is sent to other machines."""
+    called; seen from the job file."""
+    code: ListOf[CodePath] = ()
+    """Further files and folders of code for other machines, seen from where `phalanx` is called or
+    from `python_path`. The packages that the job names, and what they import there, are sent
+    anyway; nothing else is."""
+    trust_network: bool = False
+    """Allow ports on the network that anyone who reaches them can use: TensorFlow's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -136,6 +182,17 @@ class JobSpec(Spec):
         if name != "mse" or not isinstance(checkpoint, dict):
             return data
         return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_shares(cls, data: object) -> object:
+        # One entry per worker says how many there are, also where a pool would decide.
+        if isinstance(data, dict) and "workers" not in data:
+            batch = data.get("batch")
+            shares = batch.get("shares") if isinstance(batch, dict) else None
+            if isinstance(shares, list | tuple) and shares:
+                return {**data, "workers": len(shares)}
+        return data
 
     @model_validator(mode="after")
     def _combinations(self) -> JobSpec:

@@ -83,7 +83,7 @@ STRATEGIES = Registry(
             StrategyKind(
                 name="single",
                 spec=SingleSpec,
-                step="phalanx.strategy.single:Single",
+                step="phalanx.strategy.base:Single",
                 predictor="phalanx.plan.synchronous:predict_single",
             ),
             StrategyKind(

@@ -55,11 +55,11 @@ MODELS: Registry[ModelKind] = Registry(
     ModelKind,
     group="phalanx.models",
     built_in={
-        "mlp": _built_in("mlp", "mlp:build_mlp", "perceptron:build_mlp"),
-        "cnn": _built_in("cnn", "cnn:build_cnn", "convolutional:build_cnn"),
-        "mnist-cnn": _built_in("mnist-cnn", "cnn:build_mnist_cnn", "convolutional:build_mnist_cnn"),
-        "resnet": _built_in("resnet", "resnet:build_resnet", "residual:build_resnet"),
-        "densenet": _built_in("densenet", "densenet:build_densenet", "dense_blocks:build_densenet"),
+        "mlp": _built_in("mlp", "mlp:build_mlp", "networks:build_mlp"),
+        "cnn": _built_in("cnn", "cnn:build_cnn", "networks:build_cnn"),
+        "mnist-cnn": _built_in("mnist-cnn", "cnn:build_mnist_cnn", "networks:build_mnist_cnn"),
+        "resnet": _built_in("resnet", "resnet:build_resnet", "networks:build_resnet"),
+        "densenet": _built_in("densenet", "densenet:build_densenet", "networks:build_densenet"),
     },
 )
 

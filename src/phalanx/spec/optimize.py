@@ -166,7 +166,7 @@ def _built_in(
         update=f"phalanx.engine.update:{name}_update",
         slots=slots,
         momentum=momentum,
-        torch=f"phalanx.backends.ddp.optimizer:make_{name}",
+        torch="phalanx.backends.ddp.optimizer:make_built_in",
         tensorflow=f"phalanx.backends.tensorflow.rules:{name}_rule",
     )
 
@@ -306,10 +306,6 @@ class LossKind:
     """The same on TensorFlow's tensors."""
 
 
-def _as_loss(path: str, found: object) -> LossKind | None:
-    return LossKind(path, function=path) if callable(found) else None
-
-
 LOSSES: Registry[LossKind] = Registry(
     "loss",
     LossKind,
@@ -326,7 +322,7 @@ LOSSES: Registry[LossKind] = Registry(
             tensorflow="phalanx.backends.tensorflow.loss:squared_error",
         ),
     },
-    adapt=_as_loss,
+    adapt=lambda path, _: LossKind(path, function=path),
 )
 
 

@@ -11,12 +11,13 @@ from phalanx.errors import PlanError, SpecError
 from phalanx.spec.names import did_you_mean
 from phalanx.spec.split import SplitSpec
 from phalanx.split.graph import NetworkGraph, Places, total_of, traffic_of
-from phalanx.split.naive_placement import NAIVE, naive_places
 from phalanx.split.op_order import simulate
 from phalanx.split.placement_search import (
+    NAIVE,
     PlacementProblem,
     memory_fault,
     memory_needs,
+    naive_places,
     plan_places,
 )
 

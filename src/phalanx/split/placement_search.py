@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from phalanx.errors import PlanError
-from phalanx.split.graph import NetworkGraph, Places
-from phalanx.split.naive_placement import NAIVE, naive_places
+from phalanx.spec.split import NaivePlacement
+from phalanx.split.graph import NetworkGraph, Places, one_each
 from phalanx.split.op_order import Schedule, SplitCosts, depths, simulate, wire_s
 
 # Operations in all bounds and simulations together: a few seconds.
@@ -106,11 +106,7 @@ def memory_fault(question: PlacementProblem, places: Places) -> str | None:
 
 
 def plan_places(question: PlacementProblem, *, most_work: int = MOST_WORK) -> PlacementSolution:
-    """Return the best placement found.
-
-    Args:
-        question: The problem.
-        most_work: Operations after which the search ends without a proof.
+    """Return the best placement found; after `most_work` operations without a proof.
 
     Raises:
         PlanError: None fits into the workers' memory.
@@ -204,12 +200,9 @@ class _Search:
         return found
 
     def _consider(self, places: Places, limit_s: float, *, anyway: bool = False) -> float:
-        """Return the cost of a placement; infinity: it does not fit, or is no better than a limit.
+        """Return the cost of a placement; infinity: it does not fit, or reaches the limit.
 
-        Args:
-            places: Of all parts.
-            limit_s: A placement whose bound reaches this is not simulated.
-            anyway: Also when the search has been long enough.
+        `anyway` simulates it even when the search has been long enough.
         """
         if places in self._seen or (self.is_spent and not anyway):
             return self._seen.get(places, self._worst_s)
@@ -399,3 +392,32 @@ def _kinds(question: PlacementProblem) -> list[object]:
         )
         for worker in range(costs.num_workers)
     ]
+
+
+NAIVE: tuple[NaivePlacement, ...] = ("round_robin", "by_layers", "by_parameters")
+
+
+def naive_places(kind: NaivePlacement, graph: NetworkGraph, num_workers: int) -> Places:
+    """Return the placement of that name; parts that share weights follow the first of them."""
+    if kind == "round_robin":
+        found = [number % num_workers for number in range(len(graph.parts))]
+    elif kind == "by_layers":
+        found = _contiguous([1.0] * len(graph.parts), num_workers)
+    else:
+        found = _contiguous([float(part.parameters) for part in graph.parts], num_workers)
+    for group in graph.tied:
+        for number in group:
+            found[number] = found[group[0]]
+    return one_each(found)
+
+
+def _contiguous(weights: list[float], num_workers: int) -> list[int]:
+    """Cut parts into contiguous blocks of about equal weight."""
+    total = sum(weights) or 1.0
+    found: list[int] = []
+    before = 0.0
+    for weight in weights:
+        middle = (before + weight / 2) / total
+        found.append(min(num_workers - 1, int(middle * num_workers)))
+        before += weight
+    return found

@@ -147,7 +147,8 @@ class StoreServer:
             return
         try:
             request = self._decoder.decode(header.buffer)
-        except msgspec.DecodeError:
+        # Text that is not UTF-8 has an error of its own.
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return
         payload = rest[0].buffer if rest else memoryview(b"")
         content: bytes | None = None

@@ -53,12 +53,8 @@ class Allreduce(Strategy):
         )
         exchanged = time.perf_counter()
         self._replica.apply(lr)
-        return StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        return StepFacts.of(
+            result,
             exchange_s=exchanged - computed,
             apply_s=time.perf_counter() - exchanged,
             overlapped_s=overlapped_s if self._collective.size > 1 else 0.0,
@@ -112,13 +108,7 @@ class GradNoiseGauge:
             self._own += float(part.dot(part))
 
     def read_sum(self, gradients: Tensor, *, num_samples: int, global_count: int) -> None:
-        """Read the gradient summed over all workers.
-
-        Args:
-            gradients: The mean over the global batch.
-            num_samples: Of this worker.
-            global_count: Of all workers.
-        """
+        """Read the gradient summed over all workers: the mean over the global batch."""
         if not self._armed:
             return
         self._armed = False

@@ -7,10 +7,13 @@ process of another framework may use it.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
+
+from typing_extensions import override
 
 from phalanx.errors import SpecError
 from phalanx.spec.kinds import kind_of
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from phalanx.comm.base import Collective
     from phalanx.data.pipeline import Batch
     from phalanx.engine.replica import Replica
+    from phalanx.engine.result import StepResult
+    from phalanx.strategy.split.pipeline_runner import PassResult
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,29 @@ class StepFacts:
     """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
     wait_s: float | None = None
     """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
+
+    @classmethod
+    def of(
+        cls,
+        result: StepResult | PassResult,
+        *,
+        exchange_s: float,
+        apply_s: float,
+        overlapped_s: float = 0.0,
+        wait_s: float | None = None,
+    ) -> StepFacts:
+        """Add exchange and update to what was computed."""
+        return cls(
+            result.num_samples,
+            result.loss_sum,
+            result.num_correct,
+            result.forward_s,
+            result.backward_s,
+            exchange_s,
+            apply_s,
+            overlapped_s,
+            wait_s,
+        )
 
 
 class GradientNoise(Protocol):
@@ -66,24 +94,16 @@ class Strategy(ABC):
     def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.
 
-        Strategies that are made with what they train have nothing to attach.
-
-        Args:
-            replica: What is trained.
-            collective: The group.
-            equal: All workers hold the same parameters and statistics already.
+        `equal`: they hold the same parameters and statistics already. Strategies that are made with
+        what they train have nothing to attach.
         """
         raise NotImplementedError(f"{type(self).__name__} is made with what it trains")
 
     @abstractmethod
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        """Train on this worker's part of a batch, exchange included.
+        """Train on this worker's part of a batch, which may be empty, exchange included.
 
-        Args:
-            batch: The samples, maybe none, and the true size of the global batch.
-            lr: The learning rate at this point of the schedule.
-            step_index: Number of this step in the run; decides dropout, together with seed and
-                rank.
+        `step_index` counts in the whole run; with seed and rank it decides dropout.
         """
 
     @abstractmethod
@@ -102,6 +122,32 @@ class Strategy(ABC):
 
     def close(self) -> None:  # noqa: B027 (most form none)
         """Leave groups that the strategy formed itself."""
+
+
+class Single(Strategy):
+    """Plain training in one process: the reference that other strategies are checked against."""
+
+    def __init__(self, spec: StrategySpec) -> None:
+        """Make it from its spec, which has no settings."""
+
+    @override
+    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+        self._replica = replica
+
+    @override
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        result = self._replica.forward_backward(batch, step=step_index)
+        begin = time.perf_counter()
+        self._replica.apply(lr)
+        return StepFacts.of(
+            result,
+            exchange_s=0.0,
+            apply_s=time.perf_counter() - begin,
+        )
+
+    @override
+    def synchronize(self) -> None:
+        return
 
 
 def make_equal(replica: Replica, collective: Collective) -> None:

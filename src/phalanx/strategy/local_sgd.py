@@ -57,12 +57,8 @@ class LocalSgd(Strategy):
         if self._steps == self._spec.every:
             with span("average"):
                 self._average(moments=self._spec.average_moments)
-        return StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        return StepFacts.of(
+            result,
             exchange_s=time.perf_counter() - applied,
             apply_s=applied - computed,
         )

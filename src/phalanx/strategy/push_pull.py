@@ -32,14 +32,10 @@ class Pushed:
 
 
 class PushPull(Strategy):
-    """Train a replica against servers.
+    """Train a replica whose parameters are overwritten by what the servers send.
 
-    Args:
-        replica: Computes; its parameters are overwritten by what the servers send.
-        client: The connection to the servers, over the replica's own buffers.
-        overlap: Whether to compute while a push is on its way.
-        limit_s: How long the servers may take to answer.
-        on_idle: Called several times a second while waiting.
+    With `overlap` it computes while a push is on its way; `make_deadline` makes the deadline of a
+    wait for servers from its activity; `on_idle` is called several times a second while it waits.
     """
 
     def __init__(
@@ -48,13 +44,13 @@ class PushPull(Strategy):
         client: Client,
         *,
         overlap: bool,
-        limit_s: float,
+        make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._client = client
         self._overlap = overlap
-        self._limit_s = limit_s
+        self._make_deadline = make_deadline
         self._on_idle = on_idle
         self._outstanding: tuple[int, StepResult] | None = None
 
@@ -103,12 +99,8 @@ class PushPull(Strategy):
         (ticket, result), self._outstanding = self._outstanding, None
         begin, sent = time.perf_counter(), self._client.first_sent_s
         self._wait()
-        facts = StepFacts(
-            num_samples=result.num_samples,
-            loss_sum=result.loss_sum,
-            num_correct=result.num_correct,
-            forward_s=result.forward_s,
-            backward_s=result.backward_s,
+        facts = StepFacts.of(
+            result,
             exchange_s=time.perf_counter() - begin,
             apply_s=0.0,
             # Segments left during backward, or with `overlap` during all of the next step. At most:
@@ -143,6 +135,5 @@ class PushPull(Strategy):
             self._client.ready(bucket.start, bucket.stop)
 
     def _wait(self) -> None:
-        deadline = Deadline.after(self._limit_s, "the servers to answer a push")
         with span("pull"):
-            self._client.wait(deadline, self._on_idle)
+            self._client.wait(self._make_deadline("the servers to answer a push"), self._on_idle)

@@ -1,4 +1,4 @@
-"""Make the manifest of a study directory from a study file."""
+"""Make the manifest of a study directory from a study file, and divide cores over its trials."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from phalanx.records.study import (
     StudyManifest,
 )
 from phalanx.report.parts.catalogue import REPORT_PARTS
+from phalanx.spec.job import JobSpec
 from phalanx.spec.registry import load
 from phalanx.spec.render import to_mapping
 from phalanx.spec.study import GateSpec, StudySpec, parse_duration
@@ -159,3 +160,33 @@ def _gate(gate: GateSpec, axes: Sequence[Axis], study: StudyFile) -> PlannedGate
             f"'{first}={gate.baseline}'"
         )
     raise SpecError(f"{where}gate.baseline {gate.baseline!r} is no label of an axis ({known})")
+
+
+def assign_core_sets(
+    cores: Sequence[int], jobs: Sequence[JobSpec], parallel: int | str
+) -> list[list[int]]:
+    """Divide the cores into core sets; each runs one trial at a time.
+
+    Under `auto` the largest job decides their number.
+
+    Raises:
+        SpecError: There are more core sets than cores.
+    """
+    if parallel == "auto":
+        number = max(1, len(cores) // max(cores_wanted(job) for job in jobs))
+    else:
+        number = int(parallel)
+    if number > len(cores):
+        raise SpecError(
+            f"parallel is {number}, but there are only {len(cores)} cores, and runs at the same "
+            f"time share none; set it to {len(cores)} or less, or to auto"
+        )
+    each = len(cores) // number
+    # Remaining cores stay idle: runs on core sets of unequal size could not be compared.
+    return [list(cores[number * each : (number + 1) * each]) for number in range(number)]
+
+
+def cores_wanted(job: JobSpec) -> int:
+    """Return the number of cores at which no two processes of the job share one."""
+    threads = 1 if job.threads == "auto" else job.threads
+    return job.workers * threads + job.processes.servers

@@ -21,13 +21,20 @@ from phalanx.launch.fork_server import OWN, warm_workers
 from phalanx.records.study import PlannedCell, StudyDir, StudyManifest, Trial
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.core_sets import assign_core_sets
-from phalanx.study.estimate import StudyEstimate, look_ahead
 from phalanx.study.lock import StudyLock
 from phalanx.study.measure import metric_values
 from phalanx.study.messages import TrialOrder
+from phalanx.study.plan import assign_core_sets
 from phalanx.study.process import TrialAssignment, TrialProcess
-from phalanx.study.stopping import Key, Planned, Standing, next_trial, used_s
+from phalanx.study.stopping import (
+    Key,
+    Planned,
+    Standing,
+    StudyEstimate,
+    estimate_rest,
+    next_trial,
+    used_s,
+)
 
 _TICK_S = 0.25
 # From the last message of a trial, or a signal, until its process must have exited.
@@ -53,9 +60,6 @@ class StudyObserver(Protocol):
     ) -> None:
         """Called before the first trial of this session."""
 
-    def trial_started(self, planned: Planned, cores: Sequence[int]) -> None:
-        """Called when the process of a trial has been started."""
-
     def moved(self, running: Sequence[RunningTrial], outlook: StudyEstimate) -> None:
         """Called a few times a second."""
 
@@ -79,15 +83,7 @@ class StudyOutcome:
 
 
 class StudyRunner:
-    """Runs a study, new or resumed.
-
-    Args:
-        study: Its directory.
-        cores: Cores of its trials, to be divided into core sets.
-        observers: Called on progress.
-        retry_failed: Run failed trials once more.
-        resume_with: The command that resumes after an interruption.
-    """
+    """Runs a study, new or resumed, on disjoint sets of cores."""
 
     def __init__(
         self,
@@ -103,8 +99,8 @@ class StudyRunner:
         self._observers = observers
         self._manifest = study.manifest()
         jobs = [job_from_mapping(cell.job) for cell in self._manifest.cells]
-        self._lanes = assign_core_sets(cores, jobs, self._manifest.parallel)
-        self._free = list(self._lanes)
+        self._core_sets = assign_core_sets(cores, jobs, self._manifest.parallel)
+        self._free = list(self._core_sets)
         self._can_fork = any(BACKENDS.find(job.backend).can_fork for job in jobs)
         self._fork_server = OWN
         self._running: list[TrialProcess] = []
@@ -149,7 +145,7 @@ class StudyRunner:
         self, lock: StudyLock, caught: CaughtSignals, selector: selectors.BaseSelector
     ) -> None:
         while True:
-            while self._free and (planned := self._next()) is not None:
+            while self._free and (planned := next_trial(self._manifest, self._standing())):
                 process = self._start(planned, lock)
                 selector.register(process.output, selectors.EVENT_READ, process)
             if not self._running:
@@ -163,9 +159,6 @@ class StudyRunner:
             self._end_still_ones()
             for observer in self._observers:
                 observer.moved(self._views(), self._outlook())
-
-    def _next(self) -> Planned | None:
-        return next_trial(self._manifest, self._standing())
 
     def _standing(self) -> Standing:
         running = [(one.planned.cell, one.planned.repeat) for one in self._running]
@@ -181,7 +174,9 @@ class StudyRunner:
 
     def _outlook(self) -> StudyEstimate:
         running = {(one.planned.cell, one.planned.repeat): one.elapsed_s for one in self._running}
-        return look_ahead(self._manifest, self._standing(), running=running, lanes=len(self._lanes))
+        return estimate_rest(
+            self._manifest, self._standing(), running=running, core_sets=len(self._core_sets)
+        )
 
     def _start(self, planned: Planned, lock: StudyLock) -> TrialProcess:
         cell = self._manifest.cell(planned.cell)
@@ -190,8 +185,6 @@ class StudyRunner:
         # Registered first, so that an error during the start still ends the process.
         self._running.append(process)
         process.start()
-        for observer in self._observers:
-            observer.trial_started(planned, cores)
         return process
 
     def _assignment(

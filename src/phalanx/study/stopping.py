@@ -1,4 +1,4 @@
-"""Decide which trial is next, and when to stop; pure: journal in, decision out.
+"""Decide which trial is next and when to stop, and estimate the rest; pure: journal in.
 
 Repeats are interleaved: every cell has its first run before any has its second, so that a temporary
 disturbance of the machine affects all cells alike. A cell is repeated `min` times, then until the t
@@ -69,15 +69,7 @@ class Standing:
         running: Collection[Key] = (),
         spent_s: float = 0.0,
     ) -> Standing:
-        """Combine journal and running trials.
-
-        Args:
-            manifest: The plan.
-            trials: The journal.
-            values: The stopping metric of finished trials, where it is known.
-            running: Running trials.
-            spent_s: Time that the study has used.
-        """
+        """Combine journal and running trials; `values` is the stopping metric where known."""
         cells: dict[str, CellState] = defaultdict(CellState)
         for cell in manifest.cells:
             cells[cell.id] = CellState()
@@ -193,3 +185,38 @@ def _fits_budget(manifest: StudyManifest, standing: Standing, cell: str) -> bool
     takes = trial_estimate_s(standing, cell) or 0.0
     # Without this, a budget below the length of one trial would end a study before its first trial.
     return standing.spent_s + takes <= manifest.budget_s and standing.spent_s < manifest.budget_s
+
+
+@dataclass(frozen=True)
+class StudyEstimate:
+    """Progress of a study at one moment."""
+
+    ended: int
+    """Trials in the journal."""
+    failed: int
+    expected: int
+    """Expected total number of trials."""
+    left_s: float | None
+    """None while no trial has finished."""
+
+
+def estimate_rest(
+    manifest: StudyManifest, standing: Standing, *, running: Mapping[Key, float], core_sets: int
+) -> StudyEstimate:
+    """Estimate the rest from the medians of finished trials; `running` holds elapsed seconds."""
+    ended = sum(state.ended for state in standing.cells.values())
+    failed = sum(state.failed for state in standing.cells.values())
+    expected, left_s, known = 0, 0.0, False
+    for name, state in standing.cells.items():
+        total = max(expected_repeats(state, manifest.repeats_of(name)), len(state.attempted))
+        expected += total
+        each = trial_estimate_s(standing, name)
+        if each is None:
+            continue
+        known = True
+        left_s += each * (total - len(state.attempted))
+        left_s += sum(max(0.0, each - for_s) for key, for_s in running.items() if key[0] == name)
+    left = left_s / max(1, core_sets) if known else None
+    if left is not None and manifest.budget_s is not None:
+        left = min(left, max(0.0, manifest.budget_s - standing.spent_s))
+    return StudyEstimate(ended=ended, failed=failed, expected=expected, left_s=left)

@@ -40,6 +40,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The part of `exchange_s` that is not yet divided into communication and waiting."""
     sent_bytes: int = 0
     version: int = 0
+    cpu_s: float = 0.0
+    """Processor time of the process, by which one that computes is told from one that waits."""
 
 
 class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Imports no framework: the bootstrap needs it before torch is loaded.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -157,6 +158,7 @@ class WorkerMetrics:
             sent_bytes=self.sent_bytes,
             open_exchange_s=self.exchanges.total_s,
             version=self.version,
+            cpu_s=time.process_time(),
         )
 
 

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.doctor import judge_data, judge_precision
+from phalanx.cli.doctor import Finding, assess_data, assess_machine, assess_precision
 from phalanx.cli.main import app
-from phalanx.cli.verdict import Finding, judge_machine
 from phalanx.observe.machine import Interface, Machine
 
 GOOD = Machine(
@@ -45,12 +44,12 @@ GOOD = Machine(
 
 def finding(topic: str, **changes: object) -> Finding:
     machine = msgspec.structs.replace(GOOD, **changes)
-    (found,) = [one for one in judge_machine(machine) if one.topic == topic]
+    (found,) = [one for one in assess_machine(machine) if one.topic == topic]
     return found
 
 
 def test_a_good_machine_needs_nothing() -> None:
-    assert [one.topic for one in judge_machine(GOOD) if not one.ok] == []
+    assert [one.topic for one in assess_machine(GOOD) if not one.ok] == []
     assert finding("network").found == "lo 127.0.0.1, eth0 10.0.0.2 at 1 Gbit/s"
     assert finding("memory").found == "16.0 GiB, 8.0 GiB free"
 
@@ -89,7 +88,7 @@ def test_what_suffices_is_not_complained_about(topic: str, changes: dict[str, ob
 
 
 def test_without_bf16_nothing_is_measured() -> None:
-    assert judge_precision(GOOD).found == "fp32: this CPU has no bf16 instructions"
+    assert assess_precision(GOOD).found == "fp32: this CPU has no bf16 instructions"
 
 
 def test_the_probe_answers_in_json() -> None:
@@ -105,12 +104,12 @@ def test_the_probe_answers_in_json() -> None:
 
 
 def test_with_bf16_the_probe_is_asked() -> None:
-    found = judge_precision(msgspec.structs.replace(GOOD, isa=["avx2", "amx_bf16"])).found
+    found = assess_precision(msgspec.structs.replace(GOOD, isa=["avx2", "amx_bf16"])).found
     assert found.startswith(("auto chooses fp32: ", "auto chooses bf16: "))
 
 
 def test_data_sets_are_listed(tmp_path: Path) -> None:
-    found = judge_data(tmp_path)
+    found = assess_data(tmp_path)
     assert found.ok
     assert found.found.startswith(f"digits in {tmp_path}; not here: mnist")
 

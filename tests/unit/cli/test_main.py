@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx._version import __version__
-from phalanx.cli.main import app
+from phalanx.cli.main import COMMANDS, app, load_command
 
 HEAVY = ("torch", "numpy", "pyarrow", "sklearn", "zmq", "phalanx.api", "phalanx.spec.job")
 
@@ -101,3 +101,8 @@ def test_a_reader_that_went_away_is_no_error_to_report(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_command_says(name: str) -> None:
+    assert load_command(name).help.partition("\n\n")[0] == COMMANDS[name]

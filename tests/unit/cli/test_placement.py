@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from phalanx.cli.placement import placement_lines
+from phalanx.cli.progress import placement_lines
 from phalanx.records.events import Placed
 from phalanx.report.format import format_places
 from phalanx.split.placement import SplitForecast

@@ -87,7 +87,6 @@ def test_charts(job: str, name: str, tmp_path: Path) -> None:
         ([*FIGURES, "--strategy", "spss"], "spss"),
         ([*FIGURES, "--strategy", "split"], "a split network is not simulated"),
         (["--calibrate", "never"], "shows how fast this job is"),
-        ([*FIGURES, "--calibrate", "often"], "--calibrate takes auto, never or fresh"),
     ],
 )
 def test_wrong_options(job: str, arguments: list[str], sentence: str, tmp_path: Path) -> None:

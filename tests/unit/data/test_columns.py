@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.columns import only_columns
+from phalanx.data.dataset import only_columns
 from phalanx.data.pipeline import Dataset, open_dataset, train_batches
 from phalanx.errors import SpecError
 from phalanx.spec.data import DataSpec

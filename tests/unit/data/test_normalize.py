@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data_files
-from phalanx.data import statistics
-from phalanx.data.normalize import Normalizer
-from phalanx.data.statistics import measure
+from phalanx.data import normalize as statistics
+from phalanx.data.normalize import Normalizer, measure
 
 
 def _normalised(kind: str, samples: np.ndarray) -> np.ndarray:

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.file_shards import FileShards, assign_files, file_sizes_of
 from phalanx.data.order import EpochOrder, random_order, share_sizes
-from phalanx.data.shards import OffShards, SampleShards, Shards, choose_policy
+from phalanx.data.shards import (
+    FileShards,
+    OffShards,
+    SampleShards,
+    Shards,
+    assign_files,
+    choose_policy,
+    file_sizes_of,
+)
 from phalanx.errors import SpecError
 
 

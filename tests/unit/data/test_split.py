@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.split import split_rows
+from phalanx.data.dataset import split_rows
 
 
 def test_mnist_family():

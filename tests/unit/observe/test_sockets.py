@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from phalanx.observe.sockets import stream_bytes
+from phalanx.observe.process import stream_bytes
 from support.waiting import wait_until
 
 SENT = 300_000

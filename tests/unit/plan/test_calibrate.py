@@ -105,8 +105,8 @@ def test_jitter_is_found(tmp_path: Path) -> None:
 def test_a_held_out_batch_size_is_predicted(tmp_path: Path) -> None:
     calibration = calibrate([measured(made_up_run(tmp_path, batch=b)) for b in (16, 64)])
     other = measured(made_up_run(tmp_path, batch=32))
-    pace = predicted_throughput(other, world_of(calibration.fits["here"], calibration))
-    assert pace.samples_per_s == pytest.approx(other.samples_per_s, rel=0.01)
+    throughput = predicted_throughput(other, cluster_of(calibration.fits["here"], calibration))
+    assert throughput.samples_per_s == pytest.approx(other.samples_per_s, rel=0.01)
     assert calibration.costs.correction("single").factor == pytest.approx(1.0, abs=0.02)
 
 
@@ -139,7 +139,7 @@ def test_the_first_exchange_of_local_sgd_says_nothing_about_its_speed(tmp_path: 
     assert measured(run).samples_per_s == pytest.approx(64 * 8 / (8 * 0.1 + 0.4))
 
 
-def world_of(fits: Any, calibration: Any) -> ClusterModel:
+def cluster_of(fits: Any, calibration: Any) -> ClusterModel:
     here = MachineFacts(name="here", cores=2, memory_bytes=1 << 34, fits=fits, slots=2)
     return ClusterModel(
         machines={"here": here},
@@ -156,9 +156,9 @@ def test_the_link_within_a_machine_explains_the_exposed_exchange(tmp_path: Path)
         measured(made_up_run(tmp_path, batch=64, workers=2)),
     ]
     calibration = calibrate(runs)
-    pace = predicted_throughput(runs[1], world_of(calibration.fits["here"], calibration))
-    assert pace.parts.communication_s == pytest.approx(EXCHANGE_S, rel=0.02)
-    assert pace.samples_per_s == pytest.approx(runs[1].samples_per_s, rel=0.02)
+    throughput = predicted_throughput(runs[1], cluster_of(calibration.fits["here"], calibration))
+    assert throughput.parts.communication_s == pytest.approx(EXCHANGE_S, rel=0.02)
+    assert throughput.samples_per_s == pytest.approx(runs[1].samples_per_s, rel=0.02)
 
 
 def test_exchanges_and_the_rest_are_corrected_apart() -> None:

@@ -7,15 +7,15 @@ import pytest
 from phalanx.errors import PlanError
 from phalanx.plan.calibrate import Calibration
 from phalanx.plan.facts import LOOPBACK, ModelFacts, SystemCosts
-from phalanx.plan.gather import (
+from phalanx.plan.machines import (
     DataSizes,
+    Reference,
     ThisMachine,
     is_enough,
     job_facts,
     local_cluster,
     pool_cluster,
 )
-from phalanx.plan.machines import Reference
 from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
 from phalanx.pool.inventory import Inventory, Member
 from phalanx.spec.machine import MachineSpec

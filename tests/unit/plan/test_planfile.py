@@ -13,13 +13,13 @@ from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Seat
 from phalanx.plan.planfile import (
     Plan,
+    compare_with_run,
     plan_without,
     planned_job,
     read_plan,
     record_plan,
     write_plan,
 )
-from phalanx.plan.predicted_vs_measured import compare_with_run
 from phalanx.plan.search import Objective, PlanSearchResult, search
 from phalanx.spec.loader import job_from_mapping
 from support.worlds import GIB, job, machine, short_summary, world

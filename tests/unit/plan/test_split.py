@@ -54,9 +54,9 @@ def test_a_faster_machine_gets_the_heavier_part() -> None:
     heavy = msgspec.structs.replace(PARTS, forward_s=(0.3, 0.1, 0.01), backward_s=(0.6, 0.2, 0.02))
     where = world([machine("m0", 2e-3), machine("m1", 1e-3)], num_parameters=2 * HALF)
     where = msgspec.structs.replace(where, parts=heavy)
-    crew = worker_models(on_machines(2, SplitSpec()), where)
-    assert isinstance(crew, WorkerModels)
-    choice = placement_for(crew, SplitSpec(), where)
+    group = worker_models(on_machines(2, SplitSpec()), where)
+    assert isinstance(group, WorkerModels)
+    choice = placement_for(group, SplitSpec(), where)
     assert not isinstance(choice, str)
     assert choice.forecast.places["left"] == [1]
     assert choice.forecast.places["right"] == [0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.plan.calibrate import is_alike
-from phalanx.plan.trials import look_job, trial_jobs, trial_steps
+from phalanx.plan.trials import first_trial, trial_jobs, trial_steps
 from support.worlds import job
 
 
@@ -16,7 +16,7 @@ def test_they_compute_what_the_job_computes() -> None:
         workers=3,
         inject=[{"rank": 0}],
     )
-    jobs = [look_job(wanted, 1000), *trial_jobs(wanted, 1000, workers=2, steps=20)]
+    jobs = [first_trial(wanted, 1000), *trial_jobs(wanted, 1000, workers=2, steps=20)]
     assert len(jobs) == 6
     for one in jobs:
         assert is_alike(one, wanted)

@@ -54,9 +54,9 @@ def run(
 
 
 def crew_of(size: int, strategy: StrategySpec, where: ClusterModel) -> WorkerModels:
-    crew = worker_models(on_machines(size, strategy), where)
-    assert isinstance(crew, WorkerModels)
-    return crew
+    group = worker_models(on_machines(size, strategy), where)
+    assert isinstance(group, WorkerModels)
+    return group
 
 
 @settings(max_examples=25)

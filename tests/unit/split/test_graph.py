@@ -15,7 +15,7 @@ from phalanx.split.graph import (
     traffic_of,
     transfers,
 )
-from phalanx.split.naive_placement import naive_places
+from phalanx.split.placement_search import naive_places
 from support.graphs import chain
 
 

@@ -7,18 +7,28 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import zmq
 
 from phalanx.errors import StoreError, TimeoutExpired
 from phalanx.store import atomic
 from phalanx.store import client as store_client
 from phalanx.store import server as store_server
 from phalanx.store.client import Download, StoreClient, _Session
-from phalanx.store.messages import CHUNK_BYTES, WINDOW, ChunkContent, ReadChunk, StillWorking
+from phalanx.store.messages import (
+    CHUNK_BYTES,
+    WINDOW,
+    ChunkContent,
+    OpenFile,
+    ReadChunk,
+    StillWorking,
+    StoreResponse,
+)
 from phalanx.store.server import StoreServer
 from phalanx.store.transfers import FileTransfers
 from phalanx.wire.control import ControlServer
-from phalanx.wire.keys import KeyPair
+from phalanx.wire.keys import KeyPair, secure_client
 from support.relay import Relay
 from support.stores import ServedStore, serve_store
 from support.waiting import wait_until
@@ -187,6 +197,19 @@ def test_transfers_of_several_processes_do_not_mix(served: ServedStore) -> None:
     assert (served.root / names[0]).read_bytes() == LARGE
     assert (served.root / names[1]).read_bytes() == reverse
     assert one.list_files("servers").names == tuple(names)
+
+
+def test_a_name_that_is_no_text_is_ignored(served: ServedStore) -> None:
+    broken = msgspec.msgpack.encode(OpenFile(1, "name")).replace(b"name", b"\xff\xff\xff\xff")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        secure_client(socket, served.control.admit("worker-9"), served.control.public_key)
+        socket.connect(served.address)
+        socket.send(broken)
+        socket.send(msgspec.msgpack.encode(OpenFile(2, "checkpoints/none")))
+        # The second request is answered, so the first was read, and the thread still lives.
+        assert socket.poll(20_000)
+        assert msgspec.msgpack.decode(socket.recv(), type=StoreResponse).number == 2
 
 
 def test_without_a_start_there_is_no_thread_and_no_port(tmp_path: Path) -> None:

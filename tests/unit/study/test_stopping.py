@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.records.study import PlannedCell, PlannedRepeats, StudyManifest, Trial
-from phalanx.study.estimate import look_ahead
 from phalanx.study.stopping import (
     CellState,
     Planned,
     Standing,
+    estimate_rest,
     expected_repeats,
     interval_half_width,
     is_narrow,
@@ -166,12 +166,12 @@ def test_the_outlook_takes_medians_per_cell() -> None:
     trials = [trial("a", 0, elapsed_s=10), trial("b", 0, elapsed_s=100)]
     running = {("a", 1): 4.0}
     standing = Standing.of(plan, trials, {}, running=running)
-    outlook = look_ahead(plan, standing, running=running, lanes=1)
+    outlook = estimate_rest(plan, standing, running=running, core_sets=1)
     # a: 6 s of the running one and one more of 10 s; b: two more of 100 s.
     assert outlook.left_s == 216
     assert (outlook.ended, outlook.expected) == (2, 6)
-    assert look_ahead(plan, standing, running=running, lanes=2).left_s == 108
-    nothing = look_ahead(plan, Standing.of(plan, [], {}), running={}, lanes=1)
+    assert estimate_rest(plan, standing, running=running, core_sets=2).left_s == 108
+    nothing = estimate_rest(plan, Standing.of(plan, [], {}), running={}, core_sets=1)
     assert nothing.left_s is None
 
 

@@ -24,13 +24,10 @@ _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 
 class DdpModel:
-    """One worker's model.
+    """One worker's model, in float32 on the CPU.
 
-    Args:
-        module: Float32 on the CPU; convolutions are brought to channels-last, which torch's guide
-            to performance advises and which the batches have already.
-        job: Gives loss and update rule.
-        precision: Format of the forward and backward pass.
+    Convolutions are brought to channels-last, which torch's guide to performance advises and which
+    the batches have already.
     """
 
     def __init__(self, module: nn.Module, *, job: JobSpec, precision: Precision) -> None:
@@ -49,12 +46,7 @@ class DdpModel:
         return torch.cat([p.detach().reshape(-1) for p in self.trained])
 
     def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss summed over the batch, and the number of correct samples.
-
-        Args:
-            module: Our own, or what DDP made of it.
-            batch: The samples.
-        """
+        """Return summed loss and correct samples of our module, or of what DDP made of it."""
         return self._outputs_and_loss(module, batch)[1:]
 
     def _outputs_and_loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,23 +5,25 @@ Fused where torch has a fused kernel for the CPU: all but Adadelta.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
 from torch import nn
 
-from phalanx.spec.optimize import (
-    AdadeltaSpec,
-    AdagradSpec,
-    AdamSpec,
-    AdamwSpec,
-    OptimizerSpec,
-    SgdSpec,
-)
+from phalanx.spec.optimize import OptimizerSpec
 from phalanx.spec.registry import load
 
 Parameters = Iterable[nn.Parameter]
+
+_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 
 
 def make_optimizer(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.Optimizer:
@@ -33,51 +35,11 @@ def make_optimizer(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.O
     return make(spec, parameters)
 
 
-def make_sgd(spec: SgdSpec, parameters: Parameters) -> torch.optim.Optimizer:
-    """Make `torch.optim.SGD`."""
-    return torch.optim.SGD(
-        parameters,
-        lr=spec.lr,
-        momentum=spec.momentum,
-        nesterov=spec.nesterov,
-        weight_decay=spec.weight_decay,
-        fused=True,
-    )
-
-
-def make_adagrad(spec: AdagradSpec, parameters: Parameters) -> torch.optim.Optimizer:
-    """Make `torch.optim.Adagrad`."""
-    return torch.optim.Adagrad(
-        parameters, lr=spec.lr, eps=spec.eps, weight_decay=spec.weight_decay, fused=True
-    )
-
-
-def make_adadelta(spec: AdadeltaSpec, parameters: Parameters) -> torch.optim.Optimizer:
-    """Make `torch.optim.Adadelta`."""
-    return torch.optim.Adadelta(
-        parameters, lr=spec.lr, rho=spec.rho, eps=spec.eps, weight_decay=spec.weight_decay
-    )
-
-
-def make_adam(spec: AdamSpec, parameters: Parameters) -> torch.optim.Optimizer:
-    """Make `torch.optim.Adam`."""
-    return _adam_family(torch.optim.Adam, spec, parameters)
-
-
-def make_adamw(spec: AdamwSpec, parameters: Parameters) -> torch.optim.Optimizer:
-    """Make `torch.optim.AdamW`."""
-    return _adam_family(torch.optim.AdamW, spec, parameters)
-
-
-def _adam_family(
-    rule: Callable[..., torch.optim.Optimizer], spec: AdamSpec | AdamwSpec, parameters: Parameters
-) -> torch.optim.Optimizer:
-    beta1, beta2 = spec.betas
-    return rule(
-        parameters,
-        lr=spec.lr,
-        betas=(beta1, beta2),
-        eps=spec.eps,
-        weight_decay=spec.weight_decay,
-        fused=True,
-    )
+def make_built_in(spec: OptimizerSpec, parameters: Parameters) -> torch.optim.Optimizer:
+    """Make torch's optimiser of the same name; the spec names its settings as torch does."""
+    make = _CLASSES[spec.kind.name]
+    known = inspect.signature(make).parameters
+    settings = {name: getattr(spec, name) for name in known if hasattr(spec, name)}
+    if "fused" in known:
+        settings["fused"] = True
+    return make(parameters, **settings)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 
 import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo
 
-from phalanx.backends.ddp.group import default_group
 from phalanx.backends.ddp.learner import DdpModel
 from phalanx.backends.ddp.step import DdpSteps
+from phalanx.comm.rendezvous import RendezvousStore
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.precision import Precision
-from phalanx.errors import SpecError
+from phalanx.errors import PeerError, SpecError
 from phalanx.model.catalogue import build_model
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
@@ -70,3 +73,40 @@ def _trial_step(
         learner.loss(learner.module, batch)[0].backward()  # type: ignore[no-untyped-call]
 
     return step
+
+
+_BACKEND = "gloo_at_address"
+
+
+@contextmanager
+def default_group(context: WorkerContext) -> Iterator[None]:
+    """Join torch's default group inside the block."""
+    job = context.job
+
+    def make(
+        store: dist.Store,  # type: ignore[name-defined]  # no stubs in torch
+        rank: int,
+        size: int,
+        timeout: timedelta,
+    ) -> ProcessGroupGloo:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=context.spec.address)]
+        options._timeout = timeout
+        return ProcessGroupGloo(store, rank, size, options)
+
+    dist.Backend.register_backend(_BACKEND, make, devices=["cpu"])
+    store = RendezvousStore(context.control, prefix="ddp/", limit_s=job.deadlines.start_s)
+    try:
+        dist.init_process_group(
+            _BACKEND,
+            store=store,
+            rank=context.spec.rank,
+            world_size=job.workers,
+            timeout=timedelta(seconds=job.deadlines.exchange_s),
+        )
+    except RuntimeError as error:
+        raise PeerError(f"the group of {job.workers} workers did not form: {error}") from error
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

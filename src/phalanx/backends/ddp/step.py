@@ -21,9 +21,10 @@ from phalanx.backends.ddp.hooks import bucket_megabytes, bytes_of_exchange, comp
 from phalanx.backends.ddp.learner import DdpModel
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
+from phalanx.engine.result import check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
-from phalanx.errors import EngineError, PeerError
+from phalanx.errors import PeerError
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy
@@ -36,11 +37,7 @@ _CLOCK_EVERY = 10
 class DdpSteps(Strategy):
     """Train a model, alone or in the default process group.
 
-    Args:
-        learner: What is trained.
-        collective: The same workers, for what is exchanged between epochs.
-        job: Gives seed and clipping.
-        input_shape: One sample, for steps that have none.
+    The collective joins the same workers, for what is exchanged between epochs.
     """
 
     def __init__(
@@ -92,13 +89,7 @@ class DdpSteps(Strategy):
         with span("forward"):
             loss_sum, num_correct = self._forward(batch)
             value = float(loss_sum.detach())
-        if not math.isfinite(value):
-            raise EngineError(
-                f"the loss became {value} in step {step_index} on rank {self._collective.rank}; "
-                "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                step=step_index,
-                rank=self._collective.rank,
-            )
+        check_loss(value, step=step_index, rank=self._collective.rank)
         objective = loss_sum * (self._collective.size / batch.global_count)
         penalty = learner.penalty()
         if penalty is not None:

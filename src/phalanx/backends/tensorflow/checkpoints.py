@@ -19,13 +19,7 @@ from phalanx.worker.run_state import RecordEvent, ResumePoint
 
 
 class NetworkCheckpoints:
-    """The checkpoints of one network.
-
-    Args:
-        context: Of this process.
-        network: Whose state it is.
-        record: Where it is noted that one was written.
-    """
+    """The checkpoints of one network; `record` notes that one was written."""
 
     def __init__(self, context: WorkerContext, network: Network, *, record: RecordEvent) -> None:
         self._network = network
@@ -35,14 +29,7 @@ class NetworkCheckpoints:
     def save(
         self, position: Position, state: Arrays, *, best: bool = False, pin: bool = False
     ) -> None:
-        """Write a checkpoint; called by the chief alone.
-
-        Args:
-            position: Where the run stood.
-            state: Of the network, then.
-            best: Keep it as the best one.
-            pin: Keep it for the rest of the run.
-        """
+        """Write a checkpoint; called by the chief alone. `pin` keeps it for the rest of the run."""
         begin = time.perf_counter()
         # In the order of the model's variables, for those who load it into Keras.
         variables = msgspec.json.encode(self._network.order).decode()

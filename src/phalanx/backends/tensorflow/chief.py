@@ -8,7 +8,6 @@ that state while the next epoch goes on.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from phalanx.backends.tensorflow.input_pipeline import InputPlan, train_plan
 from phalanx.backends.tensorflow.messages import StepRow, StepsDone, TrainingMark, send_message
 from phalanx.backends.tensorflow.network import Network
 from phalanx.data.pipeline import Dataset
-from phalanx.errors import EngineError
+from phalanx.engine.result import check_loss
 from phalanx.records.measures import Measures
 from phalanx.wire.server_stats import ServerStats, StalenessStats
 from phalanx.wire.switch import StepLimit
@@ -49,11 +48,7 @@ class _Ticket:
 
 
 class StepReports:
-    """Report steps to their workers, and count staleness.
-
-    Args:
-        context: Of the chief.
-    """
+    """Report steps to their workers, and count staleness."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
@@ -105,17 +100,7 @@ class StepReports:
 
 
 class TicketLoop:
-    """Drive the chief through a phase.
-
-    Args:
-        context: Of this process.
-        dataset: What is learnt.
-        network: What is trained; its variables are on the servers.
-        dispatcher: Gets tickets to the workers.
-        run_state: The run so far.
-        checkpoints: Where states are saved.
-        ramp: The climb of the learning rate after a switch.
-    """
+    """Drive the chief through a phase, with the network's variables on the servers."""
 
     def __init__(
         self,
@@ -229,12 +214,7 @@ class TicketLoop:
         while (done := pending.wait()) is None:
             # Its worker was lost between update and answer: train it once more.
             pending = self._dispatch(ticket)
-        if not math.isfinite(done.loss_sum):
-            raise EngineError(
-                f"the loss became {done.loss_sum} in ticket {ticket.number} on rank {done.rank}; "
-                "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                rank=done.rank,
-            )
+        check_loss(done.loss_sum, step=ticket.number, rank=done.rank)
         self._run_state.count_step(len(ticket.rows))
         position = self._run_state.position
         position.epoch_loss_sum += done.loss_sum

@@ -23,21 +23,15 @@ from phalanx.spec.job import JobSpec
 
 @dataclass(frozen=True)
 class DoneTicket:
-    """Result of a ticket.
-
-    Attributes:
-        rank: Of the worker that did it.
-        loss_sum: Over its samples.
-        num_correct: Of its samples.
-        staleness: Updates that others made between its reading and its own.
-        stamps: On the worker's clock: before it; after input, forward, backward and apply.
-    """
+    """Result of a ticket."""
 
     rank: int
     staleness: int
+    """Updates that others made between its reading and its own."""
     loss_sum: float
     num_correct: int
     stamps: tuple[float, float, float, float, float]
+    """On the worker's clock: before it; after input, forward, backward and apply."""
 
 
 class PendingTicket:
@@ -67,14 +61,7 @@ class PendingTicket:
 
 
 class TicketDispatcher:
-    """Dispatch tickets to free workers.
-
-    Args:
-        job: Gives the augmentation.
-        dataset: Their shapes and how they are normalised.
-        network: What is trained.
-        strategy: TensorFlow's.
-    """
+    """Dispatch tickets to free workers."""
 
     def __init__(
         self,
@@ -106,14 +93,7 @@ class TicketDispatcher:
         lr: float,
         number: int,
     ) -> PendingTicket:
-        """Have a worker train on these samples.
-
-        Args:
-            rows: Of the stored arrays.
-            changes: Augmentation of each sample.
-            lr: The rate of this update.
-            number: Of this update, from 1.
-        """
+        """Have a worker make update `number` (from 1) from these rows of the stored arrays."""
         arguments = (
             self._iterator,
             tf.constant(rows),

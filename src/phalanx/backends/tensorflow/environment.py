@@ -35,9 +35,5 @@ def prepare_environment() -> None:
 
 
 def publish_cluster(tf_config: str) -> None:
-    """Set TF_CONFIG: the cluster, and this process's place in it.
-
-    Args:
-        tf_config: From `exchange_addresses`.
-    """
+    """Set TF_CONFIG: the cluster, and this process's place in it."""
     os.environ["TF_CONFIG"] = tf_config

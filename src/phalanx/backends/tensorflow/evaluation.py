@@ -45,14 +45,7 @@ class _Snapshot:
 
 
 class EpochEvaluations:
-    """Evaluations of one phase, scheduled by the chief.
-
-    Args:
-        context: Of the chief.
-        network: Whose state is evaluated.
-        run_state: The run so far.
-        checkpoints: Where states are saved.
-    """
+    """Evaluations of one phase, scheduled by the chief."""
 
     def __init__(
         self,

@@ -21,14 +21,7 @@ _MEAN = tf.distribute.ReduceOp.MEAN
 
 
 class Group:
-    """This process among the workers of a synchronous strategy.
-
-    Args:
-        strategy: TensorFlow's.
-        ranks: The workers in this process.
-        num_workers: Of the whole run.
-        options: How replicas exchange; None: there is one replica.
-    """
+    """This process among the workers of a synchronous strategy; no `options`: one replica."""
 
     def __init__(
         self,

@@ -32,19 +32,15 @@ _PIECE = 1024
 
 @dataclass(frozen=True)
 class InputPlan:
-    """The batches of one worker: rows of the stored arrays, one after the other.
-
-    Attributes:
-        rows: Of all batches.
-        changes: Augmentation of each row: flipped, row and column of its window.
-        bounds: Where each batch begins, and the last one ends.
-        counts: Samples of all workers in each step.
-    """
+    """The batches of one worker: rows of the stored arrays, one after the other."""
 
     rows: npt.NDArray[np.int64]
     changes: npt.NDArray[np.int32]
+    """Augmentation of each row: flipped, row and column of its window."""
     bounds: npt.NDArray[np.int64]
+    """Where each batch begins, and the last one ends."""
     counts: npt.NDArray[np.int64]
+    """Samples of all workers in each step."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -131,11 +127,7 @@ def batches(
 ) -> tf.data.Dataset:
     """Return the batches of a plan: (inputs, targets, samples of all workers in the step).
 
-    Args:
-        stored: All stored inputs and targets.
-        plan: Which of them, in which order.
-        transform: What is done to the inputs.
-        prefetch: Batches that are prepared ahead; 0 prepares them in line.
+    `prefetch` batches are prepared ahead; 0 prepares them in line.
     """
     inputs, targets = stored
     rows, changes = tf.constant(plan.rows), tf.constant(plan.changes)
@@ -157,11 +149,7 @@ def batches(
 
 
 def hold(*parts: Part) -> StoredArrays:
-    """Return stored arrays as tensors of this process, as far as these parts reach into them.
-
-    Args:
-        parts: Of the same arrays.
-    """
+    """Return the arrays of these parts as tensors of this process, as far as the parts reach."""
     stop = _stop(parts)
     return tf.constant(parts[0].inputs[:stop]), tf.constant(parts[0].targets[:stop])
 
@@ -169,12 +157,8 @@ def hold(*parts: Part) -> StoredArrays:
 def read_stored(folder: Path, place: Path, part: Part) -> StoredArrays:
     """Read the stored arrays of the training part, by TensorFlow on the device that executes this.
 
-    In pieces: a whole file would be in memory three times while it is decoded.
-
-    Args:
-        folder: The decoded data set on this machine, which has the same files.
-        place: Where it is on the machine that executes this.
-        part: The rows to read.
+    In pieces: a whole file would be in memory three times while it is decoded. `folder` holds the
+    same files here as `place` does on the machine that executes this.
     """
     stop = _stop([part])
     found = []

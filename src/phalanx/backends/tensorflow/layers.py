@@ -2,8 +2,7 @@
 
 Keras' defaults differ from torch's in three places that change numbers: batch normalisation and
 dropout (reimplemented here) and the padding of strided convolutions (here explicit zeros). Layers
-are named by their path in the torch network, by which `weights` finds the counterpart of a
-variable. Called by the network modules.
+are named by their path in the torch network, by which the counterpart of a variable is found.
 """
 
 from __future__ import annotations
@@ -30,17 +29,14 @@ EPSILON = 1e-5
 class LayerKit:
     """Factory of the layers of one network.
 
-    Attributes:
-        seed: Decides, with a layer's name, its initial weights; no order of creation matters.
-        policy: Keras' name of the number format: float32 or mixed_bfloat16.
-        convolutions: How kernels of convolutions start.
-        dense: How kernels of dense layers start.
+    Seed and name of a layer decide its initial weights; no order of creation matters.
     """
 
     seed: int
     policy: str
-    convolutions: Law
-    dense: Law
+    """Keras' name of the number format: float32 or mixed_bfloat16."""
+    convolutions: Law = "glorot-uniform"
+    dense: Law = "glorot-uniform"
 
     def convolution(
         self,

@@ -7,7 +7,6 @@ tf.distribute demands.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from phalanx.backends.tensorflow.checkpoints import NetworkCheckpoints
+from phalanx.backends.tensorflow.evaluator import PartEvaluator
 from phalanx.backends.tensorflow.group import Group
 from phalanx.backends.tensorflow.input_pipeline import (
     batches,
@@ -27,11 +27,10 @@ from phalanx.backends.tensorflow.input_pipeline import (
     train_plan,
 )
 from phalanx.backends.tensorflow.network import Network
-from phalanx.backends.tensorflow.part_evaluator import PartEvaluator
 from phalanx.backends.tensorflow.profile import GraphProfiler
 from phalanx.backends.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
 from phalanx.data.pipeline import Dataset
-from phalanx.errors import EngineError
+from phalanx.engine.result import check_loss
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts
@@ -49,14 +48,7 @@ class ReplicaBatch(NamedTuple):
 
 
 class LockstepTrainer(Trainer[ReplicaBatch]):
-    """Train the replicas of one process with TensorFlow.
-
-    Args:
-        context: Of this process.
-        dataset: What is learnt.
-        group: The strategy and this process's replicas.
-        network: What is trained.
-    """
+    """Train the replicas of one process with TensorFlow."""
 
     def __init__(
         self, context: WorkerContext, dataset: Dataset, group: Group, network: Network
@@ -122,7 +114,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             tf.constant(step_index + 1, tf.int32),
         )
         facts = self._facts(self._group.unpack(found), called)
-        self._check(facts, step_index)
+        check_loss(facts.loss_sum, step=step_index, rank=self.rank)
         self._sent_bytes += self._sent_per_step
         return facts
 
@@ -225,12 +217,3 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             exchange_s=0.0 if self._group.is_alone else max(0.0, exchange - backward),
             apply_s=max(0.0, done - (backward if self._group.is_alone else exchange)),
         )
-
-    def _check(self, facts: StepFacts, step: int) -> None:
-        if not math.isfinite(facts.loss_sum):
-            raise EngineError(
-                f"the loss became {facts.loss_sum} in step {step} on rank {self.rank}; "
-                "lower optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                step=step,
-                rank=self.rank,
-            )

@@ -21,19 +21,7 @@ class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One step that a worker has made.
-
-    Attributes:
-        ticket: Its number in the run.
-        epoch: Of its samples.
-        num_samples: Its samples.
-        loss_sum: Over them.
-        num_correct: Of them.
-        lr: At its point of the schedule.
-        stamps: On the worker's clock, seconds since 1970: before it; after input, forward,
-            backward and apply.
-        sent_bytes: What the worker sent to the servers in it.
-    """
+    """One step that a worker has made."""
 
     ticket: int
     epoch: int
@@ -42,6 +30,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     num_correct: int
     lr: float
     stamps: tuple[float, float, float, float, float]
+    """On the worker's clock, since 1970: before it; after input, forward, backward and apply."""
     sent_bytes: int
 
 

@@ -34,17 +34,10 @@ def build_model(
 ) -> keras.Model:
     """Build a Keras network with fresh weights; call it within the strategy's scope.
 
-    Equal arguments give equal weights in every process. It takes images as (batch, height, width,
-    channels) and returns logits in the format of the computation: widen them before the loss.
-
-    Args:
-        spec: Which network, with its settings.
-        input_shape: One sample without the batch axis: (height, width, channels) or (features,).
-        num_classes: Width of the output.
-        seed: Decides every initial weight; of a user's network through Keras' global seed.
-        precision: bf16 computes in bfloat16 with float32 variables; a user's network decides
-            for itself.
-        modalities: What a packed row of several sensors consists of; empty: it is of one piece.
+    Equal arguments give equal weights in every process; those of a user's network follow from
+    Keras' global seed. It takes images as (batch, height, width, channels) and returns logits in
+    the format of the computation: widen them before the loss. bf16 computes in bfloat16 with
+    float32 variables; a user's network decides for itself.
 
     Raises:
         SpecError: The network does not fit the input, or the user's function is not usable.

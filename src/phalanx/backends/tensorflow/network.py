@@ -41,14 +41,7 @@ class _Whole:
 
 
 class Network:
-    """A job's model, made in the scope of a strategy.
-
-    Args:
-        job: Gives model and update rule.
-        dataset: Gives the shapes.
-        strategy: TensorFlow's.
-        learns: Whether it is trained; otherwise only measured.
-    """
+    """A job's model, made in the scope of a strategy; only evaluated unless it `learns`."""
 
     def __init__(
         self, job: JobSpec, dataset: Dataset, strategy: tf.distribute.Strategy, *, learns: bool
@@ -119,11 +112,7 @@ class Network:
         return digest.hexdigest()
 
     def state(self, *, optimizer: bool = True) -> Arrays:
-        """Return everything that a resumed run needs, as copies.
-
-        Args:
-            optimizer: Whether to include what the update rule remembers.
-        """
+        """Return everything that a resumed run needs, as copies."""
         state = {_PARAMETERS + one.name: _read(one.variable) for one in self._trained}
         state |= {_STATISTICS + one.name: _read(one.variable) for one in self._kept}
         if optimizer:

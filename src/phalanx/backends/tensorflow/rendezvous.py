@@ -17,12 +17,7 @@ from phalanx.worker.context import WorkerContext
 
 
 class HeldPort:
-    """A bound port of this machine, held until closed.
-
-    Args:
-        host: The address of this machine by which the others reach it.
-        port: A certain one, or 0 for any that is free.
-    """
+    """A bound port of this machine, held until closed; 0 takes any that is free."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         self._socket = socket.socket()
@@ -49,13 +44,8 @@ def exchange_addresses(
 ) -> tuple[str, HeldPort]:
     """Publish the address of this process, and wait for those of the others.
 
-    Args:
-        context: Of this process.
-        processes: Those of the cluster, this one among them.
-        group: Keeps the clusters of several phases apart.
-
-    Returns:
-        This process's TF_CONFIG, and its port: to be closed once TensorFlow's server listens.
+    Returns this process's TF_CONFIG, and its port: to be closed once TensorFlow's server listens.
+    `group` keeps the clusters of several phases apart.
     """
     deadline = Deadline.after(context.job.deadlines.start_s, "the addresses of all processes")
     prefix, own = f"tensorflow/{group}/", context.spec.process

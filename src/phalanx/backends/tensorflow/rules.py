@@ -8,8 +8,7 @@ changes, weight decay. Each rule works on one variable and its slots, on that va
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import cast
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 
@@ -23,6 +22,8 @@ from phalanx.spec.optimize import (
 )
 from phalanx.spec.registry import load
 
+Tensor: TypeAlias = tf.Tensor
+Variable: TypeAlias = tf.Variable
 Rule = Callable[..., None]
 """(variable, gradient, lr, number, *slots): updates the variable once."""
 
@@ -35,27 +36,74 @@ def make_rule(spec: OptimizerSpec) -> Rule:
 
 def sgd_rule(spec: SgdSpec) -> Rule:
     """Make stochastic gradient descent, with momentum if the spec has it."""
-    return partial(_sgd, spec)
+
+    def update(variable: Variable, grad: Tensor, lr: Tensor, _: Tensor, *slots: Variable) -> None:
+        step = _decayed(spec, variable, grad)
+        if slots:
+            (memory,) = slots
+            moved = spec.momentum * memory + step
+            memory.assign(moved)
+            step = step + spec.momentum * moved if spec.nesterov else moved
+        variable.assign_sub(lr * step)
+
+    return update
 
 
 def adagrad_rule(spec: AdagradSpec) -> Rule:
     """Make Adagrad."""
-    return partial(_adagrad, spec)
+
+    def update(variable: Variable, grad: Tensor, lr: Tensor, _: Tensor, total: Variable) -> None:
+        step = _decayed(spec, variable, grad)
+        squares = total + tf.square(step)
+        total.assign(squares)
+        variable.assign_sub(lr * step / (tf.sqrt(squares) + spec.eps))
+
+    return update
 
 
 def adadelta_rule(spec: AdadeltaSpec) -> Rule:
     """Make Adadelta."""
-    return partial(_adadelta, spec)
+
+    def update(variable: Variable, grad: Tensor, lr: Tensor, _: Tensor, *slots: Variable) -> None:
+        mean_square, mean_delta = slots
+        step = _decayed(spec, variable, grad)
+        squares = spec.rho * mean_square + (1 - spec.rho) * tf.square(step)
+        mean_square.assign(squares)
+        delta = tf.sqrt(mean_delta + spec.eps) / tf.sqrt(squares + spec.eps) * step
+        mean_delta.assign(spec.rho * mean_delta + (1 - spec.rho) * tf.square(delta))
+        variable.assign_sub(lr * delta)
+
+    return update
 
 
-def adam_rule(spec: AdamSpec) -> Rule:
-    """Make Adam."""
-    return partial(_adam, spec, False)
+def adam_rule(spec: AdamSpec | AdamwSpec, *, is_decoupled: bool = False) -> Rule:
+    """Make Adam, with weight decay in the gradient or decoupled from it."""
+    beta1, beta2 = spec.betas
+
+    def update(
+        variable: Variable, grad: Tensor, lr: Tensor, number: Tensor, *slots: Variable
+    ) -> None:
+        first, second = slots
+        step = grad if is_decoupled else _decayed(spec, variable, grad)
+        mean = beta1 * first + (1 - beta1) * step
+        squares = beta2 * second + (1 - beta2) * tf.square(step)
+        kept = variable * (1 - lr * spec.weight_decay) if is_decoupled else variable
+        first.assign(mean)
+        second.assign(squares)
+        count = tf.cast(number, tf.float32)
+        spread = tf.sqrt(squares) / tf.sqrt(1 - tf.pow(beta2, count)) + spec.eps
+        moved = lr / (1 - tf.pow(beta1, count)) * mean / spread
+        if is_decoupled:
+            variable.assign(kept - moved)
+        else:
+            variable.assign_sub(moved)
+
+    return update
 
 
 def adamw_rule(spec: AdamwSpec) -> Rule:
     """Make Adam with decoupled weight decay."""
-    return partial(_adam, spec, True)
+    return adam_rule(spec, is_decoupled=True)
 
 
 def clip(
@@ -82,82 +130,3 @@ def is_kernel(variable: tf.Variable) -> bool:
 
 def _decayed(spec: OptimizerSpec, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
     return gradient + spec.weight_decay * variable if spec.weight_decay > 0 else gradient
-
-
-def _sgd(
-    spec: SgdSpec,
-    variable: tf.Variable,
-    gradient: tf.Tensor,
-    lr: tf.Tensor,
-    number: tf.Tensor,
-    *slots: tf.Variable,
-) -> None:
-    step = _decayed(spec, variable, gradient)
-    if slots:
-        (memory,) = slots
-        moved = spec.momentum * memory + step
-        memory.assign(moved)
-        step = step + spec.momentum * moved if spec.nesterov else moved
-    variable.assign_sub(lr * step)
-
-
-def _adagrad(
-    spec: AdagradSpec,
-    variable: tf.Variable,
-    gradient: tf.Tensor,
-    lr: tf.Tensor,
-    number: tf.Tensor,
-    *slots: tf.Variable,
-) -> None:
-    (total,) = slots
-    step = _decayed(spec, variable, gradient)
-    squares = total + tf.square(step)
-    total.assign(squares)
-    variable.assign_sub(lr * step / (tf.sqrt(squares) + spec.eps))
-
-
-def _adadelta(
-    spec: AdadeltaSpec,
-    variable: tf.Variable,
-    gradient: tf.Tensor,
-    lr: tf.Tensor,
-    number: tf.Tensor,
-    *slots: tf.Variable,
-) -> None:
-    mean_square, mean_delta = slots
-    step = _decayed(spec, variable, gradient)
-    squares = spec.rho * mean_square + (1 - spec.rho) * tf.square(step)
-    mean_square.assign(squares)
-    delta = tf.sqrt(mean_delta + spec.eps) / tf.sqrt(squares + spec.eps) * step
-    mean_delta.assign(spec.rho * mean_delta + (1 - spec.rho) * tf.square(delta))
-    variable.assign_sub(lr * delta)
-
-
-def _adam(
-    spec: AdamSpec | AdamwSpec,
-    is_decoupled: bool,
-    variable: tf.Variable,
-    gradient: tf.Tensor,
-    lr: tf.Tensor,
-    number: tf.Tensor,
-    *slots: tf.Variable,
-) -> None:
-    first, second = slots
-    beta1, beta2 = spec.betas
-    if is_decoupled:
-        kept = variable * (1 - lr * spec.weight_decay)
-        step = gradient
-    else:
-        kept = variable
-        step = _decayed(spec, variable, gradient)
-    mean = beta1 * first + (1 - beta1) * step
-    squares = beta2 * second + (1 - beta2) * tf.square(step)
-    first.assign(mean)
-    second.assign(squares)
-    count = tf.cast(number, tf.float32)
-    spread = tf.sqrt(squares) / tf.sqrt(1 - tf.pow(beta2, count)) + spec.eps
-    moved = lr / (1 - tf.pow(beta1, count)) * mean / spread
-    if is_decoupled:
-        variable.assign(kept - moved)
-    else:
-        variable.assign_sub(moved)

@@ -27,29 +27,19 @@ Numbers = tuple[tf.Tensor, ...]
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Result of one step of one replica.
-
-    Attributes:
-        loss_sum: Over its samples.
-        num_correct: Of its samples.
-        num_samples: Its samples.
-        stamps: Before it; after forward, backward, exchange and apply: seconds since 1970.
-    """
+    """Result of one step of one replica."""
 
     loss_sum: float
     num_correct: int
     num_samples: int
     stamps: tuple[float, float, float, float, float]
+    """Before it; after forward, backward, exchange and apply: seconds since 1970."""
 
 
 class StepMaker:
     """Build the graph of a step for one network under one strategy.
 
-    Args:
-        job: Names loss and update rule.
-        network: What is trained.
-        options: How replicas exchange gradients; None: there is one replica.
-        may_be_empty: Whether a replica may be without samples in some step.
+    Without `options` there is one replica, which exchanges nothing.
     """
 
     def __init__(
@@ -79,8 +69,7 @@ class StepMaker:
     ) -> Numbers:
         """Train one replica on its part of a batch; called in a replica's context.
 
-        Returns:
-            Loss and correct predictions summed over samples, samples, and five stamps.
+        Returns loss and correct predictions summed over samples, samples, and five stamps.
         """
         begin = _stamp([inputs, targets])
         inputs = _after(begin, inputs)

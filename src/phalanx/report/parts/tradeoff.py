@@ -196,7 +196,11 @@ def dominators(points: Mapping[str, Point]) -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {}
     for name, point in points.items():
-        better = [other for other in points if _dominates(points[other], point)]
+        better = [
+            other
+            for other, (time, quality) in points.items()
+            if time <= point[0] and quality >= point[1] and points[other] != point
+        ]
         best = min(
             better, key=lambda other: (-points[other][1], points[other][0], other), default=None
         )
@@ -208,7 +212,3 @@ def front(points: Mapping[str, Point]) -> list[str]:
     """Return the names on the Pareto front, fastest first."""
     on = [name for name, other in dominators(points).items() if other is None]
     return sorted(on, key=lambda name: (points[name], name))
-
-
-def _dominates(one: Point, other: Point) -> bool:
-    return one[0] <= other[0] and one[1] >= other[1] and one != other

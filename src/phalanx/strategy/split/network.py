@@ -1,4 +1,4 @@
-"""One worker's side of a split network, in the interface of a replica.
+"""Partition a network, and give one worker's side of it the interface of a replica.
 
 All workers call each method together, because none has the whole network: states are gathered at
 the chief, metrics are known where the loss is.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,20 @@ from torch import Tensor
 from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
 from phalanx.engine.loss import error_sums
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.part_profiler import Form
+from phalanx.engine.precision import Precision
 from phalanx.engine.replica import as_tensors
 from phalanx.engine.result import EvaluationSums
-from phalanx.engine.stage import Contents, Stage
-from phalanx.engine.state_layout import StateLayout
-from phalanx.model.parts import INPUT, Columns
+from phalanx.engine.stage import Contents, Stage, StageUnit, contents_of, put_unit
+from phalanx.engine.state_layout import StateLayout, state_layout_of
+from phalanx.errors import EngineError
+from phalanx.model.parts import INPUT, Columns, PartedNetwork
+from phalanx.spec.job import JobSpec
 from phalanx.spec.optimize import OptimizerSpec
-from phalanx.split.graph import Places
-from phalanx.strategy.split.gather_state import StateGatherer, check_fit
+from phalanx.spec.split import SplitSpec
+from phalanx.split.graph import NetworkGraph, Places
+from phalanx.split.op_order import SplitCosts
 from phalanx.strategy.split.pipeline_runner import PipelineLayout, PipelineRunner
 
 
@@ -42,14 +48,7 @@ class ModelPartition:
 
 
 class SplitNetwork:
-    """The network as one worker sees it.
-
-    Args:
-        partition: The parts, and where all of them are.
-        collective: All workers.
-        optimizer: The update rule.
-        seed: Of the job.
-    """
+    """The network as one worker sees it."""
 
     def __init__(
         self,
@@ -148,3 +147,186 @@ class SplitNetwork:
         total = torch.tensor([math.fsum(own)], dtype=torch.float64)
         self._collective.all_reduce(total)
         return float(total.item())
+
+
+# Above every tag that activations and gradients use.
+_FIRST_TAG = 1 << 24
+
+
+class StateGatherer:
+    """Gather the units of all workers at the chief, each from one of its holders."""
+
+    def __init__(
+        self,
+        outline: StateLayout,
+        contents: Sequence[Contents],
+        *,
+        holders: Sequence[int],
+        optimizer: OptimizerSpec,
+    ) -> None:
+        self._outline = outline
+        self._contents = contents
+        self._holders = holders
+        # The rule's state for no weights at all shows its state for any.
+        empty = FlatOptimizer(optimizer, torch.zeros(0)).state()
+        self._flat_keys = ["parameters"]
+        self._flat_keys += [f"optimizer/{key}" for key, value in empty.items() if value.ndim]
+        self._counters = [f"optimizer/{key}" for key, value in empty.items() if not value.ndim]
+
+    def template(self) -> dict[str, Tensor]:
+        """Return the whole state with the right shapes, on no device."""
+        outline = self._outline
+        found = {key: torch.empty(outline.size, device="meta") for key in self._flat_keys}
+        found["buffers"] = torch.empty(outline.buffer_size, device="meta")
+        found |= {key: torch.empty((), device="meta") for key in self._counters}
+        return found | dict(outline.others)
+
+    def gather(self, units: Sequence[StageUnit], collective: Collective) -> dict[str, Tensor]:
+        """Return the whole state at the chief; all workers call it together."""
+        own = {unit.contents.parts: unit for unit in units}
+        chief = collective.rank == 0
+        whole = (
+            {
+                key: torch.zeros(value.shape, dtype=value.dtype)
+                for key, value in self.template().items()
+            }
+            if chief
+            else {}
+        )
+        tag = _FIRST_TAG
+        for contents, holder in zip(self._contents, self._holders, strict=True):
+            given = self._given(own.get(contents.parts))
+            expected = self._expected(contents)
+            if holder == 0 and chief:
+                put_unit(given, whole, self._outline, contents)
+            elif chief:
+                for number, (key, value) in enumerate(expected.items()):
+                    given[key] = torch.empty(value.shape, dtype=value.dtype)
+                    collective.start_receive(given[key], source=holder, tag=tag + number).wait()
+                put_unit(given, whole, self._outline, contents)
+            elif holder == collective.rank:
+                for number, key in enumerate(expected):
+                    packed = given[key].contiguous()
+                    collective.start_send(packed, target=0, tag=tag + number).wait()
+            tag += len(expected)
+        # A send is done when the bytes have left, not when they have arrived: a worker that closed
+        # its connections now would leave the chief waiting for them.
+        collective.all_reduce(torch.zeros(1))
+        return whole
+
+    def _given(self, unit: StageUnit | None) -> dict[str, Tensor]:
+        return {} if unit is None else unit.flats() | unit.others
+
+    def _expected(self, contents: Contents) -> dict[str, Tensor]:
+        """Return keys and shapes of a unit's share; empty entries are not sent."""
+        outline = self._outline
+        size = sum(len(outline.parameters[name]) for name in contents.parameters)
+        found: dict[str, Tensor] = {}
+        if size:
+            found = {key: torch.empty(size, device="meta") for key in self._flat_keys}
+            found |= {key: torch.empty((), device="meta") for key in self._counters}
+        statistics = sum(len(outline.buffers[name]) for name in contents.buffers)
+        if statistics:
+            found["buffers"] = torch.empty(statistics, device="meta")
+        found |= {key: outline.others[key] for key in contents.others}
+        return {key: value for key, value in found.items() if value.numel() > 0}
+
+
+def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Refuse a state that is not of this network and update rule.
+
+    Raises:
+        EngineError: It is not.
+    """
+    for key in sorted(own.keys() | state.keys()):
+        here = tuple(own[key].shape) if key in own else "nothing"
+        saved = tuple(state[key].shape) if key in state else "nothing"
+        if here != saved:
+            raise EngineError(
+                f"the saved state has {saved} for '{key}' where this model and optimiser have "
+                f"{here}; resume with the model and optimizer of the saved run"
+            )
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Facts that all workers share before the network is partitioned."""
+
+    graph: NetworkGraph
+    forms: Sequence[Form]
+    places: Places
+    costs: SplitCosts
+
+
+def partition_model(
+    network: PartedNetwork,
+    partitioning: Partitioning,
+    *,
+    job: JobSpec,
+    rank: int,
+    precision: Precision = "fp32",
+    offset: int = 0,
+) -> ModelPartition:
+    """Keep the parts of one worker; the network must not be used afterwards.
+
+    `offset` is the first column of the samples that this worker loads.
+    """
+    strategy = job.strategy
+    assert isinstance(strategy, SplitSpec)
+    outline = state_layout_of(network)
+    contents = contents_of(network, partitioning.graph.tied, outline)
+    own = [number for number, holders in enumerate(partitioning.places) if rank in holders]
+    names = list(network.reads)
+    sources = [
+        tuple(names.index(source) if source in network.reads else source for source in reads)
+        for reads in network.reads.values()
+    ]
+    stage = Stage(
+        network,
+        own,
+        contents=contents,
+        layout=outline,
+        loss=job.loss,
+        optimizer=job.optimizer,
+        precision=precision,
+    )
+    layout = PipelineLayout(
+        graph=partitioning.graph,
+        places=partitioning.places,
+        forms=partitioning.forms,
+        sources=sources,
+        costs=partitioning.costs,
+        micro_batches=strategy.micro_batches,
+        schedule=strategy.schedule,
+        wire=strategy.wire,
+    )
+    return ModelPartition(
+        stage=stage,
+        layout=layout,
+        # Identities of parameters are invalid once the network is gone.
+        outline=replace(outline, name_of={}),
+        contents=contents,
+        inputs={
+            name: replace(columns, start=columns.start - offset, stop=columns.stop - offset)
+            for name, columns in network.inputs.items()
+        },
+    )
+
+
+def loaded_columns(network: PartedNetwork, places: Places, rank: int) -> tuple[int, int] | None:
+    """Return the first and last (excluded) column that a worker has to load; None: all columns.
+
+    A worker that reads no columns gets the first, because a batch cannot be empty.
+    """
+    read = {
+        source
+        for sources, holders in zip(network.reads.values(), places, strict=True)
+        if rank in holders
+        for source in sources
+        if source not in network.reads
+    }
+    if not network.inputs or any(source not in network.inputs for source in read):
+        return None
+    wanted = [network.inputs[name] for name in read]
+    first = min((one.start for one in wanted), default=0)
+    return first, max((one.stop for one in wanted), default=1)

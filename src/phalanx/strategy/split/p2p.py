@@ -37,14 +37,7 @@ class TransferMessage:
 
 
 class P2pTransfers:
-    """Send and receive the messages of one worker.
-
-    Args:
-        collective: The group.
-        wire: fp32 or bf16.
-        latency_s: How long the shortest message takes.
-        rate: Bytes that a link carries per second.
-    """
+    """Send and receive the messages of one worker, in fp32 or bf16 (`wire`)."""
 
     def __init__(self, collective: Collective, *, wire: str, latency_s: float, rate: float) -> None:
         self._collective = collective

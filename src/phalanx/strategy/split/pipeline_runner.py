@@ -8,7 +8,6 @@ the same for all workers.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.engine.part_profiler import Form
+from phalanx.engine.result import check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.stage import Stage
-from phalanx.errors import EngineError
-from phalanx.model.rng import part_seed
+from phalanx.model.parts import part_seed
 from phalanx.split.graph import NetworkGraph, Places, RowShare, Transfer, pieces, transfers
 from phalanx.split.op_order import BACKWARD, FORWARD, Schedule, SplitCosts, SplitOp, simulate
 from phalanx.strategy.split.p2p import P2pTransfers, TransferMessage
@@ -69,14 +68,7 @@ class _Saved:
 
 
 class PipelineRunner:
-    """Run one worker's side of the network.
-
-    Args:
-        stage: Its parts.
-        layout: Of all workers.
-        collective: The group.
-        seed: Of the job; with the step it decides dropout.
-    """
+    """Run one worker's side of the network; seed and step decide dropout."""
 
     def __init__(
         self, stage: Stage, layout: PipelineLayout, collective: Collective, *, seed: int
@@ -114,13 +106,7 @@ class PipelineRunner:
     def train(
         self, inputs: dict[str, Tensor], targets: Tensor, *, step: int, global_count: int
     ) -> PassResult:
-        """Run one step's forward and backward passes, accumulating gradients of own weights.
-
-        Args:
-            inputs: What own parts read of the samples, all rows of the batch.
-            targets: Of all rows.
-            step: Number of the step in the run.
-            global_count: What the loss is divided by.
+        """Run forward and backward on all rows of a batch, accumulating gradients of own weights.
 
         Raises:
             EngineError: The loss is not finite, or a part failed.
@@ -286,13 +272,8 @@ class PipelineRunner:
         targets = work.targets[offset + first : offset + last]
         loss, correct = self._stage.measure(output, targets)
         value = float(loss.detach())
-        if work.kind != EVALUATION and not math.isfinite(value):
-            raise EngineError(
-                f"the loss became {value} in step {work.step} on rank {self._rank}; lower "
-                "optimizer.lr, add schedule.warmup or set optimizer.clip_norm",
-                step=work.step,
-                rank=self._rank,
-            )
+        if work.kind != EVALUATION:
+            check_loss(value, step=work.step, rank=self._rank)
         work.losses[op.micro_batch] = loss
         if work.kind == EVALUATION:
             work.passed.output, work.passed.first_row = output, first

@@ -25,14 +25,7 @@ MakeGroup = Callable[[Sequence[int]], Collective]
 
 
 class SplitStrategy(Strategy):
-    """Train a split network, one step at a time.
-
-    Args:
-        network: This worker's side of it.
-        collective: All workers.
-        make_group: For parts that several workers hold.
-        clip: Whether the gradient is clipped by its length.
-    """
+    """Train a split network, one step at a time; `make_group` joins the holders of a part."""
 
     def __init__(
         self,
@@ -69,16 +62,12 @@ class SplitStrategy(Strategy):
             for unit in stage.units:
                 if unit.optimizer is not None:
                     unit.optimizer.step(unit.gradients, lr, gradient_norm=norm)
-        posts = network.runner.p2p
-        return StepFacts(
-            num_samples=passed.num_samples,
-            loss_sum=passed.loss_sum,
-            num_correct=passed.num_correct,
-            forward_s=passed.forward_s,
-            backward_s=passed.backward_s,
-            exchange_s=posts.blocked_s + agreed - computed,
+        transfers = network.runner.p2p
+        return StepFacts.of(
+            passed,
+            exchange_s=transfers.blocked_s + agreed - computed,
             apply_s=time.perf_counter() - agreed,
-            wait_s=posts.wait_s,
+            wait_s=transfers.wait_s,
         )
 
     def _agree(self) -> None:

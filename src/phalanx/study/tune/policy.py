@@ -67,7 +67,7 @@ class WantedTrial:
 
 
 @dataclass(frozen=True)
-class ShareVerdict:
+class ShareOutcome:
     """The assessment of one setting."""
 
     share: float
@@ -86,7 +86,7 @@ class TuneDecision:
 
     wanted: tuple[WantedTrial, ...]
     """Settings that must have been run before the next decision; none: the search is over."""
-    verdicts: tuple[ShareVerdict, ...]
+    outcomes: tuple[ShareOutcome, ...]
     """The synchronous job, then every share in the order in which it was tried."""
     target: float | None
     """Accuracy that a setting must reach; None until the synchronous job has run."""
@@ -137,97 +137,94 @@ def decay_share(job: JobSpec) -> float:
 def bar_value(curve: Mapping[int, float], epoch: int, *, tolerance: float) -> float | None:
     """Return the accuracy required after an epoch: the synchronous one less two tolerances.
 
-    Args:
-        curve: Accuracy of the synchronous run of the same seed, by epochs done.
-        epoch: The epoch of the bar.
-        tolerance: Accepted loss of accuracy at the end; twice as much is accepted half-way, where
-            accuracies are noisier and a loss may still be recovered.
+    `curve` is that of the synchronous run of the same seed, by epochs done. Accuracies are noisier
+    half-way, and a loss may still be recovered, so twice the tolerance is accepted there.
     """
     reached = curve.get(epoch)
     return None if reached is None else reached - 2 * tolerance
 
 
 def _binary(aim: TuneGoal, runs: Mapping[float, Sequence[FinishedTrial]]) -> TuneDecision:
-    synchronous = _judge(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
+    synchronous = _assess(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
     if synchronous.outcome != "meets":
         return _begin(synchronous, aim.runs)
     target = _target(synchronous, aim)
-    verdicts = [synchronous]
+    outcomes = [synchronous]
     low, high, found = 0.0, 1.0, None
     for _ in range(aim.max_settings):
         share = (low + high) / 2
-        verdict = _judge(share, runs, num_runs=aim.runs, target=target)
-        verdicts.append(verdict)
-        if verdict.outcome == "open":
-            return TuneDecision((WantedTrial(share, aim.runs),), tuple(verdicts), target, found)
-        if verdict.outcome == "meets":
+        tried = _assess(share, runs, num_runs=aim.runs, target=target)
+        outcomes.append(tried)
+        if tried.outcome == "open":
+            return TuneDecision((WantedTrial(share, aim.runs),), tuple(outcomes), target, found)
+        if tried.outcome == "meets":
             high = found = share
         else:
             low = share
-    return TuneDecision((), tuple(verdicts), target, found)
+    return TuneDecision((), tuple(outcomes), target, found)
 
 
 def _halving(aim: TuneGoal, runs: Mapping[float, Sequence[FinishedTrial]]) -> TuneDecision:
     first = {share: [one for one in some if one.repeat == 0] for share, some in runs.items()}
-    synchronous = _judge(SYNCHRONOUS, first, num_runs=1, target=None)
+    synchronous = _assess(SYNCHRONOUS, first, num_runs=1, target=None)
     if synchronous.outcome != "meets":
         return _begin(synchronous, 1)
     shares = first_shares(aim.max_settings)
     target = _target(synchronous, aim)
-    verdicts = {share: _judge(share, first, num_runs=1, target=target) for share in shares}
-    missing = [share for share in shares if verdicts[share].outcome == "open"]
-    survivors = [share for share in shares if verdicts[share].outcome == "meets"]
+    outcomes = {share: _assess(share, first, num_runs=1, target=target) for share in shares}
+    missing = [share for share in shares if outcomes[share].outcome == "open"]
+    survivors = [share for share in shares if outcomes[share].outcome == "meets"]
     found = min(survivors, default=None)
     if missing:
         wanted = tuple(WantedTrial(share, 1, barred=True) for share in missing)
-        return TuneDecision(wanted, (synchronous, *verdicts.values()), target, found)
+        return TuneDecision(wanted, (synchronous, *outcomes.values()), target, found)
     if aim.runs > 1 and survivors:
-        return _confirm(aim, runs, verdicts, survivors)
-    return TuneDecision((), (synchronous, *verdicts.values()), target, found)
+        return _confirm(aim, runs, outcomes, survivors)
+    return TuneDecision((), (synchronous, *outcomes.values()), target, found)
 
 
 def _confirm(
     aim: TuneGoal,
     runs: Mapping[float, Sequence[FinishedTrial]],
-    verdicts: dict[float, ShareVerdict],
+    outcomes: dict[float, ShareOutcome],
     survivors: Sequence[float],
 ) -> TuneDecision:
     """Run the smallest survivor with the other seeds; if it misses, the next one."""
-    synchronous = _judge(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
+    synchronous = _assess(SYNCHRONOUS, runs, num_runs=aim.runs, target=None)
     if synchronous.outcome == "failed":
-        return TuneDecision((), (synchronous, *verdicts.values()), None, None)
+        return TuneDecision((), (synchronous, *outcomes.values()), None, None)
     target = _target(synchronous, aim)
     also = () if synchronous.outcome == "meets" else (WantedTrial(SYNCHRONOUS, aim.runs),)
     for share in sorted(survivors):
-        verdict = _judge(share, runs, num_runs=aim.runs, target=target)
-        verdicts[share] = verdict
-        shown = (synchronous, *verdicts.values())
-        if also or verdict.outcome == "open":
+        tried = _assess(share, runs, num_runs=aim.runs, target=target)
+        outcomes[share] = tried
+        shown = (synchronous, *outcomes.values())
+        if also or tried.outcome == "open":
             return TuneDecision((*also, WantedTrial(share, aim.runs)), shown, target, share)
-        if verdict.outcome == "meets":
+        if tried.outcome == "meets":
             return TuneDecision((), shown, target, share)
-    return TuneDecision((), (synchronous, *verdicts.values()), target, None)
+    return TuneDecision((), (synchronous, *outcomes.values()), target, None)
 
 
-def _begin(synchronous: ShareVerdict, num_runs: int) -> TuneDecision:
+def _begin(synchronous: ShareOutcome, num_runs: int) -> TuneDecision:
     """Request the synchronous runs, or end the search if they fail: there is no target yet."""
     failed = synchronous.outcome == "failed"
     wanted = () if failed else (WantedTrial(SYNCHRONOUS, num_runs),)
     return TuneDecision(wanted, (synchronous,), None, None)
 
 
-def _target(synchronous: ShareVerdict, aim: TuneGoal) -> float:
+def _target(synchronous: ShareOutcome, aim: TuneGoal) -> float:
     assert synchronous.mean is not None
     return synchronous.mean - aim.tolerance
 
 
-def _judge(
+def _assess(
     share: float,
     runs: Mapping[float, Sequence[FinishedTrial]],
     *,
     num_runs: int,
     target: float | None,
-) -> ShareVerdict:
+) -> ShareOutcome:
     """Assess the runs of one setting; without a target it is enough to have run."""
     mine = runs.get(share, ())
     accuracies = tuple(one.accuracy for one in mine if one.accuracy is not None)
@@ -242,4 +239,4 @@ def _judge(
     else:
         enough = target is None or fmean(accuracies) >= target - _ROUNDING
         outcome = "meets" if enough else "misses"
-    return ShareVerdict(share, outcome, accuracies)
+    return ShareOutcome(share, outcome, accuracies)

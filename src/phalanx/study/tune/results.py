@@ -1,16 +1,21 @@
-"""Read the results of a search from its directory, never from a running search."""
+"""Read the results of a search from its directory, and compute its cost and payback time.
+
+Costs are complete runs of the journal, from start to end of their processes, those of the
+synchronous job included. A search pays when a job recurs: every later one is shorter by the
+difference between the synchronous and the switched job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from phalanx.records.study import StudyDir, Trial
 from phalanx.records.tune import TuneManifest, read_tune
 from phalanx.report.facts import read_run
 from phalanx.report.format import count_noun
 from phalanx.study.measure import metric_values
-from phalanx.study.tune.payback import Payback, reckon
 from phalanx.study.tune.policy import SYNCHRONOUS, FinishedTrial, TuneDecision, TuneGoal, decide
 from phalanx.study.tune.search_plan import share_label, share_of
 
@@ -34,13 +39,8 @@ class TuneResult:
         return found if found is not None and saving is not None and saving > 0 else SYNCHRONOUS
 
 
-def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
-    """Read the results of a search from its journal.
-
-    Args:
-        study: Its directory.
-        without_failed: Ignore failed runs.
-    """
+def read_results(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
+    """Read the results of a search from its journal."""
     tune = read_tune(study)
     trials = study.trials()
     counted = [trial for trial in trials if not without_failed or trial.state == "finished"]
@@ -50,7 +50,7 @@ def look_at(study: StudyDir, *, without_failed: bool = False) -> TuneResult:
     for one, trial in zip(ran, counted, strict=True):
         if one.accuracy is not None and not one.dropped:
             whole_s.setdefault(one.share, []).append(trial.elapsed_s)
-    payback = reckon([trial.elapsed_s for trial in trials], whole_s, decision.found)
+    payback = payback_of([trial.elapsed_s for trial in trials], whole_s, decision.found)
     return TuneResult(study, tune, decision, payback, whole_s)
 
 
@@ -69,13 +69,13 @@ def describe_best(findings: TuneResult) -> str:
     tune, decision = findings.tune, findings.decision
     runs = count_noun(tune.runs, "run")
     how = f"Found by `phalanx tune switch` ({tune.method}, {runs} of a setting)"
-    verdicts = {verdict.share: verdict for verdict in decision.verdicts}
-    reference = verdicts[SYNCHRONOUS].mean
+    outcomes = {tried.share: tried for tried in decision.outcomes}
+    reference = outcomes[SYNCHRONOUS].mean
     assert reference is not None
     if findings.best == SYNCHRONOUS:
         why = "no share is as accurate" if decision.found is None else "no share saves time"
         return f"{how}:\n{why}, so the job stays synchronous."
-    mean = verdicts[findings.best].mean
+    mean = outcomes[findings.best].mean
     assert mean is not None
     saved = findings.payback.saving_share or 0.0
     return (
@@ -103,3 +103,53 @@ def synchronous_curve(study: StudyDir) -> dict[int, float]:
     )
     epochs = read_run(study.run(trial)).epochs
     return {one.epoch + 1: one.val_accuracy for one in epochs if one.val_accuracy is not None}
+
+
+@dataclass(frozen=True)
+class Payback:
+    """Cost so far, and the saving per later job."""
+
+    num_runs: int
+    cost_s: float
+    synchronous_s: float | None
+    """Mean duration of the synchronous job; None before one has finished."""
+    switched_s: float | None
+    """Mean duration of the job with the share found; None while none is found."""
+
+    @property
+    def cost_in_jobs(self) -> float | None:
+        """Cost as a multiple of one synchronous job."""
+        return None if not self.synchronous_s else self.cost_s / self.synchronous_s
+
+    @property
+    def saving_s(self) -> float | None:
+        """Saving per later job; negative if it takes longer."""
+        if self.synchronous_s is None or self.switched_s is None:
+            return None
+        return self.synchronous_s - self.switched_s
+
+    @property
+    def saving_share(self) -> float | None:
+        """The same as a share of the synchronous job."""
+        saving = self.saving_s
+        return saving / self.synchronous_s if saving is not None and self.synchronous_s else None
+
+    @property
+    def jobs_to_pay(self) -> float | None:
+        """Number of later jobs that recover the cost; None: never, or not known yet."""
+        saving = self.saving_s
+        return self.cost_s / saving if saving is not None and saving > 0 else None
+
+
+def payback_of(
+    all_s: Sequence[float], whole_s: Mapping[float, Sequence[float]], found: float | None
+) -> Payback:
+    """Compute costs of all runs, and savings from complete runs by share."""
+    synchronous = whole_s.get(SYNCHRONOUS, ())
+    switched = whole_s.get(found, ()) if found is not None else ()
+    return Payback(
+        num_runs=len(all_s),
+        cost_s=sum(all_s),
+        synchronous_s=fmean(synchronous) if synchronous else None,
+        switched_s=fmean(switched) if switched else None,
+    )

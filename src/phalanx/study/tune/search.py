@@ -16,20 +16,20 @@ from phalanx.records.tune import FOUND_JOB, read_tune, write_tune
 from phalanx.store.atomic import write_atomically
 from phalanx.study.runner import StudyObserver, StudyRunner, check_plan
 from phalanx.study.tune.policy import WantedTrial
-from phalanx.study.tune.results import TuneResult, describe_best, look_at, synchronous_curve
-from phalanx.study.tune.search_plan import SearchRequest, plan_search, with_cells
-from phalanx.study.tune.switch_jobs import as_file, with_share
+from phalanx.study.tune.results import TuneResult, describe_best, read_results, synchronous_curve
+from phalanx.study.tune.search_plan import (
+    SearchRequest,
+    as_file,
+    plan_search,
+    with_cells,
+    with_share,
+)
 
 Listener = Callable[[TuneResult], None]
 
 
 def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -> StudyDir:
     """Create the directory of a new search.
-
-    Args:
-        path: The directory.
-        request: Job and settings of the search.
-        cores: Cores of its runs.
 
     Raises:
         SpecError: The job's switch cannot be searched, or the directory holds a study already.
@@ -50,15 +50,7 @@ def create_search(path: Path, request: SearchRequest, *, cores: Sequence[int]) -
 
 
 class SwitchSearch:
-    """Runs a search to its end, new or resumed.
-
-    Args:
-        study: Its directory.
-        cores: Cores of its runs.
-        observers: Called on progress of the runs.
-        listen: Called after every decision.
-        retry_failed: Run failed trials once more.
-    """
+    """Runs a search to its end, new or resumed; calls `listen` after every decision."""
 
     def __init__(
         self,
@@ -84,10 +76,10 @@ class SwitchSearch:
             Interrupted: Ctrl-C; running trials will be run again.
             Terminated: The same by SIGTERM.
         """
-        findings = look_at(self._study, without_failed=self._retry)
+        findings = read_results(self._study, without_failed=self._retry)
         while not findings.decision.is_over:
             self._stage(findings.decision.wanted)
-            findings = look_at(self._study)
+            findings = read_results(self._study)
             self._listen(findings)
         if findings.decision.target is None:
             raise self._nothing_to_compare()

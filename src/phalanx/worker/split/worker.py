@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from phalanx.comm.base import Collective
-from phalanx.data.columns import only_columns
+from phalanx.data.dataset import only_columns
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.part_profiler import forms_of, graph_of
@@ -19,14 +19,18 @@ from phalanx.engine.precision import Precision, PrecisionChoice, choose_precisio
 from phalanx.model.catalogue import build_model
 from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
-from phalanx.observe.sockets import stream_bytes
+from phalanx.observe.process import stream_bytes
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.split.placement import PlacementChoice, choose
 from phalanx.split.placement_search import PlacementProblem
-from phalanx.strategy.split.network import SplitNetwork
-from phalanx.strategy.split.partition_model import Partitioning, loaded_columns, partition_model
+from phalanx.strategy.split.network import (
+    Partitioning,
+    SplitNetwork,
+    loaded_columns,
+    partition_model,
+)
 from phalanx.strategy.split.step import SplitStrategy
 from phalanx.wire.messages import Done
 from phalanx.wire.split import PlacementReport, SplitFacts, SplitTraffic

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.study.tune.payback import reckon
 from phalanx.study.tune.policy import (
     SYNCHRONOUS,
     FinishedTrial,
@@ -24,6 +23,7 @@ from phalanx.study.tune.policy import (
     decide,
     first_shares,
 )
+from phalanx.study.tune.results import payback_of
 
 Accuracy = Callable[[float, int], float]
 """What a run comes to, by share and repeat."""
@@ -58,7 +58,7 @@ def cliff(share: float) -> Accuracy:
 
 
 def tried(decision: TuneDecision) -> list[float]:
-    return [verdict.share for verdict in decision.verdicts]
+    return [verdict.share for verdict in decision.outcomes]
 
 
 def test_the_published_path_when_every_share_is_good_enough() -> None:
@@ -86,7 +86,7 @@ def test_the_target_is_the_mean_of_the_synchronous_runs_less_the_tolerance() -> 
         TuneGoal(runs=2, max_settings=2), lambda share, repeat: values[share][repeat]
     )
     assert decision.target == pytest.approx(0.92)
-    assert [verdict.outcome for verdict in decision.verdicts] == ["meets", "meets", "misses"]
+    assert [verdict.outcome for verdict in decision.outcomes] == ["meets", "meets", "misses"]
 
 
 def test_a_failed_run_does_not_meet_the_target_and_a_failed_reference_ends_the_search() -> None:
@@ -94,7 +94,7 @@ def test_a_failed_run_does_not_meet_the_target_and_a_failed_reference_ends_the_s
     reference = [FinishedTrial(SYNCHRONOUS, repeat, 0.9) for repeat in range(2)]
     decision = decide(aim, [*reference, FinishedTrial(0.5, 0, None)])
     assert decision.is_over
-    assert decision.verdicts[-1].outcome == "failed"
+    assert decision.outcomes[-1].outcome == "failed"
     broken = decide(aim, [FinishedTrial(SYNCHRONOUS, 0, None)])
     assert (broken.is_over, broken.target) == (True, None)
 
@@ -103,7 +103,7 @@ def test_halving_runs_all_shares_once_and_ends_laggards() -> None:
     aim = TuneGoal(method="halving", runs=1)
     decision, ran = search(aim, cliff(0.0), drops=lambda share: share < 0.1)
     assert tried(decision) == [1.0, *first_shares(5)]
-    assert [one.outcome for one in decision.verdicts[-2:]] == ["dropped", "dropped"]
+    assert [one.outcome for one in decision.outcomes[-2:]] == ["dropped", "dropped"]
     assert decision.found == 0.125
     assert len(ran) == 6
 
@@ -116,7 +116,7 @@ def test_halving_confirms_the_smallest_survivor_and_goes_on_to_the_next() -> Non
 
     aim = TuneGoal(method="halving", runs=3, max_settings=2)
     decision, ran = search(aim, accuracy)
-    outcomes = {one.share: one.outcome for one in decision.verdicts}
+    outcomes = {one.share: one.outcome for one in decision.outcomes}
     assert outcomes == {1.0: "meets", 0.5: "meets", 0.25: "misses"}
     assert decision.found == 0.5
     assert len(ran) == 9
@@ -203,14 +203,14 @@ def test_the_cost_of_the_published_search() -> None:
 
     _, ran = search(TuneGoal(), cliff(0.0))
     whole = {share: [minutes(share)] * 5 for share in (SYNCHRONOUS, *first_shares(5))}
-    found = reckon([minutes(one.share) for one in ran], whole, 0.03125)
+    found = payback_of([minutes(one.share) for one in ran], whole, 0.03125)
     assert found.cost_in_jobs == pytest.approx(13.0, abs=0.25)
     assert found.saving_share == pytest.approx(0.825, abs=0.005)
     assert found.jobs_to_pay == pytest.approx(15.6, abs=0.5)
 
 
 def test_a_share_that_saves_nothing_never_pays() -> None:
-    slower = reckon([10.0, 11.0], {SYNCHRONOUS: [10.0], 0.5: [11.0]}, 0.5)
+    slower = payback_of([10.0, 11.0], {SYNCHRONOUS: [10.0], 0.5: [11.0]}, 0.5)
     assert (slower.saving_s, slower.jobs_to_pay) == (-1.0, None)
-    unknown = reckon([10.0], {SYNCHRONOUS: [10.0]}, None)
+    unknown = payback_of([10.0], {SYNCHRONOUS: [10.0]}, None)
     assert (unknown.cost_in_jobs, unknown.saving_s) == (1.0, None)

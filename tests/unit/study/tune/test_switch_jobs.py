@@ -7,7 +7,7 @@ import pytest
 from phalanx.errors import SpecError
 from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.study.tune.policy import SYNCHRONOUS
-from phalanx.study.tune.switch_jobs import accuracy_of, as_file, check_tunable, with_bar, with_share
+from phalanx.study.tune.search_plan import accuracy_of, as_file, check_tunable, with_bar, with_share
 
 SERVERS = {"name": "parameter_server", "servers": 1, "dispatch": "dynamic"}
 BASE = {"workers": 2, "epochs": 10, "schedule": {"name": "milestones", "at": [0.5]}}
