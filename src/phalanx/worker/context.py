@@ -29,6 +29,7 @@ from phalanx.store.remote import RemoteStore
 from phalanx.store.tensors import TensorAdapter, TensorT
 from phalanx.wire.control_client import ControlClient
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.messages import Heartbeat
 from phalanx.worker.metrics import WorkerMetrics
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class WorkerContext:
             reason: Why this one.
         """
         self.metrics.is_starting = False
+        # At once: until the controller knows, silence counts as a slow start.
+        self.control.send(Heartbeat(self.metrics.progress()))
         startup_s = time.monotonic() - self.started
         self.log.record(
             events.Started(
