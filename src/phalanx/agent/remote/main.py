@@ -96,9 +96,12 @@ class Agent:
     def _read(self, stream: BufferedReader) -> None:
         while line := stream.readline():
             self._heard = time.monotonic()
-            order = json.loads(line)
+            order = _to_order(line)
+            if order is None:
+                # Whoever sent that is no controller of ours, or out of step: the end of both.
+                break
             content = bytearray()
-            while len(content) < order.get("bytes", 0):
+            while len(content) < order["bytes"]:
                 part = stream.read1(min(1 << 16, order["bytes"] - len(content)))
                 if not part:
                     break
@@ -158,6 +161,20 @@ class Agent:
         # Only now: from here on processes run that must not outlive the connection.
         self._limit_s = order["limit_s"]
         return folder
+
+
+def _to_order(line: bytes) -> Order | None:
+    """Return the order in a line; None: there is none."""
+    try:
+        order = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(order, dict) or not isinstance(order.get("do"), str):
+        return None
+    order.setdefault("bytes", 0)
+    numbers = [order["bytes"], *([] if order["do"] == "ping" else [order.get("id")])]
+    is_known = all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers)
+    return order if is_known else None
 
 
 def _slow_verbs(listener: measure.Listener) -> dict[str, Verb]:
