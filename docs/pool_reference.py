@@ -9,8 +9,8 @@ from job_reference import settings_table
 
 from phalanx.spec.base import Spec
 from phalanx.spec.cluster import ClusterSpec, HostSpec
-from phalanx.spec.machine import GpuSpec, MachineSpec
-from phalanx.spec.pool import DefaultsSpec, InventorySpec, PoolSpec
+from phalanx.spec.machine import DefaultsSpec, GpuSpec, MachineSpec
+from phalanx.spec.pool import InventorySpec, PoolSpec
 
 POOL_EXAMPLE = """\
 pool: lab

@@ -29,7 +29,7 @@ from phalanx.records.manifest import (
     write_manifest,
 )
 from phalanx.records.owner import RunOwner
-from phalanx.records.position import CHECKPOINT_PATTERN, newest_position
+from phalanx.records.position import CHECKPOINT_PATTERN, checkpoint_bytes, newest_position
 from phalanx.records.rundir import RunDir
 from phalanx.records.study import StudyDir
 from phalanx.records.summary import Summary
@@ -68,6 +68,7 @@ def train(
     plan: Plan | None = None,
     machines: PoolRequest | None = None,
     launch: str | None = None,
+    force: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Train a job in a new run directory, which also receives the returned summary.
@@ -81,6 +82,7 @@ def train(
         plan: The plan of the job; stored with the results, for comparison.
         machines: The pool to run on; None: this machine.
         launch: Launcher by name or `package.module:name`; None: `ssh` with machines, else `local`.
+        force: Start although the memory of this machine does not suffice for so many workers.
         on_progress: Called with a short text at each stage of preparing other machines.
 
     Raises:
@@ -88,7 +90,7 @@ def train(
     """
     if isinstance(job, dict):
         job = job_from_mapping(job)
-    wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
+    wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, force=force)
     with _ready_launcher(launch, wanted) as launcher:
         run = RunDir.create(runs, job.name)
         with RunOwner(run.path) as owner:
@@ -108,6 +110,7 @@ def resume(
     observers: Sequence[Observer] = (),
     machines: PoolRequest | None = None,
     launch: str | None = None,
+    force: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Continue a run from its newest checkpoint in the same run directory; arguments as in `train`.
@@ -127,7 +130,8 @@ def resume(
         job = job_from_mapping(manifest.job, overrides)
         data_root, cache_root = Path(manifest.data_root), Path(manifest.cache_root)
         launch = launch or manifest.launch
-        wanted = LaunchRequest(job, data_root, cache_root, pool=machines, on_progress=on_progress)
+        size = checkpoint_bytes(run.checkpoints)
+        wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, size, force)
         with _ready_launcher(launch, wanted) as launcher:
             # The manifest must describe the origin of new results; the former is kept beside it.
             moved = machines is not None and machines.machines != manifest.machines

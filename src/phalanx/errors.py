@@ -6,8 +6,12 @@ Only `cli` turns these into exit codes; everything below it lets them pass.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
+
+# Control characters but tab and line break, and those that turn the direction of text round.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class ExitCode(IntEnum):
@@ -44,6 +48,15 @@ class PhalanxError(Exception):
 
 def _rebuild(kind: type[PhalanxError], message: str, facts: dict[str, Any]) -> PhalanxError:
     return kind(message, **facts)
+
+
+def printable(text: str) -> str:
+    """Return text of a machine, a process or a file with nothing in it that steers a terminal.
+
+    Lines stay lines; any other control character is shown by its number.
+    """
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", plain)
 
 
 class SpecError(PhalanxError):

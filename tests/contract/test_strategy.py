@@ -20,6 +20,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.strategy.base import StepFacts, Strategy, build_strategy
 from phalanx.strategy.push_pull import PushPull
+from phalanx.wire.deadline import Deadline
 from support.branched import NUM_CLASSES, WIDTH, attach, batches, split_job
 from support.plugins import PLUGINS
 from support.ranks import run_ranks
@@ -81,6 +82,10 @@ class MemoryServer:
         self._open = False
 
 
+def deadline(activity: str) -> Deadline:
+    return Deadline.after(5.0, activity)
+
+
 def small_model() -> nn.Module:
     with drawing(1):
         return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, NUM_CLASSES))
@@ -123,7 +128,9 @@ def push_pull(*, overlap: bool) -> Callable[[Collective], Rig]:
         job = job_from_mapping({"strategy": "single"})
         replica = replica_for(job, group.rank)
         client: Any = MemoryServer(replica)
-        made = PushPull(replica, client, overlap=overlap, limit_s=5.0, on_idle=lambda: None)
+        made = PushPull(
+            replica, client, overlap=overlap, make_deadline=deadline, on_idle=lambda: None
+        )
         return Rig(made, lambda: replica.parameters, replica.state, replica.load_state)
 
     return make

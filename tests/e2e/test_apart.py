@@ -40,9 +40,8 @@ DECIDED = (
     "samples",
     "updates",
 )
-FAULTS = Path(__file__).parents[1] / "support" / "switch_faults.py"
 JOB: dict[str, Any] = {
-    "model": "switch_faults:build",
+    "model": {"name": "mlp", "hidden": [32]},
     "data": "digits",
     "batch": {"global": 64},
     "optimizer": {"name": "adam", "lr": 0.003},
@@ -77,7 +76,6 @@ LONG = {"model": {"name": "resnet", "n": 1}, "epochs": 6}
 
 def new_place(kind: type[Place], folder: Path, cache: Path) -> Any:
     folder.mkdir(exist_ok=True)
-    shutil.copy(FAULTS, folder)
     return kind(folder, cache)
 
 

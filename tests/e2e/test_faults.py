@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from data_files import write_mnist
-from phalanx.records.events import Decision, Failure
+from phalanx.records.events import Decision, Failure, Warned
 from phalanx.records.rundir import RunDir
 from support.runs import ENDLESS, Place, Training, events_of, is_running
 from support.waiting import wait_until
@@ -103,6 +104,38 @@ def test_a_run_that_is_asked_to_end_does_so_in_order(
     assert all(listening.values()), "somebody must listen, or nothing was looked at"
     assert {address for addresses in listening.values() for address in addresses} == {"127.0.0.1"}
     assert shared_memory == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["allreduce", "parameter_server"])
+def test_a_suspended_controller_loses_nobody_and_says_what_happened(
+    place: Place, strategy: str
+) -> None:
+    heartbeat_s = 3.0
+    place.write_job(ENDLESS | {"strategy": strategy, "deadlines": {"heartbeat_s": heartbeat_s}})
+    with place.start("job.yaml", "--quiet") as training:
+        pids = training.worker_pids()
+        training.process.send_signal(signal.SIGSTOP)
+        # Twice as long as a process may be silent.
+        threading.Event().wait(2 * heartbeat_s)
+        training.process.send_signal(signal.SIGCONT)
+        said = wait_until(
+            lambda: [
+                event.message
+                for event in events_of(training.run, "controller")
+                if isinstance(event, Warned)
+            ],
+            "the controller to notice",
+        )
+        # A frozen worker would be found by now.
+        threading.Event().wait(heartbeat_s)
+        assert all(map(is_running, pids))
+        training.process.send_signal(signal.SIGINT)
+        code, _ = training.end()
+    assert code == 130
+    assert "the controller did not run for" in said[0]
+    events = events_of(training.run, "controller")
+    assert not [event for event in events if isinstance(event, Failure)]
 
 
 def test_a_killed_controller_leaves_no_process(place: Place, either_start: str) -> None:

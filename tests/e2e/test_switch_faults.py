@@ -8,7 +8,6 @@ Strategies are lockstep ones, so that the undisturbed run says what must come ou
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -21,10 +20,10 @@ from safetensors.torch import load_file
 from phalanx.records.events import Decision, Failure, ServerRestored, Switched, Warned
 from phalanx.records.rundir import RunDir
 from support.apart import ApartPlace
+from support.faults import FaultPlan, kill
 from support.runs import Place, events_of
 
 NUM_TRAIN, NUM_STEPS, EPOCHS = 1294, 21, 2
-FAULTS = Path(__file__).parents[1] / "support" / "switch_faults.py"
 COLOCATED = {
     "name": "parameter_server",
     "consistency": "bsp",
@@ -43,7 +42,7 @@ HELPERS = [
 def job(servers: dict[str, Any] = COLOCATED, *, back: float = 0.8) -> dict[str, Any]:
     return {
         "name": "struck",
-        "model": "switch_faults:build",
+        "model": {"name": "mlp", "hidden": [32]},
         "data": "digits",
         "batch": {"global": 64},
         "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
@@ -65,15 +64,15 @@ class Stage:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        shutil.copy(FAULTS, place.folder)
+        self._faults = FaultPlan(place.folder)
+        place.environment |= self._faults.settings
 
-    def plan(self, process: str, moment: str, victim: str = "itself") -> None:
-        fault = {"process": process, "moment": moment, "victim": victim}
-        (self.place.folder / "fault.json").write_text(json.dumps(fault))
+    def plan(self, process: str, moment: str, *victims: str) -> None:
+        self._faults.fail_at(process, moment, kill(*victims))
 
     @property
     def has_struck(self) -> bool:
-        return (self.place.folder / "fault.fired").exists()
+        return bool(self._faults.fired())
 
     def train(self, struck: dict[str, Any]) -> RunDir | str:
         """Train to the end; returns the run directory, or what was on screen if it failed."""
@@ -159,8 +158,8 @@ def test_under_lockstep_rules_the_run_ends_with_the_cause_and_is_taken_up(
 
 
 @struck(
-    *product(WORKERS, ["entering servers", "making server", "joined"]),
-    apart=[("worker-0", "joined"), ("worker-1", "making server")],
+    *product(WORKERS, ["entering servers", "making server", "Resting"]),
+    apart=[("worker-0", "Resting"), ("worker-1", "making server")],
 )
 def test_a_worker_lost_on_the_way_to_servers_is_replaced_and_nothing_is_lost(
     stage: Stage, process: str, moment: str
@@ -243,7 +242,7 @@ def test_the_evaluator_is_lost_while_it_saves_the_boundary(
     [
         "leaving lockstep",
         pytest.param("entering servers", marks=pytest.mark.full),
-        pytest.param("joined", marks=pytest.mark.full),
+        pytest.param("Resting", marks=pytest.mark.full),
         "handing over",
         pytest.param("entering lockstep", marks=pytest.mark.full),
     ],
@@ -251,7 +250,7 @@ def test_the_evaluator_is_lost_while_it_saves_the_boundary(
 def test_the_controller_is_killed_and_the_run_is_taken_up(
     stage: Stage, undisturbed: dict[str, Any], moment: str
 ) -> None:
-    stage.plan("worker-1", moment, victim="controller")
+    stage.plan("worker-1", moment, "controller")
     errors = stage.train(job())
     assert isinstance(errors, str)
     assert stage.run.read_status().state == "lost"

@@ -28,6 +28,7 @@ from phalanx.paramserver.update import SliceUpdater, StepSize
 from phalanx.spec.job import JobSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.strategy.push_pull import PushPull
+from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.server_stats import ServerStats
 from support.paramserver import LIMIT_S, serving, settings_for, small_layout, soon
@@ -80,7 +81,11 @@ class Worker:
         assert isinstance(strategy, ParameterServerSpec)
         self.client = client
         self.push_pull = PushPull(
-            replica, client, overlap=strategy.overlap, limit_s=LIMIT_S, on_idle=lambda: None
+            replica,
+            client,
+            overlap=strategy.overlap,
+            make_deadline=lambda activity: Deadline.after(LIMIT_S, activity),
+            on_idle=lambda: None,
         )
         self.rank = client._settings.worker
         self._job, self._dataset = job, dataset

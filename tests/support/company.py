@@ -55,6 +55,7 @@ from phalanx.wire.parameter_server import (
 )
 from phalanx.wire.server_stats import ServerStats
 from phalanx.wire.switch import HandedOver, HandOver
+from phalanx.wire.ticket_set import TicketSet
 from phalanx.wire.tickets import TicketPlan
 
 Message = TypeVar("Message")
@@ -150,6 +151,11 @@ class Company:
         self.server_versions: Counter[int] = Counter()
         self.held: dict[tuple[str, int], int] = {}
         """Versions of the servers' parameters that workers hold."""
+        self.ledgers: dict[int, set[int]] = defaultdict(set)
+        """Tickets that the parameters of each server contain."""
+        self._down: set[int] = set()
+        self._copies: dict[tuple[str, int], set[int]] = {}
+        self._saved: dict[int, tuple[int, set[int]]] = {}
         self.rounds: list[dict[str, int]] = []
         """Who pushed which ticket into each update, where an update takes everybody's."""
         self.num_stalls = 0
@@ -189,6 +195,10 @@ class Company:
         self.tickets[name].clear()
         for key in [key for key in self.held if key[0] == name]:
             del self.held[key]
+            self._copies.pop(key, None)
+        role, rank = name.split("-")
+        if role == ("worker" if self._colocated else "server"):
+            self._down.add(int(rank))
         self.coordinator.left(name)
         self.api.incarnations[name] += 1
         self._members.discard(name)
@@ -215,14 +225,23 @@ class Company:
             name
             for name in sorted(self.api.inboxes.keys() | self.tickets.keys())
             if name not in self.gone | self.done
-            and (self.api.inboxes[name] or (self.tickets[name] and name not in self._pending))
+            and (self.api.inboxes[name] or self._can_push(name))
         ]
+
+    @property
+    def is_down(self) -> bool:
+        """Whether a server is away, or without its parameters."""
+        return bool(self._down & set(range(self._num_servers)))
+
+    def _can_push(self, name: str) -> bool:
+        # No push is complete while a server is away or without its parameters.
+        return bool(self.tickets[name]) and name not in self._pending and not self.is_down
 
     def scene(self, name: str) -> None:
         """A process reads one message, or does one ticket if there is none."""
         if self.api.inboxes[name]:
             self._obey(name, self.api.inboxes[name].popleft())
-        elif self.tickets[name]:
+        elif self._can_push(name):
             self.do_ticket(name)
 
     def do_ticket(self, name: str) -> None:
@@ -234,7 +253,7 @@ class Company:
         self._close_round_if_full()
 
     def _close_round_if_full(self) -> None:
-        if self._pending and self._members <= self._pending.keys():
+        if self._pending and self._members <= self._pending.keys() and not self.is_down:
             self._close_round()
 
     def _close_round(self) -> None:
@@ -247,8 +266,7 @@ class Company:
         if ticket == 0:
             self.say(name, WorkDone((), WANT))
             return
-        self._push(name)
-        self.used[ticket] += 1
+        self._push(name, ticket)
         self.say(name, WorkDone((self.completed(ticket),), WANT))
 
     def completed(self, ticket: int) -> CompletedTicket:
@@ -307,12 +325,19 @@ class Company:
     def _server_up(self, name: str, server: int, *, restoring: bool) -> None:
         incarnation = 1 + self.api.incarnations[name]
         address = ServerAddress(server, f"tcp://{name}-{incarnation}", f"server-key-{incarnation}")
-        self.say(name, ServerUp(address=address, restoring=restoring))
+        if not restoring:
+            self._down.discard(server)
+        saved = self._saved.get(server, (0, set()))[0]
+        self.say(name, ServerUp(address=address, restoring=restoring, saved_version=saved))
 
-    def _push(self, name: str) -> None:
+    def _push(self, name: str, ticket: int) -> None:
+        # A server ignores what it has; only one that was restored may lack a ticket of before.
+        self.used[ticket] += ticket not in self.ledgers[0] or self._num_servers == 1
         for server in range(self._num_servers):
             self.server_versions[server] += 1
+            self.ledgers[server].add(ticket)
             self.held[name, server] = self.server_versions[server]
+            self._copies[name, server] = set(self.ledgers[server])
             host = name if self._colocated else f"server-{server}"
             self.api.versions[host] = self.server_versions[server]
 
@@ -328,14 +353,20 @@ class Company:
             case Pause():
                 self.say(name, Paused(b""))
             case QueryVersion():
-                self.say(name, HeldVersion(order.server, self.held.get((name, order.server), -1)))
+                held = self.held.get((name, order.server), -1)
+                self.say(name, HeldVersion(order.server, order.number, held))
             case SendParameters():
-                self.restore(order.server, self.held[name, order.server])
+                key = name, order.server
+                self.restore(order.server, self.held[key], self._copies.get(key, set()))
             case RestoreFromDisk():
-                self.restore(rank, 0)
+                self.restore(rank, *self._saved.get(rank, (0, set())))
+            case Flush() if rank in self._down:
+                pass  # sent again once it has its parameters
             case Flush():
                 if self._pending:
                     self._close_round()
+                if order.write:
+                    self._saved[rank] = self.server_versions[rank], set(self.ledgers[rank])
                 self.say(name, Flushed(rank, self.server_versions[rank]))
             case ReadAndEvaluate():
                 self.say(name, SnapshotTaken(order.look))
@@ -352,10 +383,17 @@ class Company:
             case _:
                 pass  # introductions: Admit, Dismiss
 
-    def restore(self, server: int, version: int) -> None:
+    def restore(self, server: int, version: int, tickets: set[int]) -> None:
         host = f"worker-{server}" if self._colocated else f"server-{server}"
         self.server_versions[server] = version
-        self.say(host, Restored(server=server, version=version, optimizer_version=0))
+        if server == 0:
+            # Lost with the server: to be used once more.
+            self.used.subtract(self.ledgers[0] - tickets)
+        self.ledgers[server] = set(tickets)
+        self._down.discard(server)
+        held = TicketSet(self.job.workers, tickets).encode()
+        self.say(host, Restored(server=server, version=version, optimizer_version=0, tickets=held))
+        self._close_round_if_full()
 
     def _last_words(self, name: str, rank: int) -> Done:
         if name.startswith("server"):

@@ -57,6 +57,7 @@ def make_shard(
     optimizer: OptimizerSpec | None = None,
     start: torch.Tensor | None = None,
     scaling: str = "none",
+    num_parts: int = 1,
 ) -> Shard:
     spec = optimizer or SgdSpec(lr=0.1)
     begin, end = layout.bounds(server)
@@ -67,6 +68,7 @@ def make_shard(
         updater=SliceUpdater(spec, parameters, segments),
         policy=ConsistencyPolicy(rule, workers),
         step_size=StepSize(lambda _: spec.lr, scaling=scaling, rule=rule),  # type: ignore[arg-type]
+        num_parts=num_parts,
     )
 
 
@@ -167,6 +169,10 @@ def _serve(connection: Connection, data: bytes) -> None:
                     connection.send_bytes(
                         msgspec.msgpack.encode(server.call(server.facts).result(LIMIT_S))
                     )
+                elif order.startswith("expect"):
+                    number, rank = map(int, order.split()[1:])
+                    donor = ClientIdentity("worker", rank, 1)
+                    server.call(partial(server.expect, number, donor)).result(LIMIT_S)
                 else:
                     rank = int(order.rsplit("-", 1)[1])
                     server.call(partial(server.dismiss, "worker", rank)).result(LIMIT_S)
@@ -194,6 +200,10 @@ class ServerProcess:
     def facts(self) -> ServerStats:
         self._connection.send_bytes(b"facts")
         return msgspec.msgpack.decode(self._receive(), type=ServerStats)
+
+    def expect(self, donor: int, number: int = 1) -> None:
+        """What the coordinator says before it asks a worker for its copy."""
+        self._connection.send_bytes(f"expect {number} {donor}".encode())
 
     def dismiss(self, name: str) -> None:
         self._connection.send_bytes(name.encode())

@@ -51,6 +51,7 @@ class Place:
         self.cache = cache
         self.runs = folder / "runs"
         self.data = folder / "data"
+        self.environment: dict[str, str] = {}
 
     def write_job(self, job: dict[str, Any], name: str = "job.yaml") -> str:
         """Write a job file; JSON is YAML too."""
@@ -64,6 +65,7 @@ class Place:
             f"PHALANX_DATA={self.data}",
             f"PHALANX_CACHE={self.cache}",
             f"PHALANX_FORK_SERVER={chosen_fork_server()}",
+            *(f"{name}={value}" for name, value in self.environment.items()),
         ]
         return ["env", *settings, str(Path(sys.executable).with_name("phalanx")), *arguments]
 

@@ -2,8 +2,9 @@
 
 One ssh process per machine, as long as the session. It has a separate process session, so that
 Ctrl-C ends the controller but not the connection. If this process dies, ssh's input closes and the
-agent ends everything on its side; if the network fails, pings stop, with the same result.
-`launch.ssh` handles the news of a run.
+agent ends everything on its side; if the network fails, pings stop, with the same result. The
+receiving thread never writes to a disk: what comes is noted as heard when it comes. `launch.ssh`
+handles the news of a run.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from typing import IO, Any
 import msgspec
 
 from phalanx.agent.remote import MODULES
-from phalanx.agent.remote.main import MARKER
+from phalanx.agent.remote.outbox import MARKER
 from phalanx.agent.remote.processes import AGENT_NAME
 from phalanx.agent.ssh import Fault, FaultKind, MachineFault, SshRoute, explain
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, printable
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ News = dict[str, Any]
 PING_S = 1.0
 _HELLO_S = 60.0
 _CLOSE_S = 3.0
+_READ_BYTES = 1 << 16
+# Several times the longest message of an agent, a chunk of a file.
+_MAX_LINE_BYTES = 1 << 20
 _PACKAGE = "phalanx.agent.remote"
 # Reads the program's length from the first line and runs it; the rest of the input is orders. One
 # line, because some login shells do not accept a line break inside quotes.
@@ -85,7 +89,8 @@ class Session:
 
     Args:
         route: The ssh command to the machine.
-        on_news: Called by the session's thread with output and exits of processes on the machine.
+        on_news: Called by the session's thread with output and exits of processes on the machine;
+            while it blocks nothing is heard of the machine.
     """
 
     def __init__(
@@ -100,16 +105,13 @@ class Session:
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[Any]] = {}
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._heard = time.monotonic()
+        self.heard_s = time.monotonic()
+        """When the last bytes came, on this process's monotonic clock."""
+        self._ended_silent_s: float | None = None
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
         self._threads: list[threading.Thread] = []
-
-    @property
-    def silent_s(self) -> float:
-        """Return the seconds since the last message."""
-        return time.monotonic() - self._heard
 
     def open(self) -> AgentInfo:
         """Log in and start the agent.
@@ -223,17 +225,32 @@ class Session:
 
     def _receive(self) -> None:
         assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._heard = time.monotonic()
-            text = line.decode(errors="replace")
-            # Login scripts may print lines without the marker.
-            if text.startswith(MARKER):
-                self._take(msgspec.json.decode(text.removeprefix(MARKER)))
+        # A buffered reader, whose `read1` returns what is there.
+        stream: Any = self._process.stdout
+        torn = b""
+        while part := stream.read1(_READ_BYTES):
+            # With every part, not every line: a long line over a slow link is no silence.
+            self.heard_s = time.monotonic()
+            *lines, torn = (torn + part).split(b"\n")
+            try:
+                for line in lines:
+                    self._take_line(line)
+                if len(torn) > _MAX_LINE_BYTES:
+                    raise ValueError(f"a line of more than {_MAX_LINE_BYTES >> 20} MiB")
+            except (ValueError, LookupError, TypeError) as error:
+                # Members are trusted, but one that speaks nonsense costs itself, not the run.
+                self.give_up(f"it sent what no agent sends ({printable(str(error))})")
+                return
         if self._closing or self.fault is not None:
             return
         fault = self._explain()
         self.give_up(fault.reason, fault.kind)
+
+    def _take_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        # Login scripts may print lines without the marker.
+        if text.startswith(MARKER):
+            self._take(msgspec.json.decode(text.removeprefix(MARKER), type=dict[str, Any]))
 
     def _take(self, news: News) -> None:
         kind = news["news"]
@@ -244,15 +261,16 @@ class Session:
             if future is None or future.done():
                 return
             if "error" in news:
-                future.set_exception(
-                    LaunchError(f"{self.machine}: {news['error']}", machine=self.machine)
-                )
+                said = printable(str(news["error"]))
+                future.set_exception(LaunchError(f"{self.machine}: {said}", machine=self.machine))
             else:
                 future.set_result(news["ok"])
+        elif kind == "ending":
+            self._ended_silent_s = float(news["silent_s"])
         elif kind not in ("hello", "alive"):
             try:
                 self.on_news(news)
-            except Exception:  # a thread's boundary: a full disk here must not cut the connection
+            except Exception:  # a thread's boundary: a fault of ours must not cut the connection
                 _log.exception("news of %s could not be processed", self.machine)
 
     def _explain(self) -> Fault:
@@ -264,6 +282,13 @@ class Session:
         stderr = self._stderr_text()
         if not self._hello.done():
             return explain(self.route.machine, stderr, code)
+        if self._ended_silent_s is not None:
+            reason = (
+                f"it heard nothing of this machine for {self._ended_silent_s:.0f} s and ended its "
+                "processes; this machine was suspended, or the network was down for longer than "
+                "'deadlines.controller_s'"
+            )
+            return Fault(machine=self.machine, kind="broken", reason=reason)
         # After the hello, ssh's message is of little help: the machine was reachable and is gone.
         last = stderr.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
         reason = f"the connection to it broke off ({last[0].strip().rstrip('.')})"
@@ -272,7 +297,7 @@ class Session:
     def _stderr_text(self) -> str:
         assert self._stderr is not None
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")
+        return printable(self._stderr.read(_MAX_LINE_BYTES).decode(errors="replace"))
 
     def _error(self, fault: Fault) -> MachineFault:
         return MachineFault(f"{self.machine}: {fault.reason}", machine=self.machine, fault=fault)

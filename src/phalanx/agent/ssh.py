@@ -89,6 +89,8 @@ class SshRoute:
             "ServerAliveInterval=5",
             "ServerAliveCountMax=3",
             "ClearAllForwardings=yes",
+            # The user's config may forward the agent; a machine of a pool has no use for it.
+            "ForwardAgent=no",
         ]
         if machine.key is not None:
             options += [f"IdentityFile={machine.key}", "IdentitiesOnly=yes"]

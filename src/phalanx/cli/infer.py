@@ -17,7 +17,7 @@ from phalanx.cli.options import (
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
 from phalanx.report.document import pairs_table
-from phalanx.report.format import count_noun, format_accuracy, format_rate
+from phalanx.report.format import count_noun, format_accuracy, format_loss, format_rate
 
 EXAMPLES = examples(
     "phalanx infer last",
@@ -59,13 +59,18 @@ def infer(
     facts = summary.inference
     if facts is None:
         raise SpecError(f"the data of {run} has too few test samples for requests of {batch}")
+    quality = {}
+    if summary.test_accuracy is not None:
+        quality["test accuracy"] = format_accuracy(summary.test_accuracy)
+    elif summary.test_loss is not None:
+        quality["test loss"] = format_loss(summary.test_loss)
     rows = {
         "layout": f"{facts.layout}, {summary.workers} x {summary.threads} threads",
         "requests": f"{facts.requests} of {count_noun(facts.batch, 'sample')}",
         "latency": f"{facts.latency_p50_s * 1e3:.2f} ms",
         "latency, 95 %": f"{facts.latency_p95_s * 1e3:.2f} ms",
         "throughput": format_rate(facts.samples_per_s),
-        "test accuracy": format_accuracy(summary.test_accuracy),
+        **quality,
         "run": summary.run_dir,
     }
     table = pairs_table("inference", "", rows, has_header=False)

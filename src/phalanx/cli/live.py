@@ -6,7 +6,7 @@ Everything fits 80 columns and never wraps; wider terminals get longer bars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -43,8 +43,17 @@ from phalanx.wire.messages import EpochFigures
 # The eye does not read faster, and redrawing costs the workers' cores.
 _REDRAW_S = 0.2
 _LABEL_COLUMNS = 7
-_EPOCH_COLUMNS = (9, 12, 11, 11, 11, 12, 12)
-_EPOCH_HEADER = ("epoch", "train loss", "accuracy", "val loss", "accuracy", "samples/s", "time")
+_EPOCH_COLUMNS = {
+    "epoch": 9,
+    "train loss": 12,
+    "accuracy": 11,
+    "val loss": 11,
+    "val accuracy": 11,
+    "samples/s": 12,
+    "time": 12,
+}
+# Without classes there is no accuracy.
+_ACCURACIES = {"accuracy", "val accuracy"}
 
 
 class LiveView(RunView):
@@ -82,20 +91,22 @@ class LiveView(RunView):
 
     def epoch_done(self, report: EpochFigures) -> None:
         """Print a permanent line above the live part."""
+        hidden = set() if report.train_accuracy is not None else _ACCURACIES
         if self._header_due:
             self._header_due = False
-            self._print(Text(_columns(_EPOCH_HEADER), "dim"))
+            titles = {name: name for name in _EPOCH_COLUMNS} | {"val accuracy": "accuracy"}
+            self._print(Text(_columns(titles, hidden), "dim"))
         seconds, rate = self._rate.take(report)
-        cells = (
-            f"{report.epoch + 1}/{self._job.epochs}",
-            format_loss(report.train_loss),
-            format_accuracy(report.train_accuracy),
-            format_loss(report.val_loss),
-            format_accuracy(report.val_accuracy),
-            format_count(rate) if rate is not None else NOTHING,
-            format_duration(seconds),
-        )
-        self._print(Text(_columns(cells)))
+        cells = {
+            "epoch": f"{report.epoch + 1}/{self._job.epochs}",
+            "train loss": format_loss(report.train_loss),
+            "accuracy": format_accuracy(report.train_accuracy),
+            "val loss": format_loss(report.val_loss),
+            "val accuracy": format_accuracy(report.val_accuracy),
+            "samples/s": format_count(rate) if rate is not None else NOTHING,
+            "time": format_duration(seconds),
+        }
+        self._print(Text(_columns(cells, hidden)))
 
     def switched(self, switch: Switched) -> None:
         """Print a permanent line above the live part."""
@@ -160,14 +171,19 @@ class ProgressPanel:
         parts = [
             format_rate(progress.samples_per_s),
             f"loss {format_loss(progress.loss)}",
-            f"accuracy {format_accuracy(progress.accuracy)}",
+            *(
+                [f"accuracy {format_accuracy(progress.accuracy)}"]
+                if progress.accuracy is not None
+                else []
+            ),
             f"lr {progress.lr:.4g}",
         ]
         return Text("   ".join(parts))
 
 
-def _columns(cells: Sequence[str]) -> str:
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _EPOCH_COLUMNS, strict=True))
+def _columns(cells: Mapping[str, str], hidden: Set[str]) -> str:
+    shown = ((cells[name], width) for name, width in _EPOCH_COLUMNS.items() if name not in hidden)
+    return "".join(f"{cell:>{width}}" for cell, width in shown)
 
 
 def _bar(share: float) -> ProgressBar:

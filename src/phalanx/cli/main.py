@@ -104,6 +104,11 @@ def main(
         from phalanx.launch.fork_server import use_fork_server
 
         use_fork_server(chosen)
+    listener = settings.moments()
+    if listener is not None:
+        from phalanx.wire.moments import plant
+
+        plant(listener, process="controller")
 
 
 def run() -> NoReturn:

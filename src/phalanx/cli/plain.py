@@ -60,12 +60,12 @@ class PlainView(RunView):
             *([format_duration(seconds)] if seconds is not None else []),
             *([format_rate(rate)] if rate is not None else []),
             f"train loss {format_loss(report.train_loss)}",
-            f"accuracy {format_accuracy(report.train_accuracy)}",
+            *_accuracy(report.train_accuracy),
         ]
         if report.val_loss is not None:
             parts += [
                 f"validation loss {format_loss(report.val_loss)}",
-                f"accuracy {format_accuracy(report.val_accuracy)}",
+                *_accuracy(report.val_accuracy),
             ]
         self._write("  ".join(parts))
 
@@ -87,7 +87,7 @@ class PlainView(RunView):
             f"step {step}/{steps}",
             format_rate(progress.samples_per_s),
             f"loss {format_loss(progress.loss)}",
-            f"accuracy {format_accuracy(progress.accuracy)}",
+            *_accuracy(progress.accuracy),
             f"lr {progress.lr:.4g}",
             f"ETA {format_duration(progress.eta_s)}",
         ]
@@ -95,3 +95,8 @@ class PlainView(RunView):
 
     def _write(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _accuracy(accuracy: float | None) -> list[str]:
+    """Return the figure, if the targets are classes."""
+    return [] if accuracy is None else [f"accuracy {format_accuracy(accuracy)}"]

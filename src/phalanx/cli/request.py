@@ -36,6 +36,8 @@ class MachineOptions:
     shrink: bool = False
     """Whether the job may have fewer workers than it asks for, because machines are out."""
     launch: str | None = None
+    force: bool = False
+    """Whether too little memory on this machine is no obstacle."""
 
     def choose(self, path: Path, names: Sequence[str] | None = None) -> PoolSpec:
         """Return the requested machines of a pool file, optionally only those named."""
@@ -101,6 +103,7 @@ def request_run(
     plan: Plan | None = None,
     machines: PoolRequest | None = None,
     launch: str | None = None,
+    force: bool = False,
 ) -> TrainRequest:
     """Request a new run of a job, on this machine or on those of a pool."""
 
@@ -117,6 +120,7 @@ def request_run(
             plan=plan,
             machines=machines,
             launch=launch,
+            force=force,
             on_progress=_tell(observers),
         )
 
@@ -141,7 +145,7 @@ def new_run(
     job = load_job(path, overrides)
     if options.pool is None:
         options.refuse_without_pool()
-        return request_run(job, places, launch=options.launch)
+        return request_run(job, places, launch=options.launch, force=options.force)
     from phalanx.launch.base import PoolRequest
     from phalanx.launch.provision import fill_workers
 
@@ -183,7 +187,7 @@ def planned_run(
     if pool is None:
         options.refuse_without_pool()
         job = planned_job(plan, socket.gethostname())
-        return request_run(job, places, plan, launch=options.launch)
+        return request_run(job, places, plan, launch=options.launch, force=options.force)
     if options.select or options.where:
         raise SpecError(f"--plan {path} has chosen its machines; leave out --select and --where")
     from phalanx.cli.machines import request_of_plan
@@ -231,6 +235,7 @@ def resumption(
             observers=observers,
             machines=machines,
             launch=options.launch,
+            force=options.force,
             on_progress=_tell(observers),
         )
 

@@ -56,8 +56,9 @@ def _headline(summary: Summary) -> str:
 
 
 def _figures(summary: Summary) -> list[tuple[str, str]]:
+    tested = "test accuracy" if summary.test_accuracy is not None else "test"
     return [
-        ("test accuracy", _measured(summary.test_accuracy, summary.test_loss)),
+        (tested, _measured(summary.test_accuracy, summary.test_loss)),
         *([("metrics", _metrics(summary.test_metrics))] if summary.test_metrics else []),
         ("validation", _measured(summary.val_accuracy, summary.val_loss)),
         ("training", _measured(summary.train_accuracy, summary.train_loss)),
@@ -75,6 +76,8 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
 def _measured(accuracy: float | None, loss: float | None) -> str:
     if loss is None:
         return "not measured"
+    if accuracy is None:
+        return f"loss {format_loss(loss)}"
     return f"{format_accuracy(accuracy)}, loss {format_loss(loss)}"
 
 

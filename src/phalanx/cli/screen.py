@@ -6,10 +6,14 @@ comes with a distinct glyph, so that nothing is expressed by colour alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+from typing_extensions import override
+
+from phalanx.errors import printable
 
 # Wide enough for every table; a file or a pipe has no width.
 _PIPE_COLUMNS = 160
@@ -26,11 +30,27 @@ BAR_DONE_STYLE = "#009e73"
 WARNING_STYLE = "#e69f00"
 
 
+class _SafeConsole(Console):
+    """Console whose texts cannot steer the terminal.
+
+    Names, logs and errors come from other machines; only styles and rich's own controls pass.
+    """
+
+    @override
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                segment = Segment(printable(segment.text), segment.style)
+            yield segment
+
+
 def open_console(*, stderr: bool = False) -> Console:
     """Open a console on standard output, or on standard error."""
-    console = Console(stderr=stderr, highlight=False)
+    console = _SafeConsole(stderr=stderr, highlight=False)
     if not console.is_terminal:
-        console = Console(stderr=stderr, highlight=False, width=_PIPE_COLUMNS)
+        console = _SafeConsole(stderr=stderr, highlight=False, width=_PIPE_COLUMNS)
     return console
 
 

@@ -29,6 +29,11 @@ def fork_server() -> str | None:
     return os.environ.get("PHALANX_FORK_SERVER") or None  # noqa: TID251 (its one home)
 
 
+def moments() -> str | None:
+    """Return `PHALANX_MOMENTS`: what tests have called at moments of the protocol; else None."""
+    return os.environ.get("PHALANX_MOMENTS") or None  # noqa: TID251 (its one home)
+
+
 def debug() -> bool:
     """Tell whether defects of Phalanx show their traceback: `PHALANX_DEBUG=1`."""
     return os.environ.get("PHALANX_DEBUG", "") not in ("", "0")  # noqa: TID251 (its one home)

@@ -129,7 +129,9 @@ def _result_table(study: StudyDir, manifest: StudyManifest, trials: Sequence[Tri
         *_axes(manifest),
         (Column("runs", "runs"), runs),
     ]
-    for metric in (manifest.metric, manifest.gate.metric if manifest.gate else "test_accuracy"):
+    has_classes = bool(values_by_seed(study, "test_accuracy"))
+    quality = "test_accuracy" if has_classes else "test_loss"
+    for metric in (manifest.metric, manifest.gate.metric if manifest.gate else quality):
         by_cell = values_by_seed(study, metric)
 
         def mean(cell: Any, metric: str = metric, values: Any = by_cell) -> Value:

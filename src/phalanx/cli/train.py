@@ -74,6 +74,10 @@ LaunchOption = Annotated[
 BuildOption = Annotated[
     bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
+ForceOption = Annotated[
+    bool,
+    flag("Start although this machine has too little memory for so many workers.", "--force"),
+]
 DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
 JsonOption = Annotated[
     bool, flag("Print the summary as one JSON object on standard output.", "--json")
@@ -95,6 +99,7 @@ def train(
     without: WithoutOption = None,
     build_env: BuildOption = False,
     launch: LaunchOption = None,
+    force: ForceOption = False,
     runs: RunsOption = None,
     data: DataOption = None,
     dry_run: DryRunOption = False,
@@ -117,6 +122,7 @@ def train(
         without=tuple(without or ()),
         build_env=build_env,
         launch=launch,
+        force=force,
     )
     if resume is not None:
         refuse_with_resume(resume, job_path=job, data=data)

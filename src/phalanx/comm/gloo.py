@@ -119,8 +119,8 @@ class GlooCollective(Collective):
         reason = str(error).strip() or "no reason given"
         with_whom = "" if "worker" in activity else f" with {self.size - 1} peers"
         return PeerError(
-            f"{activity}{with_whom} broke off (limit {self._deadline_s:g} s): "
-            f"{reason.splitlines()[0]}",
+            f"{activity}{with_whom} broke off (limit {self._deadline_s:g} s by "
+            f"deadlines.exchange_s): {reason.splitlines()[0]}",
             rank=self.rank,
         )
 

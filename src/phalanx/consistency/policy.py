@@ -99,6 +99,7 @@ class ConsistencyPolicy:
         self._open: list[PushMember] = []
         self._last_clock = 0
         self._resting = False
+        self._knows_clocks = True
 
     @property
     def num_workers(self) -> int:
@@ -119,7 +120,10 @@ class ConsistencyPolicy:
         """Return the clock at which a worker joins; with several servers, take the greatest."""
         known = self._workers.get(worker)
         if known is not None and not known.present:
-            return known.enters
+            if self._knows_clocks:
+                return known.enters
+            # Those that are back at a restored server have brought their clocks along.
+            return min((one.done for one in self._workers.values() if one.present), default=0)
         if not self.rule.barrier:
             return self.min_clock
         if self._resting:
@@ -133,6 +137,7 @@ class ConsistencyPolicy:
     def restore(self, version: int) -> None:
         """Continue from a version that was reached before; call before any push."""
         self.version = version
+        self._knows_clocks = self.rule.barrier
         for worker in self._workers.values():
             worker.started = worker.done = worker.enters = version if self.rule.barrier else 0
 
@@ -216,8 +221,22 @@ class ConsistencyPolicy:
         Called when no worker computes or pushes; one that joins now begins with the next update.
         """
         self._resting = True
+        if self.rule.barrier and not any(member.num_samples for member in self._open):
+            return PushOutcome(released=self._let_go_without_update())
         closed = (self._close(),) if self._open else ()
         return PushOutcome(closed=closed, released=self._released(closed))
+
+    def _let_go_without_update(self) -> tuple[Release, ...]:
+        """Release workers whose gathered pushes hold no samples.
+
+        An update of nothing would make the next gradients of all others stale, and drop them.
+        """
+        pushed = [member.worker for member in self._open]
+        self.num_applied += len(pushed)
+        self._open = []
+        waiting = {name: self._workers[name] for name in pushed if name in self._workers}
+        released = [self._let_go(name, one) for name, one in waiting.items() if one.waiting]
+        return (*released, *self._released())
 
     def _closed(self) -> tuple[Update, ...]:
         return (self._close(),) if self._is_full() else ()

@@ -54,7 +54,7 @@ class ShardLayout:
 
     def of_server(self, server: int) -> tuple[Segment, ...]:
         """Return the segments of one server, in order."""
-        return tuple(segment for segment in self.segments if segment.server == server)
+        return self._by_server.get(server, ())
 
     def bounds(self, server: int) -> tuple[int, int]:
         """Return the slice of the flat buffer that one server owns."""
@@ -67,6 +67,15 @@ class ShardLayout:
             return range(0)
         first = bisect_right(self._starts, start) - 1
         return range(first, bisect_right(self._starts, stop - 1))
+
+    @cached_property
+    def _by_server(self) -> dict[int, tuple[Segment, ...]]:
+        # Looked up for every answered segment: a search through all of them would cost seconds per
+        # push of a large model.
+        own: dict[int, list[Segment]] = {}
+        for segment in self.segments:
+            own.setdefault(segment.server, []).append(segment)
+        return {server: tuple(segments) for server, segments in own.items()}
 
     @cached_property
     def _starts(self) -> list[int]:

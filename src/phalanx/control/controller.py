@@ -20,7 +20,7 @@ import msgspec
 from phalanx.control.backend_coordinator import BackendCoordinator
 from phalanx.control.coordinator import Coordinator, Identity
 from phalanx.control.failure_budget import FailureBudget
-from phalanx.control.failure_policy import ProcessFailure
+from phalanx.control.failure_policy import ProcessFacts, ProcessFailure
 from phalanx.control.log_rotation import LogRotation
 from phalanx.control.message_roles import check_sender
 from phalanx.control.process_table import ProcessTable, RunRequest
@@ -239,7 +239,8 @@ class Controller:
             statuses = roster.poll()
             if not self._take_messages(coordinator, wait_s=0.0):
                 statuses = {}  # the last words of a process that has ended may be unread
-            verdict = coordinator.judge(roster.facts(statuses))
+            facts = roster.facts(statuses)
+            verdict = coordinator.judge(facts)
             if verdict.failure is not None:
                 raise self._failure(self._with_pause(verdict.failure))
             if verdict.finished:
@@ -250,6 +251,8 @@ class Controller:
             self._grow(coordinator)
             if verdict.replace:
                 self._clock.skip()  # ending and starting processes on other machines takes time
+            if roster.watchdog.is_stuck:
+                raise self._failure(self._stuck(coordinator, facts))
             self._report_progress(time.monotonic() - started)
 
     def _tick(self) -> None:
@@ -360,6 +363,11 @@ class Controller:
         epochs = self._request.job.epochs
         progress = combine(list(workers.values()), epochs=epochs, elapsed_s=elapsed_s, rate=rate)
         self._notify(lambda one: one.progressed(progress))
+
+    def _stuck(self, coordinator: Coordinator, facts: Sequence[ProcessFacts]) -> ProcessFailure:
+        names = [one.process for one in facts if not one.done] or self._processes.names
+        activities = {name: self._processes.progress(name).activity for name in names}
+        return self._processes.watchdog.failure(coordinator.awaited(), activities)
 
     def _failure(self, failure: ProcessFailure) -> RunFailed:
         """Record a failure; returns the error that ends the run if nothing can be done."""

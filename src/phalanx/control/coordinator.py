@@ -49,6 +49,14 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Awaited:
+    """What a coordinator waits for, in words that fit after "waits for"."""
+
+    process: str
+    what: str
+
+
+@dataclass(frozen=True)
 class Splitting:
     """Facts about a split run once it has finished."""
 
@@ -143,6 +151,10 @@ class Coordinator(ABC):
     @abstractmethod
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         """Decide what the state of the processes means; called several times a second."""
+
+    def awaited(self) -> Sequence[Awaited]:
+        """Return what has to come before the run moves on; empty: all that are not done."""
+        return ()
 
     @abstractmethod
     def left(self, process: str) -> None:

@@ -43,6 +43,8 @@ class ProcessFacts:
     age_s: float
     exit_code: int | None = None
     error: ReportedError | None = None
+    is_starting: bool = False  # it imports code, which may silence its heartbeats
+    is_crowded: bool = False  # others start on its machine, and take its time
     machine: str = ""  # where it runs, if not on the controller's own
     lost: str | None = None  # why nothing is known of it any more
 
@@ -185,16 +187,31 @@ def diagnose(
             cause=f"{facts.who} ended with exit code {facts.exit_code} without saying why",
             exit_code=ExitCode.WORKER_LOST,
         )
-    if facts.exit_code is None and not facts.joined and facts.age_s > deadlines.start_s:
+    return _diagnose_silence(facts, deadlines) if facts.exit_code is None else None
+
+
+def _diagnose_silence(
+    facts: ProcessFacts, deadlines: DeadlineSpec
+) -> tuple[Severity, ProcessFailure] | None:
+    """Return what is wrong with a process that runs, as far as anybody knows."""
+    if not facts.joined and facts.age_s > deadlines.start_s:
         return Severity.NEVER_JOINED, ProcessFailure(
             process=facts.process,
-            cause=f"{facts.who} did not join within {deadlines.start_s:g} s",
+            cause=f"{facts.who} did not join within {deadlines.start_s:g} s, and no other process "
+            "did meanwhile; on slow or crowded machines raise deadlines.start_s",
             exit_code=ExitCode.LAUNCH,
         )
-    if facts.exit_code is None and facts.joined and facts.silent_s > deadlines.heartbeat_s:
+    # Imports hold the interpreter's lock, and many at once all of a machine: such silence says
+    # nothing, and a successor would only add to the load.
+    is_quiet = facts.is_starting or facts.is_crowded
+    limit, limit_s = "heartbeat_s", deadlines.heartbeat_s
+    if is_quiet and deadlines.start_s > limit_s:
+        limit, limit_s = "start_s", deadlines.start_s
+    if facts.joined and facts.silent_s > limit_s:
         return Severity.FROZEN, ProcessFailure(
             process=facts.process,
-            cause=f"{facts.who} is frozen: no sign of life for {facts.silent_s:.1f} s",
+            cause=f"{facts.who} is frozen: no sign of life for {facts.silent_s:.1f} s; if its "
+            f"machine is only overloaded, raise deadlines.{limit}",
             exit_code=ExitCode.WORKER_LOST,
         )
     return None

@@ -18,6 +18,8 @@ from phalanx.wire.parameter_server import (
     Ready,
     RequestWork,
     Restored,
+    RestoredTickets,
+    RestoreProgress,
     Saved,
     ServerUp,
     SnapshotTaken,
@@ -44,6 +46,8 @@ SENDERS: Mapping[type, frozenset[str]] = {
     WorkDone: _WORKER,
     Paused: _WORKER,
     HeldVersion: _WORKER,
+    RestoreProgress: _HOST,
+    RestoredTickets: _HOST,
     Restored: _HOST,
     Flushed: _HOST,
     SnapshotTaken: _EVALUATOR,
@@ -74,6 +78,8 @@ def check_sender(process: str, message: FromWorker) -> None:
         case ServerUp(address=address):
             server = address.server
         case Restored(server=server) | Flushed(server=server):
+            pass
+        case RestoreProgress(server=server) | RestoredTickets(server=server):
             pass
         case _:
             return

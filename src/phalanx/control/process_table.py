@@ -6,6 +6,7 @@ what the facts mean. Time is what `age` adds up: the controller's own delays do 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from phalanx.control.coordinator import Identity, Process
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
+from phalanx.control.watchdog import ProgressWatchdog
 from phalanx.control.work_times import add_times, work_times
 from phalanx.errors import ExitCode, ProtocolError
 from phalanx.launch.allocation import Allocation, ProcessSlot
@@ -28,7 +30,10 @@ from phalanx.wire.messages import (
     FromWorker,
     Heartbeat,
     Hello,
+    Ping,
     Progress,
+    PutValue,
+    WantValues,
     WorkTimes,
 )
 
@@ -61,6 +66,7 @@ class _Entry:
     spec: WorkerSpec
     age_s: float = 0.0
     joined: bool = False
+    is_starting: bool = True
     done: bool = False
     silent_s: float = 0.0
     progress: Progress = field(default_factory=Progress)
@@ -95,9 +101,11 @@ class ProcessTable:
         self._allocation = allocation
         self._store = store
         self._entries: dict[str, _Entry] = {}
+        self._unmoved_s = math.inf  # since a process joined or was up
         self._left: dict[str, Progress] = {}
         self._lost_times: dict[str, WorkTimes] = {}
         self._group: WorkerGroup | None = None
+        self.watchdog = ProgressWatchdog(request.job.deadlines.progress_s)
 
     @property
     def names(self) -> list[str]:
@@ -189,8 +197,13 @@ class ProcessTable:
         entry = self._entries.get(name)
         if entry is None:
             return
+        self.watchdog.take(name, message)
         entry.silent_s = 0.0
+        before = (entry.joined, entry.is_starting)
         entry.joined |= isinstance(message, Hello | Heartbeat)
+        entry.is_starting &= _may_be_starting(message)
+        if before != (entry.joined, entry.is_starting):
+            self._unmoved_s = 0.0
         if isinstance(message, Heartbeat):
             entry.progress = message.progress
         elif isinstance(message, Failed):
@@ -220,11 +233,14 @@ class ProcessTable:
 
     def age(self, elapsed_s: float) -> None:
         """Add undisturbed time to the age and the silence of every process."""
+        self._unmoved_s += elapsed_s
         for entry in self._entries.values():
             entry.age_s += elapsed_s
             entry.silent_s += elapsed_s
             if entry.delay_s is not None:
                 entry.delay_s -= elapsed_s
+        is_starting = not all(entry.joined for entry in self._entries.values())
+        self.watchdog.age(elapsed_s, is_starting=is_starting)
 
     def poll(self) -> dict[str, ProcessStatus]:
         """Return the status of each process: running, or how it ended."""
@@ -234,13 +250,24 @@ class ProcessTable:
     def facts(self, statuses: dict[str, ProcessStatus]) -> list[ProcessFacts]:
         """Return the facts about every process that has been started."""
         found = {name: statuses.get(name, ProcessStatus(name, None)) for name in self._entries}
+        crowded = {
+            entry.spec.host
+            for name, entry in self._entries.items()
+            if entry.is_starting
+            and entry.delay_s is None
+            and found[name].exit_code is None
+            and found[name].lost is None
+        }
         return [
             ProcessFacts(
                 process=name,
                 joined=entry.joined,
                 done=entry.done,
                 silent_s=entry.silent_s,
-                age_s=entry.age_s,
+                # Deadlines count from the last movement: many processes start one after another.
+                age_s=min(entry.age_s - entry.spec.baseline_s, self._unmoved_s),
+                is_starting=entry.is_starting,
+                is_crowded=entry.spec.host in crowded,
                 exit_code=found[name].exit_code,
                 error=entry.error,
                 machine=entry.spec.host if entry.spec.is_networked else "",
@@ -328,6 +355,13 @@ class ProcessTable:
         for process in sorted(processes, key=lambda one: order[one.role]):
             chosen.setdefault(self._allocation.slot(process.role, process.rank).machine, process)
         return list(chosen.values())
+
+
+def _may_be_starting(message: FromWorker) -> bool:
+    """Tell whether a process may still import code or build its network when it sends this."""
+    if isinstance(message, Heartbeat):
+        return message.progress.is_starting
+    return isinstance(message, Hello | Ping | PutValue | WantValues)
 
 
 def _job_there(job: JobSpec, slot: ProcessSlot) -> JobSpec:

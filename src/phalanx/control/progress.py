@@ -158,7 +158,9 @@ def combine(
         samples=sum(one.samples for one in workers),
         samples_per_s=rate,
         loss=sum(one.loss_sum for one in current) / done if done else None,
-        accuracy=sum(one.num_correct for one in current) / done if done else None,
+        accuracy=sum(one.num_correct for one in current) / done
+        if done and lead.has_classes
+        else None,
         lr=lead.lr,
         activity=lead.activity,
         elapsed_s=elapsed_s,

@@ -37,4 +37,6 @@ def interruption(number: int) -> PhalanxError:
     """Make the error that ends a run because of a signal."""
     if number == signal.SIGINT:
         return Interrupted("interrupted by Ctrl-C; continue with `phalanx train --resume`")
+    if number == signal.SIGHUP:
+        return Terminated("its terminal was closed; continue with `phalanx train --resume`")
     return Terminated("ended by SIGTERM; continue with `phalanx train --resume`")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from phalanx.wire.moments import enter_state
+
 State = TypeVar("State")
 
 Transitions = Mapping[tuple[type[State], StrEnum], type[State]]
@@ -42,6 +44,7 @@ class StateMachine(Generic[State]):
                 f"{expected.__name__ if expected else 'nothing'}, not {type(target).__name__}"
             )
         self._state = target
+        enter_state(target)
 
     def update(self, state: State) -> None:
         """Replace the facts held in the current state."""

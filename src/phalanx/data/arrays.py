@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array, Samples
+from phalanx.data.base import Array, InputArray, Samples
 from phalanx.errors import DataError
 
 _MAX_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
@@ -25,8 +25,12 @@ def as_samples(inputs: Array, targets: Array, *, origin: str) -> Samples:
     return Samples(inputs=as_inputs(inputs, origin=origin), targets=as_targets(targets, origin))
 
 
-def as_inputs(inputs: Array, *, origin: str) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
-    """Convert images of bytes to uint8 (N, H, W, C), anything else numeric to float32."""
+def as_inputs(inputs: Array, *, origin: str) -> InputArray:
+    """Convert images of bytes to uint8 (N, H, W, C), rows of whole numbers to int32 or int64.
+
+    Anything else that is numeric becomes float32: whole numbers with more axes are quantities, such
+    as the counts of a sensor, but rows of them may be token ids, which no float stands for.
+    """
     if inputs.dtype.kind not in "buif":
         raise DataError(
             f"{origin}: inputs of type {inputs.dtype} are not numbers; "
@@ -40,6 +44,12 @@ def as_inputs(inputs: Array, *, origin: str) -> npt.NDArray[np.uint8] | npt.NDAr
         inputs = np.moveaxis(inputs, 1, 3)
     if is_image:
         return np.ascontiguousarray(inputs)
+    if inputs.dtype.kind in "ui" and inputs.ndim <= 2:
+        # By type rather than by content: all files of a data set must come out alike.
+        rows = inputs.reshape(len(inputs), -1)
+        if np.can_cast(inputs.dtype, np.int32):
+            return np.ascontiguousarray(rows, dtype=np.int32)
+        return np.ascontiguousarray(rows, dtype=np.int64)
     values = np.ascontiguousarray(inputs, dtype=np.float32)
     if values.ndim == 1:
         values = values[:, None]

@@ -22,18 +22,19 @@ from phalanx.spec.modality import Modality
 
 PartName = Literal["train", "test"]
 Array = npt.NDArray[Any]
+InputArray = npt.NDArray[np.uint8] | npt.NDArray[np.signedinteger] | npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Samples:
     """Decoded samples in the one form that the rest of the package uses.
 
-    `inputs` is uint8 (N, H, W, C) for images and float32 (N, ...) for anything else; `targets` is
-    int64 (N,) for classes and float32 (N, ...) for values. Samples of several sensors are packed
-    rows, uint8 or float32 (N, values): see `spec.modality`.
+    `inputs` is uint8 (N, H, W, C) for images, int32 or int64 (N, L) for rows of whole numbers and
+    float32 (N, ...) for anything else; `targets` is int64 (N,) for classes and float32 (N, ...) for
+    values. Samples of several sensors are packed rows, float32 (N, values): see `spec.modality`.
     """
 
-    inputs: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    inputs: InputArray
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     features: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     """Features of each sample that networks do not see, for partitioning."""

@@ -107,6 +107,11 @@ class Dataset:
         return self.train.inputs.shape[1:]
 
     @property
+    def has_whole_numbers(self) -> bool:
+        """Whether batches hold whole numbers, which no network can take for quantities."""
+        return self.train.normalizer.dtype == np.int64
+
+    @property
     def is_classification(self) -> bool:
         """Whether the targets are class labels."""
         return self.train.targets.dtype == np.int64
@@ -135,8 +140,13 @@ class Dataset:
         }
 
 
-def open_dataset(spec: DataSpec, *, data_root: Path, cache_root: Path) -> Dataset:
+def open_dataset(
+    spec: DataSpec, *, data_root: Path, cache_root: Path, whole_numbers: bool = False
+) -> Dataset:
     """Find a data set, decode it unless it is cached, and split it.
+
+    With `whole_numbers` the network reads whole numbers as such (see
+    `JobSpec.reads_whole_numbers`) rather than as quantities to be normalised.
 
     Raises:
         SpecError: The name is unknown, or a setting does not fit the data.
@@ -153,7 +163,12 @@ def open_dataset(spec: DataSpec, *, data_root: Path, cache_root: Path) -> Datase
         limit=spec.limit,
         test_share=source.test_share if cached.test is None else None,
     )
-    normalizer = Normalizer(spec.normalize, statistics=cached.statistics, like=cached.train.inputs)
+    normalizer = Normalizer(
+        spec.normalize,
+        statistics=cached.statistics,
+        like=cached.train.inputs,
+        whole_numbers=whole_numbers,
+    )
     stored_test = cached.test or cached.train
     test_rows = split.test if split.test is not None else np.arange(len(stored_test.targets))
     return Dataset(

@@ -6,6 +6,7 @@ evaluation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -54,6 +55,27 @@ def compute_metrics(names: Sequence[MetricName], predictions: Predictions) -> di
         function = cast("Callable[[Predictions], float]", load(kind.function))
         found[kind.name] = float(function(predictions))
     return found
+
+
+def value_metrics(
+    targets: npt.NDArray[np.float32], absolute_error: float, squared_error: float
+) -> dict[str, float]:
+    """Compute the metrics of predicted values: mean absolute error, root mean square error and R².
+
+    R² is 1 - squared error / variance of the targets, over all values of a sample together; without
+    variance there is none, and without samples there is no metric at all.
+
+    Args:
+        targets: Of all samples of the part.
+        absolute_error: Summed over samples; of a sample, the mean over its values.
+        squared_error: Likewise.
+    """
+    count = len(targets)
+    if count == 0 or not math.isfinite(absolute_error + squared_error):
+        return {}
+    found = {"mae": absolute_error / count, "rmse": math.sqrt(squared_error / count)}
+    variance = float(targets.reshape(count, -1).astype(np.float64).var(axis=0).mean())
+    return found if variance == 0 else found | {"r2": 1 - squared_error / count / variance}
 
 
 def accuracy(predictions: Predictions) -> float:

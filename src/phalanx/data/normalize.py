@@ -1,7 +1,8 @@
 """Measure stored inputs per channel or feature, and normalise them to float32 for a network.
 
 Statistics are computed once, from the whole training part as the files offer it, when the cache is
-filled. They do not depend on the split, so every run on a data set normalises alike.
+filled. They do not depend on the split, so every run on a data set normalises alike. Whole
+numbers that a network reads as such, token ids for example, are only copied.
 """
 
 from __future__ import annotations
@@ -70,10 +71,14 @@ def _statistics(*rows: npt.NDArray[Any]) -> Statistics:
     return Statistics(mean=mean, std=std, low=low, high=high)
 
 
+NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
+
 class Normalizer:
     """Map a stored value v of channel c to v * scale[c] + shift[c].
 
-    `like` gives shape and type of the stored samples.
+    `like` gives shape and type of the stored samples; `whole_numbers` leaves stored whole numbers
+    as they are, whatever the kind.
     """
 
     def __init__(
@@ -82,8 +87,13 @@ class Normalizer:
         *,
         statistics: Statistics,
         like: Array,
+        whole_numbers: bool = False,
     ) -> None:
         self._shape = like.shape[1:]
+        self.dtype: np.dtype[np.int64] | np.dtype[np.float32] = np.dtype(np.float32)
+        """Type of the inputs."""
+        if whole_numbers and like.dtype.kind == "i":
+            kind, self.dtype = "none", np.dtype(np.int64)
         scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
         # One entry per value of a sample, so that the loops over a batch are long.
         repeats = int(np.prod(self._shape)) // len(scale)
@@ -108,13 +118,13 @@ class Normalizer:
         found._scale, found._shift = self._scale[start:stop], self._shift[start:stop]
         return found
 
-    def buffer(self, max_rows: int) -> npt.NDArray[np.float32]:
+    def buffer(self, max_rows: int) -> NetworkInputs:
         """Allocate the result of the largest batch."""
-        return np.empty((max_rows, *self._shape), dtype=np.float32)
+        return np.empty((max_rows, *self._shape), dtype=self.dtype)
 
-    def __call__(self, samples: Array, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def __call__(self, samples: Array, out: NetworkInputs) -> NetworkInputs:
         """Write the result to the first rows of `out` and return these."""
-        result = out[: len(samples)]
+        result: Array = out[: len(samples)]
         flat = result.reshape(len(samples), self._scale.size)
         np.copyto(flat, samples.reshape(len(samples), self._scale.size))
         if not self._is_identity:

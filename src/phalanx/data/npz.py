@@ -28,7 +28,7 @@ class NpzSource(FileSource):
     def __init__(self, path: Path, *, input_key: str, target_key: str) -> None:
         self._path = path
         self._keys = (input_key, target_key)
-        super().__init__(path.stem, path, (path,), decoder=f"npz-1 {self._keys}")
+        super().__init__(path.stem, path, (path,), decoder=f"npz-2 {self._keys}")
 
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:

@@ -50,7 +50,7 @@ class ParquetSource(FileSource):
         self._keys = (input_key, target_key)
         place = files[0] if len(files) == 1 else min(files).parent
         ordered = tuple(sorted(files))
-        super().__init__(name, place, ordered, decoder=f"parquet-1 {self._keys}")
+        super().__init__(name, place, ordered, decoder=f"parquet-2 {self._keys}")
         self._mode: str | None = None
         self.num_classes = num_classes
 

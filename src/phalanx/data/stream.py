@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from phalanx.data.base import Array
+from phalanx.data.normalize import NetworkInputs
 from phalanx.data.order import Indices
 from phalanx.errors import TimeoutExpired
 
@@ -30,8 +28,9 @@ class Batch:
     next batch. `copy` makes a batch that lasts.
     """
 
-    inputs: npt.NDArray[np.float32]
-    """Contiguous (n, H, W, C) or (n, ...); n may be 0."""
+    inputs: NetworkInputs
+    """Contiguous (n, H, W, C) or (n, ...); n may be 0. int64 only where a network of the user's
+    reads whole numbers."""
     targets: Array
     """int64 labels or float32 values."""
     indices: Indices

@@ -7,9 +7,12 @@ packages return one loss per sample and are summed here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,6 +52,17 @@ class Loss:
             return total, torch.zeros((), dtype=torch.int64)
         with torch.no_grad():
             return total, (outputs.argmax(dim=1) == targets).sum()
+
+
+def error_sums(outputs: Tensor, targets: npt.NDArray[Any]) -> tuple[float, float]:
+    """Return absolute and squared error of predicted values, as `EvaluationSums` has them."""
+    if targets.dtype.kind != "f":
+        return 0.0, 0.0
+    if outputs.numel() != targets.size:
+        return math.nan, math.nan
+    wanted = torch.from_numpy(np.array(targets, dtype=np.float64)).view(len(targets), -1)
+    errors = outputs.detach().double().view(wanted.shape) - wanted
+    return float(errors.abs().mean(dim=1).sum()), float(errors.square().mean(dim=1).sum())
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, *, spec: LossSpec) -> Tensor:

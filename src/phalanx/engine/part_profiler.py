@@ -53,17 +53,24 @@ class PartTimes:
     backward_s: tuple[float, ...]
 
 
-def made_up(input_shape: Sequence[int], rows: int) -> Tensor:
+def made_up(input_shape: Sequence[int], rows: int, *, whole_numbers: bool = False) -> Tensor:
     """Return synthetic samples of the right shape, as the engine passes them to networks."""
+    if whole_numbers:
+        # Any other number might be beyond an embedding.
+        return torch.zeros((rows, *input_shape), dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn((rows, *input_shape), generator=generator)
     return samples.permute(0, 3, 1, 2) if samples.ndim == 4 else samples
 
 
 def forms_of(
-    network: PartedNetwork, input_shape: Sequence[int], *, precision: Precision = "fp32"
+    network: PartedNetwork,
+    input_shape: Sequence[int],
+    *,
+    precision: Precision = "fp32",
+    whole_numbers: bool = False,
 ) -> list[Form]:
-    """Return the form of each part's output.
+    """Return the form of each part's output, for inputs that are `whole_numbers` or not.
 
     Raises:
         SpecError: A part does not return one tensor with one row per sample.
@@ -72,7 +79,8 @@ def forms_of(
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval()
     with torch.no_grad():
-        values = _Walk(network, made_up(input_shape, _FEW_ROWS), precision)
+        samples = made_up(input_shape, _FEW_ROWS, whole_numbers=whole_numbers)
+        values = _Walk(network, samples, precision)
         forms = []
         for name in network.reads:
             output = values.forward(name)
@@ -159,11 +167,12 @@ def time_parts(
     rows: int,
     repeats: int = 3,
     precision: Precision = "fp32",
+    whole_numbers: bool = False,
 ) -> PartTimes:
     """Measure every part on a batch, forward and backward, one after the other; medians."""
     statistics_before = [buffer.clone() for buffer in network.buffers()]
     network.train()
-    samples = made_up(input_shape, rows)
+    samples = made_up(input_shape, rows, whole_numbers=whole_numbers)
     forward: list[list[float]] = []
     backward: list[list[float]] = []
     for _ in range(repeats + 1):

@@ -21,7 +21,7 @@ from phalanx.data.stream import Batch
 from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
-from phalanx.engine.loss import Loss
+from phalanx.engine.loss import Loss, error_sums
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult, check_loss
@@ -29,6 +29,9 @@ from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError
 from phalanx.spec.optimize import LossSpec, OptimizerSpec
+
+# What `data.normalize` makes: quantities, or whole numbers such as token ids.
+_INPUT_TYPES = (np.float32, np.int64)
 
 
 class Replica:
@@ -179,7 +182,9 @@ class Replica:
             self.module.eval()
         with torch.inference_mode():
             loss_sum, num_correct, outputs = self._forward(batch)
-        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets)), outputs
+            errors = error_sums(outputs, batch.targets)
+        sums = EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
+        return sums, outputs
 
     def state(self) -> dict[str, Tensor]:
         """Return the live state that a resumed run needs: copy or write it before the next step."""
@@ -213,20 +218,27 @@ class Replica:
         with autocast(self._precision):
             try:
                 outputs = self.module(inputs)
-            except RuntimeError as error:
+            except (RuntimeError, IndexError) as error:
                 raise EngineError(
-                    f"the model failed on inputs of shape {tuple(inputs.shape)}: {error}"
+                    f"the model failed on inputs of shape {tuple(inputs.shape)}"
+                    f"{_hint(inputs)}: {error}"
                 ) from error
             with span("loss"):
                 return *self._loss.sum_and_correct(outputs, targets), outputs
 
 
+def _hint(inputs: Tensor) -> str:
+    if inputs.is_floating_point():
+        return ""
+    return " (whole numbers, as they are stored; store quantities as float32)"
+
+
 def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the batch as tensors on the same memory; images become (N, C, H, W)."""
     arrays = (batch.inputs, batch.targets)
-    if batch.inputs.dtype != np.float32 or not batch.inputs.flags.c_contiguous:
+    if batch.inputs.dtype not in _INPUT_TYPES or not batch.inputs.flags.c_contiguous:
         raise EngineError(
-            f"inputs must be contiguous float32, not {batch.inputs.dtype} with strides "
+            f"inputs must be contiguous float32 or int64, not {batch.inputs.dtype} with strides "
             f"{batch.inputs.strides}"
         )
     if len(batch.inputs) != len(batch.targets):

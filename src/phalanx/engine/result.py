@@ -26,11 +26,15 @@ class StepResult:
 
 
 class EvaluationSums(NamedTuple):
-    """Sums of one batch of an evaluation."""
+    """Sums over the samples of one batch of an evaluation."""
 
     loss_sum: float
     num_correct: int
     num_samples: int
+    absolute_error: float = 0.0
+    """Of a sample, the mean over its values; NaN: the model has other outputs than targets. 0 for
+    classes."""
+    squared_error: float = 0.0
 
 
 def check_loss(loss_sum: float, *, step: int, rank: int) -> None:

@@ -22,7 +22,6 @@ from phalanx.records.log import read_logs
 from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.points import RECEIVED, SENT
 from phalanx.records.rundir import RunDir
-from phalanx.records.summary import Summary
 from phalanx.records.tracks import Stretch
 
 _MEGABYTE = 1e6
@@ -80,6 +79,7 @@ def read_metrics(run: RunDir) -> RunMetrics:
         scalar for process, log in logs.items() for scalar in _system(process, log, len(hosts) > 1)
     ]
     manifest, summary = read_manifest(run), run.read_summary()
+    results = {} if summary is None else msgspec.structs.asdict(summary)
     made_s = (run.path / "manifest.json").stat().st_mtime
     stamps = [event.wall_s for event in events] or [made_s]
     return RunMetrics(
@@ -89,7 +89,7 @@ def read_metrics(run: RunDir) -> RunMetrics:
         params=flatten(manifest.job),
         epochs=list(_epochs([last[number] for number in sorted(last)])),
         system=system,
-        results=_results(summary),
+        results={key: float(results[key]) for key in _RESULTS if results.get(key) is not None},
         begin_s=min(stamps),
         end_s=max(stamps),
     )
@@ -103,11 +103,6 @@ def flatten(value: object, path: str = "") -> dict[str, str]:
     if isinstance(value, str):
         return {path: value}
     return {path: msgspec.json.encode(value).decode()}
-
-
-def _results(summary: Summary | None) -> dict[str, float]:
-    values: dict[str, Any] = msgspec.structs.asdict(summary) if summary is not None else {}
-    return {name: float(values[name]) for name in _RESULTS if values.get(name) is not None}
 
 
 def _epochs(epochs: list[Epoch]) -> Iterator[Scalar]:

@@ -102,7 +102,8 @@ def _quiet() -> Iterator[None]:
 
 def _export(client: MlflowClient, experiment: str, metrics: RunMetrics) -> Exported:
     scalars = _scalars(metrics)
-    digest = _digest(metrics, scalars)
+    content = msgspec.json.encode((metrics.state, metrics.params, scalars))
+    digest = hashlib.sha256(content).hexdigest()
     query = f"tags.`{_RUN_TAG}` = '{metrics.name}'"
     former = client.search_runs([experiment], query)
     for run in former:
@@ -164,11 +165,6 @@ def _tags(metrics: RunMetrics) -> dict[str, str]:
     if "commit" in manifest.source:
         tags["mlflow.source.git.commit"] = manifest.source["commit"]
     return tags
-
-
-def _digest(metrics: RunMetrics, scalars: Sequence[Scalar]) -> str:
-    content = msgspec.json.encode((metrics.state, metrics.params, scalars))
-    return hashlib.sha256(content).hexdigest()
 
 
 def _exported(metrics: RunMetrics, run_id: str, scalars: Sequence[Scalar], what: str) -> Exported:

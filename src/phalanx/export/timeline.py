@@ -1,18 +1,30 @@
-"""Lay out spans on the rows of a timeline: phases of steps in time, rows by process.
+"""Lay out spans on the rows of a timeline, on one clock, and write the file; `trace` knows events.
 
-Between `trace`, which knows events, and `chrome`, which knows the format. A step is stamped at its
-end and records the duration of each phase, so it is laid out backwards from its stamp. Under a
-strategy that computes while a push is in flight, a step ends with the reply to its push, and the
-next step has been computed before that: `OverlappedSteps` restores their order.
+A step is stamped at its end and records the duration of each phase, so it is laid out backwards
+from its stamp. Under a strategy that computes while a push is in flight, a step ends with the reply
+to its push, and the next one has been computed before that: `OverlappedSteps` restores the order.
+
+All processes and attempts share the controller's clock, from its start. Within an attempt
+`records.attempts.RunClock` converts a process's monotonic time to it. A resumed run has another
+controller, maybe after a reboot; the difference between its wall time and its monotonic time joins
+the attempts.
+
+The file has the format of ui.perfetto.dev and chrome://tracing, one JSON object per line inside one
+list, so line-based tools can read it.
 """
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, cast
 
-from phalanx.export.chrome import TraceWriter
+import msgspec
+
+from phalanx.errors import StoreError
 from phalanx.records.attempts import RunClock
 from phalanx.records.events import (
     AnyEvent,
@@ -24,6 +36,78 @@ from phalanx.records.events import (
     Watching,
 )
 from phalanx.records.log import read_events
+
+
+class TraceWriter:
+    """Writes one trace file, compressed if its name ends in .gz; use as a context manager.
+
+    The file appears under its name when it is complete; after an error there is none.
+
+    Args:
+        path: The file.
+        about: Metadata of the whole trace.
+    """
+
+    def __init__(self, path: Path, *, about: Mapping[str, object]) -> None:
+        self._path = path
+        self._part = path.with_name(f".{path.name}.part")
+        self._about = about
+        self._encoder = msgspec.json.Encoder()
+        self._separator = b"\n"
+        self.num_events = 0
+
+    def __enter__(self) -> TraceWriter:
+        try:
+            file = self._part.open("wb")
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+        self._raw = file
+        # The fastest setting: a trace is mostly repeated words, which shrink twelvefold with it.
+        self._file = (
+            cast("BufferedIOBase", gzip.GzipFile(self._path.name, "wb", 1, file, mtime=0))
+            if self._path.suffix == ".gz"
+            else file
+        )
+        self._put(b'{"displayTimeUnit":"ms","otherData":')
+        self._put(self._encoder.encode(self._about))
+        self._put(b',"traceEvents":[')
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._put(b"\n]}\n")
+            self._file.close()
+            self._raw.close()
+            if kind is None:
+                self._part.replace(self._path)
+        except OSError as refusal:
+            raise _refusal(self._path, refusal) from refusal
+        finally:
+            self._raw.close()
+            self._part.unlink(missing_ok=True)
+
+    def write(self, event: Mapping[str, object]) -> None:
+        """Write one event in the terms of the format."""
+        self._put(self._separator + self._encoder.encode(event))
+        self._separator = b",\n"
+        self.num_events += 1
+
+    def _put(self, chunk: bytes) -> None:
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write {path}: {error.strerror}", path=str(path))
+
 
 MARKERS = (Started, Clock, ProcessSample, Watching, HostSample)
 """Events that name the attempt that they and those after them belong to."""
@@ -105,7 +189,7 @@ _ROWS = {
 
 
 class TraceTimeline:
-    """All rows of a run.
+    """All rows of a run; times are written in microseconds with three digits.
 
     Args:
         writer: The trace file.
@@ -122,7 +206,7 @@ class TraceTimeline:
         self._rows: set[tuple[int, int]] = set()
         self._ends: dict[tuple[int, int], int] = {}
         for name, pid in self._pids.items():
-            writer.name_process(pid, name, order=pid)
+            self._name_process(pid, name)
 
     def at_ns(self, process: str, attempt: int, mono_s: float) -> int:
         """Return nanoseconds since the start of the run."""
@@ -153,7 +237,9 @@ class TraceTimeline:
             begin_ns, end_ns = (min(max(ns, inside[0]), inside[1]) for ns in (begin_ns, end_ns))
         if end_ns > begin_ns:
             self._name_row(pid, row)
-            self._writer.span(pid, row, span.name, begin_ns, end_ns, args)
+            times = {"ts": begin_ns / 1000, "dur": (end_ns - begin_ns) / 1000}
+            event = {"ph": "X", "name": span.name, "pid": pid, "tid": row, **times}
+            self._writer.write(event | {"args": args} if args else event)
         return begin_ns, end_ns
 
     def instant(
@@ -168,20 +254,34 @@ class TraceTimeline:
         """Write an event without duration; `everywhere` draws it across all rows."""
         pid = self._pids[process]
         self._name_row(pid, WORK)
-        self._writer.instant(pid, WORK, name, at_ns, args, everywhere=everywhere)
+        scope = "g" if everywhere else "t"
+        event = {"ph": "i", "name": name, "pid": pid, "tid": WORK, "ts": at_ns / 1000, "s": scope}
+        self._writer.write(event | {"args": args})
 
     def counter(self, owner: str, name: str, at_ns: int, values: Mapping[str, float]) -> None:
-        """Write a counter of a process, or of a machine, which gets separate rows."""
+        """Write a counter, which holds until the next, of a process or of a machine."""
         pid = self._pids.get(owner)
         if pid is None:
             pid = self._pids[owner] = len(self._pids) + 1
-            self._writer.name_process(pid, owner, order=pid)
-        self._writer.counter(pid, name, at_ns, values)
+            self._name_process(pid, owner)
+        event = {"ph": "C", "name": name, "pid": pid, "ts": at_ns / 1000, "args": values}
+        self._writer.write(event)
+
+    def _name_process(self, pid: int, name: str) -> None:
+        self._describe({"pid": pid}, "process", name, order=pid)
 
     def _name_row(self, pid: int, row: int) -> None:
         if (pid, row) not in self._rows:
             self._rows.add((pid, row))
-            self._writer.name_row(pid, row, _ROWS[row])
+            self._describe({"pid": pid, "tid": row}, "thread", _ROWS[row], order=row)
+
+    def _describe(self, place: dict[str, int], what: str, name: str, *, order: int) -> None:
+        """Name a group of rows or one row, and set its position."""
+        for key, args in (
+            (f"{what}_name", {"name": name}),
+            (f"{what}_sort_index", {"sort_index": order}),
+        ):
+            self._writer.write({"ph": "M", "name": key, **place, "args": args})
 
 
 class Span(NamedTuple):

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError
-from phalanx.export.chrome import TraceWriter
 from phalanx.export.counters import between, host_figures, process_figures, served_figures
 from phalanx.export.timeline import (
     BEHIND,
@@ -31,6 +30,7 @@ from phalanx.export.timeline import (
     OverlappedSteps,
     Span,
     TraceTimeline,
+    TraceWriter,
     lay_out,
 )
 from phalanx.records.events import (

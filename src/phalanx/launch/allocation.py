@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from phalanx.agent.remote.host import free_ports
+from phalanx.errors import LaunchError
 from phalanx.launch.placement import (
     HostCapacity,
     ProcessPlacement,
@@ -33,6 +34,8 @@ from phalanx.spec.worker import LOOPBACK
 if TYPE_CHECKING:
     from phalanx.launch.hosts import HostGroup
 
+PROCESS_BYTES = 250 << 20
+"""Minimum memory of a process, with its framework and without any model."""
 _PORTS_S = 15.0
 
 
@@ -92,7 +95,8 @@ class Allocation(ABC):
         Args:
             role: Its role.
             rank: Its rank.
-            crowd: Allow a machine whose slots are full if there is no other.
+            crowd: Allow a machine whose slots are full if there is no other; never one without
+                memory for the process.
 
         Returns:
             Whether a slot was found; the process keeps its former slot if that is still available.
@@ -193,8 +197,12 @@ class PoolAllocation(Allocation):
 
     @override
     def slot(self, role: str, rank: int) -> ProcessSlot:
-        if (role, rank) not in self._slots:
-            self.move(role, rank, crowd=True)
+        if (role, rank) not in self._slots and not self.move(role, rank, crowd=True):
+            # Before the first start: the preflight has counted its memory.
+            found = self._find(role, self._usable(), crowd=True)
+            if found is None:
+                raise LaunchError(f"no machine is left for {role}-{rank}")
+            self._slots[role, rank] = found
         place = self._slots[role, rank]
         host = self._group.by_name[place.machine]
         spec = host.spec
@@ -226,7 +234,9 @@ class PoolAllocation(Allocation):
             self._slots[role, rank] = SlotInfo(planned)
             return True
         self._slots.pop((role, rank), None)
-        found = self._find(role, capacities, crowd=crowd)
+        # A machine without memory for one more process would lose those that it has.
+        roomy = [one for one in capacities if self._has_memory(one.machine)]
+        found = self._find(role, roomy, crowd=crowd)
         if found is not None:
             self._slots[role, rank] = found
         return found is not None
@@ -240,6 +250,14 @@ class PoolAllocation(Allocation):
         workers = [place for (kind, _), place in self._slots.items() if kind == "worker"]
         found = slot_for_worker(workers, capacities)
         return slot_for_helper(taken, capacities) if found is None and crowd else found
+
+    def _has_memory(self, machine: str) -> bool:
+        session = self._group.by_name[machine].session
+        try:
+            free_bytes: int = session.ask({"do": "memory"}, _PORTS_S)
+        except LaunchError:
+            return False  # lost just now, or too busy to answer
+        return free_bytes >= PROCESS_BYTES
 
     def _usable(self) -> list[HostCapacity]:
         """Return the machines that are not lost."""

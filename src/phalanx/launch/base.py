@@ -107,6 +107,8 @@ class LaunchRequest:
         cache_root: Directory of decoded data on this machine.
         pool: The machines; None: the launcher decides, the built-in ones take this machine.
         on_progress: Called with a short text at each stage of preparation, from any thread.
+        state_bytes: Parameters and moments of one worker, where a checkpoint tells; 0: unknown.
+        force: Whether to start although the memory of this machine does not suffice.
     """
 
     job: JobSpec
@@ -114,6 +116,8 @@ class LaunchRequest:
     cache_root: Path
     pool: PoolRequest | None = None
     on_progress: Callable[[str], None] = _ignore
+    state_bytes: int = 0
+    force: bool = False
 
 
 class Launcher(ABC):

@@ -6,14 +6,17 @@ is not sent it again. Only packs; `preflight` sends.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.agent.remote.install import KEY_LENGTH
 from phalanx.errors import SpecError
 from phalanx.spec.job import JobSpec
 from phalanx.spec.registry import IMPORT_PATH
@@ -31,6 +34,17 @@ class CodePackage:
 
     key: str
     content: bytes
+    names: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """What it holds: the top folders and files, in words."""
+        counts = Counter(name.partition("/")[0] for name in self.names)
+        tops = [
+            top if top in self.names else f"{top}/ ({count} file{'' if count == 1 else 's'})"
+            for top, count in counts.items()
+        ]
+        return f"{', '.join(tops)}; {len(self.content) / 1024:.0f} KiB"
 
 
 def pack(files: Mapping[str, Path], *, compress: bool = True) -> CodePackage:
@@ -46,7 +60,9 @@ def pack(files: Mapping[str, Path], *, compress: bool = True) -> CodePackage:
             entry.compress_type = kind
             entry.external_attr = 0o644 << 16
             opened.writestr(entry, content)
-    return CodePackage(digest.hexdigest()[:24], archive.getvalue())
+    return CodePackage(
+        digest.hexdigest()[:KEY_LENGTH], archive.getvalue(), names=tuple(sorted(files))
+    )
 
 
 def pack_phalanx() -> CodePackage:
@@ -57,36 +73,72 @@ def pack_phalanx() -> CodePackage:
 
 
 def pack_user_code(job: JobSpec, directory: Path) -> CodePackage | None:
-    """Pack the folders from which the job imports; None: it imports installed packages only.
+    """Pack what the job names of the user's code; None: it imports installed packages only.
+
+    That is the top package or module of every `package.module:name`, what these import from the
+    same folder, and the entries of `code`. Nothing else in the folder is sent.
 
     Args:
-        job: Its `package.module:name` imports and `python_path` folders are packed.
+        job: Its imports, and its `code`, are looked up in `directory` and in `python_path`.
         directory: Working directory of the `phalanx` command.
 
     Raises:
-        SpecError: The files exceed the size limit for code.
+        SpecError: An entry of `code` is missing, or the files exceed the size limit for code.
     """
-    names = sorted(set(_import_paths(job.model_dump(mode="json"))))
+    names = {name.partition(":")[0] for name in _import_paths(job.model_dump(mode="json"))}
     files: dict[str, Path] = {}
+    missing = set(job.code)
     # Imports search the working directory first, so it takes precedence here too.
     for folder in reversed((directory, *map(Path, job.python_path))):
-        named = [name for name in names if _holds(folder, name)]
-        if not named:
-            continue
-        own = {
-            path.relative_to(folder).as_posix(): path
-            for path in _below(folder)
-            if path.suffix in _CODE_SUFFIXES
-        }
-        size_bytes = sum(path.stat().st_size for path in own.values())
-        if size_bytes > MAX_CODE_BYTES:
-            raise SpecError(
-                f"{folder} holds {size_bytes >> 20} MiB of code, and no more than "
-                f"{MAX_CODE_BYTES >> 20} MiB are sent; start from a folder that holds only the "
-                f"code of '{named[0]}'"
-            )
-        files |= own
+        missing -= {one for one in job.code if (folder / one).exists()}
+        files |= _closure(folder, [*map(Path, job.code), *(_holder(folder, one) for one in names)])
+    if missing:
+        raise SpecError(
+            f"code names {', '.join(sorted(missing))}, which is neither in {directory} nor in "
+            "'python_path'"
+        )
+    size_bytes = sum(path.stat().st_size for path in files.values())
+    if size_bytes > MAX_CODE_BYTES:
+        raise SpecError(
+            f"the job's code holds {size_bytes >> 20} MiB, and no more than "
+            f"{MAX_CODE_BYTES >> 20} MiB are sent; keep data out of the folders of its packages"
+        )
     return pack(files) if files else None
+
+
+def _closure(folder: Path, wanted: Sequence[Path | None]) -> dict[str, Path]:
+    """Return the files of packages, modules and folders, and of what they import beside them."""
+    files: dict[str, Path] = {}
+    waiting = [one for one in wanted if one is not None]
+    while waiting:
+        place = folder / waiting.pop()
+        if place.is_dir():
+            found = [path for path in _below(place) if path.suffix in _CODE_SUFFIXES]
+        else:
+            found = [place] if place.is_file() else []
+        for path in found:
+            name = path.relative_to(folder).as_posix()
+            if name not in files:
+                files[name] = path
+                waiting += [one for top in _imports(path) if (one := _holder(folder, top))]
+    return files
+
+
+def _imports(path: Path) -> set[str]:
+    """Return the modules that a file imports by absolute names."""
+    if path.suffix != ".py":
+        return set()
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()  # whoever imports it will say so
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+    return found
 
 
 def _import_paths(value: object) -> Iterator[str]:
@@ -101,9 +153,12 @@ def _import_paths(value: object) -> Iterator[str]:
             yield from _import_paths(inner)
 
 
-def _holds(folder: Path, name: str) -> bool:
-    top = name.partition(":")[0].partition(".")[0]
-    return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
+def _holder(folder: Path, module: str) -> Path | None:
+    """Return the package or file of a module's top package in a folder; None: it is not there."""
+    top = module.partition(".")[0]
+    if (folder / top).is_dir():
+        return Path(top)
+    return Path(f"{top}.py") if (folder / f"{top}.py").is_file() else None
 
 
 def _below(root: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from phalanx.errors import SpecError
 from phalanx.wire.fork_client import (
@@ -28,18 +28,21 @@ _log = logging.getLogger(__name__)
 OWN, OFF = "own", "off"
 
 
-def fork_process(address: str, module: str, output: int) -> ForkedProcess:
+def fork_process(
+    address: str, module: str, output: int, variables: Mapping[str, str] | None = None
+) -> ForkedProcess:
     """Start `python -m module` warm, with this process's directory, environment and affinity.
 
     Args:
         address: Address of the fork server.
         module: Module to run.
         output: Descriptor for standard output and standard error.
+        variables: Further variables of the process.
 
     Raises:
         ForkRefused: The fork server is gone, or a fork would differ from a cold start.
     """
-    environment = dict(os.environ)  # noqa: TID251 (what children inherit)
+    environment = {**os.environ, **(variables or {})}  # noqa: TID251 (what children inherit)
     request = ForkRequest(
         module=module,
         directory=os.getcwd(),
@@ -72,12 +75,14 @@ class WarmStart:
                 self._server.start()
                 self._address = self._server.address
 
-    def fork(self, module: str, output: int) -> ForkedProcess | None:
+    def fork(
+        self, module: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> ForkedProcess | None:
         """Start a process warm; None: start it cold."""
         if self._address is None:
             return None
         try:
-            return fork_process(self._address, module, output)
+            return fork_process(self._address, module, output, variables)
         except ForkRefused as refusal:
             _log.info("a process starts cold: %s", refusal)
             return None

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from phalanx.agent.session import Session
 from phalanx.errors import LaunchError
+from phalanx.launch.news_writer import NewsWriter
 from phalanx.spec.data import DataSpec
 from phalanx.spec.machine import MachineSpec
 
@@ -78,6 +79,7 @@ class HostGroup:
         self.by_name = dict(hosts)
         self.listen = listen
         self.notes = tuple(notes)
+        self.news = NewsWriter()
         self._secret = secrets.token_hex(16)
         self._sweepers: dict[str, threading.Thread] = {}
 
@@ -93,13 +95,15 @@ class HostGroup:
         # In parallel: an unresponsive machine must not delay the cleanup of the others.
         with ThreadPoolExecutor(max(1, len(self.by_name))) as threads:
             list(threads.map(self._leave, self.by_name.values()))
+        # Last: the machines' last lines have come by now.
+        self.news.close()
 
     def begin(self, run: str, *, limit_s: float) -> None:
         """Create the run directory on every machine.
 
         Args:
             run: Name of the run.
-            limit_s: Silence after which an agent ends all processes on its machine.
+            limit_s: Silence of this machine after which an agent ends all processes on its own.
 
         Raises:
             LaunchError: A machine is gone, or cannot create the directory.

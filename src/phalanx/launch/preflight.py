@@ -8,15 +8,18 @@ been started by then, so it counts as bad input.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.agent.remote.measure import TOKEN_LENGTH
-from phalanx.errors import LaunchError
+from phalanx.errors import LaunchError, printable
+from phalanx.launch.allocation import PROCESS_BYTES
 from phalanx.launch.base import LaunchRequest
 from phalanx.launch.code_package import CodePackage, pack_phalanx, pack_user_code
 from phalanx.launch.data_staging import stage_data
@@ -25,9 +28,9 @@ from phalanx.launch.preflight_host import ASK_S, CACHE, PreflightHost, for_each_
 from phalanx.launch.versions import EQUAL, NEEDED, check_versions, requirements
 from phalanx.spec.data import DataSpec
 
-PROCESS_BYTES = 250 << 20
-"""Minimum memory of a process, with its framework and without any model."""
+ANY_ADDRESS = "0.0.0.0"
 _CLOCK_LIMIT_S = 1.0
+_BACKLOG = 1024
 _BUILD_S = 3600.0
 
 
@@ -78,8 +81,8 @@ class Preflight:
         for_each_host(self._hosts, self._check_memory)
         self._on_progress("checking ports")
         self._check_network()
-        self._on_progress("sending code")
         phalanx, own = pack_phalanx(), pack_user_code(self._job, self._wanted.directory)
+        self._on_progress(f"sending code: {own.summary}" if own else "sending code")
         for_each_host(self._hosts, lambda one: self._send_code(one, phalanx, own))
         for_each_host(self._hosts, self._choose_python)
         for_each_host(self._hosts, self._check_versions)
@@ -106,7 +109,8 @@ class Preflight:
         looks = one.probe.looks
         address = one.spec.address or next(iter(looks.addresses), one.spec.host)
         try:
-            one.address = one.session.ask({"do": "resolve", "address": address}, ASK_S)
+            resolved = one.session.ask({"do": "resolve", "address": address}, ASK_S)
+            one.address = usable_address(resolved)
         except LaunchError as error:
             raise LaunchError(
                 f"{address} is none of its own addresses ({reason_of(error, one)}); set 'address' "
@@ -132,13 +136,14 @@ class Preflight:
 
     def _check_network(self) -> None:
         """Check that each machine can connect to the controller and to every other machine."""
-        with socket.create_server(("", 0)) as listener:
-            port = listener.getsockname()[1]
-            order = {"do": "listen", "token": secrets.token_hex(TOKEN_LENGTH // 2)}
+        order = {"do": "listen", "token": secrets.token_hex(TOKEN_LENGTH // 2)}
+        with _open_port() as port:
             listening = for_each_host(self._hosts, lambda one: one.session.ask(order, ASK_S))
             ports = {one.name: at for one, at in zip(self._hosts, listening, strict=True)}
             for_each_host(self._hosts, lambda one: self._check_way_here(one, port))
             for_each_host(self._hosts, lambda one: self._check_ways_there(one, ports))
+        # No port stays open for the run that nobody needs.
+        for_each_host(self._hosts, lambda one: one.session.ask({"do": "hush"}, ASK_S))
 
     def _check_way_here(self, one: PreflightHost, port: int) -> None:
         reasons = {}
@@ -206,14 +211,62 @@ class Preflight:
             )
         seen = {one.controller for one in self._hosts}
         # If machines see the controller under different addresses, it must listen on all of them.
-        listen = seen.pop() if len(seen) == 1 else "0.0.0.0"
+        listen = seen.pop() if len(seen) == 1 else ANY_ADDRESS
+        if not _is_own(listen):
+            # Addresses are translated on the way: that one is not this machine's.
+            listen = ANY_ADDRESS
         return HostGroup(ready, listen=listen, notes=self._notes)
+
+
+@contextlib.contextmanager
+def _open_port() -> Iterator[int]:
+    """Listen on a port of this machine; whoever connects is let in and dismissed at once."""
+    with socket.create_server(("", 0), backlog=_BACKLOG) as listener:
+
+        def dismiss() -> None:
+            # Without it the queue of connections would fill up after the first hundred or so.
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=dismiss, name="preflight-port")
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            # Wakes the thread, which closing alone does not.
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def usable_address(said: object) -> str:
+    """Return an address that a machine has named, if others can connect to such a one.
+
+    Raises:
+        LaunchError: It is no IPv4 address of one machine.
+    """
+    try:
+        address = ipaddress.IPv4Address(str(said))
+    except ValueError:
+        raise LaunchError(f"'{printable(str(said))}' is no IPv4 address") from None
+    if address.is_unspecified or address.is_multicast or address.is_reserved:
+        raise LaunchError(f"{address} is no address of one machine")
+    return str(address)
+
+
+def _is_own(address: str) -> bool:
+    try:
+        with socket.create_server((address, 0)):
+            return True
+    except OSError:
+        return False
 
 
 def _own_addresses(one: PreflightHost) -> list[str]:
     """Return addresses by which another machine may reach this one, the most likely first."""
     assert one.info is not None
-    found = [one.info.came_from] if one.info.came_from else []
+    found = [usable_address(one.info.came_from)] if one.info.came_from else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends nothing; connecting a UDP socket only selects the route.
         probe.connect((one.address, 9))

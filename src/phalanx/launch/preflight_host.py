@@ -70,13 +70,13 @@ class PreflightHost:
         return self.info.home + path[1:] if path.startswith("~") else path
 
     def send(self, kind: str, package: CodePackage) -> str:
-        """Unpack a package on the machine, sending it only if missing; return its folder.
+        """Unpack a package on the machine, sending it unless it is there whole; return its folder.
 
         Raises:
             LaunchError: The machine is gone, or cannot store it.
         """
         path = self.absolute(f"{CACHE}/{kind}/{package.key}")
-        if not self.session.ask({"do": "exists", "path": path}, ASK_S):
+        if not self.session.ask({"do": "holds", "path": path}, _SEND_S):
             self.session.ask({"do": "unpack", "path": path}, _SEND_S, package.content)
         return path
 

@@ -2,7 +2,7 @@
 
 A process that is frozen or does not end is killed by its machine's agent. A machine whose session
 breaks, or that is silent for some seconds, is lost with all of its processes: they exit because
-their lifeline is the same connection.
+their lifeline is the same connection. Time in which this process itself was held up is no silence.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ from typing import Any
 from typing_extensions import override
 
 from phalanx.agent.session import News, Session
-from phalanx.agent.ssh import SshRoute
-from phalanx.errors import LaunchError
+from phalanx.agent.ssh import MachineFault, SshRoute
+from phalanx.errors import LaunchError, printable
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
+from phalanx.launch.private_network import opens_ports, trusted_network_note
 from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.launch.silence import SilenceMeter
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
+from phalanx.wire.descriptors import ensure_descriptors
 
 _log = logging.getLogger(__name__)
 
 _START_S = 30.0
 _KILL_S = 10.0
 _AFTER_GRACE_S = 10.0
+_DISK_S = 120.0
 _SILENCE_SHARE = 0.75
 
 
@@ -58,15 +62,23 @@ class SshLauncher(Launcher):
     @override
     def check(self) -> None:
         assert self.request.pool is not None, "the table of launchers says that it needs one"
+        notes: list[str] = []
+        if opens_ports(self.request.job):
+            why = "a run on several machines cannot keep them private"
+            notes.append(trusted_network_note(self.request.job, why=why))
+        ensure_descriptors(
+            num_machines=len(self.request.pool.machines),
+            num_processes=self.request.job.processes.total,
+        )
         ready = provision(self.request, self.request.pool, route=self.route)
         self._ready = self._stack.enter_context(ready)
-        self.notes = self._ready.group.notes
+        self.notes = (*notes, *self._ready.group.notes)
 
     @override
     def allocate(self, run: RunDir) -> Allocation:
         ready = self._ready
         assert ready is not None, "check comes first"
-        ready.group.begin(run.name, limit_s=self.request.job.deadlines.heartbeat_s)
+        ready.group.begin(run.name, limit_s=self.request.job.deadlines.controller_s)
         self._run_dir = run.path
         return PoolAllocation(ready.group, ready.placement, ready.capacities)
 
@@ -103,14 +115,17 @@ class SshGroup(WorkerGroup):
         self._hosts = hosts
         self._run_dir = run_dir
         self._silence_s = silence_s
+        self._silence = SilenceMeter()
         self._serials = itertools.count(1)
         self._processes: dict[str, _RemoteProcess] = {}
         self._may_fork = chosen_fork_server() != OFF
         self._num_forkable: Counter[str] = Counter()
         self._changed = threading.Condition()
+        self._of_machine: dict[str, set[str]] = {name: set() for name in hosts.by_name}
         # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
-            machine.session.on_news = self._listener(LogSync(run_dir, name))
+            sync = LogSync(run_dir, name, self._of_machine[name])
+            machine.session.on_news = self._listener(name, sync)
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start processes on all machines in parallel.
@@ -131,24 +146,27 @@ class SshGroup(WorkerGroup):
         session, answer = self._begin(spec)
         try:
             session.wait(answer, _START_S)
-        except LaunchError:
-            # Skip a machine that was lost meanwhile: poll() reports it.
-            if session.fault is None:
-                raise
+        except MachineFault as error:
+            # Gone, or it does not even answer; either way poll() reports it as lost.
+            self._hosts.lose(session.machine, error.fault.reason)
 
     @override
     def poll(self) -> list[ProcessStatus]:
+        self._silence.tick()
         for name, machine in self._hosts.by_name.items():
             session = machine.session
-            if session.fault is None and session.silent_s > self._silence_s:
-                self._hosts.lose(
-                    name,
-                    f"nothing was heard of it for {session.silent_s:.1f} s; check that it is on, "
-                    "and its network",
-                )
-            elif session.fault is not None:
+            silent_s = self._silence.silent_s(
+                name, session.heard_s, is_held_up=self._hosts.news.is_full(name)
+            )
+            if session.fault is not None:
                 # The session noticed the fault itself; `lose` still has to clean up.
                 self._hosts.lose(name, session.fault.reason)
+            elif silent_s > self._silence_s:
+                self._hosts.lose(
+                    name,
+                    f"nothing was heard of it for {silent_s:.1f} s; check that it is on, and its "
+                    "network",
+                )
         with self._changed:
             return [self._status(name, one) for name, one in self._processes.items()]
 
@@ -174,10 +192,14 @@ class SshGroup(WorkerGroup):
             session.tell({"do": "stop", "grace_s": grace_s})
         # Agents kill after the grace period; a machine with processes left after that is lost.
         deadline = Deadline.after(grace_s + _AFTER_GRACE_S, "processes to end")
+        slow_disk = Deadline.after(deadline.limit_s + _DISK_S, "a slow disk")
         with self._changed:
-            while self._running() and not deadline.expired:
-                self._changed.wait(min(0.2, deadline.remaining_s))
-            late = {one.machine for one in self._running()}
+            while late := {one.machine for one in self._running()}:
+                # An exit that has come and waits for this disk is no fault of the machine.
+                is_ours = any(map(self._hosts.news.has_waiting, late)) and not slow_disk.expired
+                if deadline.expired and not is_ours:
+                    break
+                self._changed.wait(0.2)
         for name in late:
             self._hosts.lose(name, f"its processes did not end within {deadline.limit_s:g} s")
 
@@ -190,6 +212,11 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
+            # From now on that machine alone writes its files; what others still send is refused.
+            for name, processes in self._of_machine.items():
+                processes.discard(spec.process)
+                if name == spec.host:
+                    processes.add(spec.process)
         # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -218,26 +245,31 @@ class SshGroup(WorkerGroup):
             if one.exit_code is None and self._hosts.by_name[one.machine].session.fault is None
         ]
 
-    def _listener(self, sync: LogSync) -> Callable[[News], None]:
-        def listen(news: News) -> None:
+    def _listener(self, machine: str, sync: LogSync) -> Callable[[News], None]:
+        def handle(news: News) -> None:
             match news["news"]:
                 case "more":
                     sync.append(news["path"], news["content"])
                 case "whole":
-                    sync.replace(news["path"], news["content"])
+                    sync.replace(
+                        news["path"], news["content"], first=news["first"], last=news["last"]
+                    )
                 case "cold":
-                    _log.info("%s starts cold: %s", news["name"], news["reason"])
+                    _log.info("%s starts cold: %s", news["name"], printable(news["reason"]))
                 case "exit":
                     # Flush before the exit is visible: `log_tail` must be complete by then.
-                    sync.finish(news["name"])
-                    self._note_exit(news)
+                    try:
+                        sync.finish(news["name"])
+                    finally:
+                        self._note_exit(machine, news)
 
-        return listen
+        # Not here, where the machine is listened to: a disk may take its time.
+        return lambda news: self._hosts.news.put(machine, news, handle)
 
-    def _note_exit(self, news: News) -> None:
+    def _note_exit(self, machine: str, news: News) -> None:
         with self._changed:
             one = self._processes.get(news["name"])
-            # Ignore exits of an earlier start of the same process.
-            if one is not None and one.serial == news["serial"]:
-                one.exit_code = news["code"]
+            # Ignore exits of an earlier start of the same process, and what others say of it.
+            if one is not None and (one.serial, one.machine) == (news["serial"], machine):
+                one.exit_code = int(news["code"])
                 self._changed.notify_all()

@@ -9,7 +9,6 @@ States are in `client_state`, outgoing segments in `push`, replies in `pulled`, 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,9 +33,10 @@ from phalanx.paramserver.client_state import (
 )
 from phalanx.paramserver.compression import Compression
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
+from phalanx.paramserver.donation import Donations
 from phalanx.paramserver.pulled import PulledParameters
-from phalanx.paramserver.push import OutgoingPush, memory_of
-from phalanx.wire.bulk import HIGH_WATER, BulkOp, Flag, Header, Kind
+from phalanx.paramserver.push import OutgoingPush
+from phalanx.wire.bulk import HIGH_WATER, BulkOp, Flag, Header
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.parameter_server import ServerAddress
@@ -133,7 +133,8 @@ class Client:
             samples_seen=settings.samples_seen,
         )
         self._leaving: set[int] = set()
-        self._donations: dict[int, deque[tuple[Header, memoryview]]] = {}
+        self._ticket = 0
+        self._donations = Donations(self._connections, self._pulled)
         self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
         self._progress_s = 0.0
         self._wait_s = 0.0
@@ -154,6 +155,11 @@ class Client:
     def samples_seen(self) -> int:
         """Samples as the servers count them; schedules by samples use it."""
         return self._pulled.samples_seen
+
+    @property
+    def unreachable(self) -> list[int]:
+        """Servers without a connection."""
+        return self._connections.unreachable
 
     @property
     def first_sent_s(self) -> float | None:
@@ -199,6 +205,7 @@ class Client:
         )
         self._advance(ClientEvent.BEGIN, Pushing(push))
         self.clock += 1
+        self._ticket = ticket
         self._push.begin()
         self._pulled.expect_all()
         self._progress_s = time.monotonic()
@@ -279,34 +286,33 @@ class Client:
         """Connect to a server's successor; unanswered segments are sent again."""
         self._connections[address.server].relocate(address)
 
-    def donate(self, server: int) -> None:
+    def donate(self, server: int, number: int) -> None:
         """Restore a server that lost its parameters from the copy that is held here.
 
-        May be called during a push. What the connection does not take at once is sent by `attend`,
-        `wait` and `leave`. The messages carry the version of the copy.
+        May be called during a push. The copy is made at once, with the version and the batches
+        that it contains; it is sent by `attend`, `wait` and `leave`, until the server has it.
+
+        Args:
+            server: Which one.
+            number: Of the coordinator's request.
         """
-        messages = self._donations[server] = deque()
-        # Copies, because the next reply may overwrite the buffer before they are sent.
-        for segment, values in self._pulled.copy_of(server):
-            header = msgspec.structs.replace(
-                self._header(BulkOp.LOAD, segment.index, 0),
-                readver=self._pulled.versions[server],
-                kind=Kind.F32,
-                num_samples=self.samples_seen,
-                num_bytes=segment.size * 4,
-            )
-            messages.append((header, memory_of(values)))
+        self._donations.begin(server, number, self._header(BulkOp.LOAD, 0, 0))
         self.attend()
+
+    def acknowledged(self, server: int) -> int:
+        """Return the ticket of the last push if a server has answered all of it; 0: it has not."""
+        return 0 if self._pulled.awaits(server) else self._ticket
 
     def attend(self) -> None:
         """Send and receive without waiting; not while the parameters are being read."""
         for connection in self._connections:
             if connection.service():
+                self._donations.reconnected(connection.server)
                 self._rejoin(connection)
             while (message := connection.receive()) is not None:
                 self._take(*message)
         self._send_push()
-        self._send_donations()
+        self._donations.attend()
         match self.state:
             case Entering() | Awaiting() | Pulling() if not self._pulled.awaited:
                 self._advance(ClientEvent.ANSWERED, Attached())
@@ -342,14 +348,7 @@ class Client:
         if isinstance(self.state, Pushing | Awaiting):
             self._push.send(self.state.push, self._connections, self._pulled.versions)
 
-    def _send_donations(self) -> None:
-        for server, messages in list(self._donations.items()):
-            while messages and self._connections[server].send(*messages[0]):
-                messages.popleft()
-            if not messages:
-                del self._donations[server]
-
-    def _take(self, header: Header, payload: memoryview | None) -> None:
+    def _take(self, header: Header, payload: memoryview | None, tickets: bytes) -> None:
         index = header.segment
         if index >= len(self._layout.segments):
             return
@@ -359,13 +358,14 @@ class Client:
                 worker=self._settings.worker,
             )
         server = self._layout.segments[index].server
+        if header.op in (BulkOp.LOADED, BulkOp.UNEXPECTED):
+            self._donations.take(server, header)
+            return
         if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
         # Every pushed segment is answered with WHO: entering once is enough.
-        if (
-            header.op == BulkOp.WHO
-            and time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2
-        ):
+        entered_ago_s = time.monotonic() - self._entered_s[server]
+        if header.op == BulkOp.WHO and entered_ago_s > _ASK_AFTER_S / 2:
             self._rejoin(self._connections[server], known=False)
         # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
@@ -375,7 +375,7 @@ class Client:
             self._push.resend([index])
         elif header.op == BulkOp.PARAMS and payload is not None:
             self._push.note_held(server, header.held_s)
-            self._pulled.take(header, payload)
+            self._pulled.take(header, payload, tickets)
             self._push.drop(index)
         elif header.op == BulkOp.PARAMS and header.flags & Flag.HELD:
             self._pulled.settle(header)
@@ -406,8 +406,7 @@ class Client:
         if holds:
             version = self._pulled.versions[connection.server]
             header = msgspec.structs.replace(header, flags=Flag.HELD, readver=version)
-        # An ENTER that cannot be sent is repeated when the server answers the next ASK with WHO.
-        connection.send(header)
+        connection.send(header)  # if it cannot, the server answers the next ASK with WHO
 
     def _rejoin(self, connection: ServerConnection, *, known: bool | None = None) -> None:
         """Enter again at a server that has forgotten this worker."""
@@ -415,9 +414,8 @@ class Client:
         self._progress_s = 0.0
         if not isinstance(self.state, Entering | Attached | Pushing | Awaiting | Pulling):
             return  # it had not entered
-        if connection.accepted is None:
-            return
-        if connection.accepted.known if known is None else known:
+        accepted = connection.accepted
+        if accepted is None or (accepted.known if known is None else known):
             return
         server = connection.server
         if isinstance(self.state, Pushing | Awaiting) and self._pulled.awaits(server):
@@ -444,7 +442,6 @@ class Client:
         )
 
     def _poll(self, deadline: Deadline, on_idle: OnIdle | None) -> None:
-        limit_ms = _RETRY_MS if self._push.has_unsent else _POLL_MS
-        self._connections.poll(deadline, limit_ms=limit_ms)
+        self._connections.poll(deadline, _RETRY_MS if self._push.has_unsent else _POLL_MS)
         if on_idle is not None:
             on_idle()

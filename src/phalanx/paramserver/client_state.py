@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from phalanx.wire.bulk import Header
+from phalanx.wire.moments import enter_state
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ CLIENT_TRANSITIONS: Mapping[tuple[type[ClientState], ClientEvent], type[ClientSt
 
 
 def check_transition(before: ClientState, event: ClientEvent, after: ClientState) -> None:
-    """Check a transition of a client against the table.
+    """Check a transition of a client against the table, and announce its state if it is right.
 
     Raises:
         ValueError: The call that caused the event is out of order.
@@ -127,3 +128,4 @@ def check_transition(before: ClientState, event: ClientEvent, after: ClientState
                 state = type(before).__name__.lower()
                 raise ValueError(f"a client that is {state} cannot take '{event}'")
     assert expected is type(after), f"{event} leads from {before} to {expected}, not to {after}"
+    enter_state(after)

@@ -27,7 +27,16 @@ from phalanx.paramserver.handshake import (
     HandshakeReply,
     digest_of,
 )
-from phalanx.wire.bulk import FRAME_SLACK_BYTES, HEADER, HIGH_WATER, Header, Kind, take, tune
+from phalanx.wire.bulk import (
+    FRAME_SLACK_BYTES,
+    HEADER,
+    HIGH_WATER,
+    Header,
+    Kind,
+    take,
+    ticket_frames,
+    tune,
+)
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.meter import ByteMeter
@@ -145,7 +154,7 @@ class ServerConnection:
             self._request()
         return came_up
 
-    def send(self, header: Header, payload: memoryview | None = None) -> bool:
+    def send(self, header: Header, payload: memoryview | None = None, tickets: bytes = b"") -> bool:
         """Pass a message to ZeroMQ; False: there is no connection, or its queue is full.
 
         The payload is not copied and must not change until the server has replied.
@@ -157,14 +166,17 @@ class ServerConnection:
                 self._bulk.send(header.pack(), zmq.NOBLOCK)
             else:
                 self._bulk.send(header.pack(), _FIRST_FRAME)
-                self._bulk.send(payload, copy=False)
+                frames = ticket_frames(tickets)
+                self._bulk.send(payload, zmq.SNDMORE if frames else 0, copy=False)
+                for frame in frames:
+                    self._bulk.send(frame, 0 if frame is frames[-1] else zmq.SNDMORE)
         except zmq.Again:
             return False
-        self._meter.sent[self._name] += HEADER.size + header.num_bytes
+        self._meter.sent[self._name] += HEADER.size + header.num_bytes + len(tickets)
         return True
 
-    def receive(self) -> tuple[Header, memoryview | None] | None:
-        """Return the next message; None: there is none."""
+    def receive(self) -> tuple[Header, memoryview | None, bytes] | None:
+        """Return header, payload and tickets of the next message; None: there is none."""
         while self._bulk is not None:
             try:
                 frames = self._bulk.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -172,7 +184,8 @@ class ServerConnection:
                 return None
             message = take(frames)
             if message is not None:
-                self._meter.received[self._name] += HEADER.size + message[0].num_bytes
+                size = HEADER.size + message[0].num_bytes + len(message[2])
+                self._meter.received[self._name] += size
                 return message
         return None
 
@@ -307,13 +320,18 @@ class ServerConnections:
         """Number of connections that were replaced."""
         return max(0, sum(one.num_connects for one in self) - len(self._by_server))
 
+    @property
+    def unreachable(self) -> list[int]:
+        """Servers without a connection; a server that is reached may still take its time."""
+        return [one.server for one in self if one.accepted is None]
+
     def come_up(self) -> bool:
         """Advance every connection; True: all of them are up."""
         for connection in self:
             connection.service()
         return all(connection.accepted for connection in self)
 
-    def poll(self, deadline: Deadline, *, limit_ms: int = _POLL_MS) -> None:
+    def poll(self, deadline: Deadline, limit_ms: int = _POLL_MS) -> None:
         """Wait until a message may have arrived on any connection, or the limit is over.
 
         Raises:

@@ -24,7 +24,7 @@ from phalanx.paramserver.handshake import (
 )
 from phalanx.paramserver.replies import SegmentCopy
 from phalanx.wire.auth import AllowList, peer_key
-from phalanx.wire.bulk import HEADER, BulkOp, Header, take, tune
+from phalanx.wire.bulk import HEADER, BulkOp, Header, take, ticket_frames, tune
 from phalanx.wire.keys import KeyPair, secure_server
 from phalanx.wire.meter import ByteMeter
 from phalanx.wire.parameter_server import ServerAddress
@@ -36,12 +36,24 @@ _log = logging.getLogger(__name__)
 _FIRST_FRAME = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
+@dataclass(frozen=True)
+class _Outgoing:
+    """A reply: parameters with the batches behind them, or only a header."""
+
+    header: Header
+    copy: SegmentCopy | None
+
+    @property
+    def tickets(self) -> bytes:
+        return self.copy.tickets if self.copy is not None else b""
+
+
 @dataclass
 class _Session:
     """Owner of a connection, and the replies that a full pipe has not taken yet."""
 
     client: ClientIdentity
-    outbox: deque[tuple[Header, SegmentCopy | None]] = field(default_factory=deque)
+    outbox: deque[_Outgoing] = field(default_factory=deque)
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class ClientMessage:
     client: ClientIdentity
     header: Header
     payload: memoryview | None
+    tickets: bytes = b""
 
 
 class ServerSockets:
@@ -162,7 +175,7 @@ class ConnectionTable:
             is_local = str(frames[0].get("Peer-Address")).startswith("127.")
             reply = msgspec.msgpack.encode(decide(client, request, is_local))
             socket.send_multipart([route.bytes, reply], zmq.NOBLOCK)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             self.num_refused += 1
         except zmq.ZMQError as error:
             # The client is gone, or will repeat its request.
@@ -192,9 +205,10 @@ class ConnectionTable:
             self.num_refused += 1
             self.send(session.client, Header(op=BulkOp.REFUSED, worker=session.client.rank))
             return None
-        header, payload = message
-        self.meter.received[session.client.name] += HEADER.size + header.num_bytes
-        return ClientMessage(session.client, header, payload)
+        header, payload, tickets = message
+        size = HEADER.size + header.num_bytes + len(tickets)
+        self.meter.received[session.client.name] += size
+        return ClientMessage(session.client, header, payload, tickets)
 
     def send(self, client: ClientIdentity, header: Header, copy: SegmentCopy | None = None) -> None:
         """Send now, or as soon as the pipe has room; dropped if the client is not connected."""
@@ -205,7 +219,7 @@ class ConnectionTable:
         if copy is not None:
             copy.num_queued += 1
         # Through the outbox: replies must not overtake those that a full pipe has not taken.
-        session.outbox.append((header, copy))
+        session.outbox.append(_Outgoing(header, copy))
         if route not in self._full:
             self._flush(route, session)
 
@@ -233,15 +247,14 @@ class ConnectionTable:
 
     def _end_session(self, route: bytes) -> None:
         session = self._sessions.pop(route)
-        for _, copy in session.outbox:
-            if copy is not None:
-                copy.num_queued -= 1
+        for outgoing in session.outbox:
+            if outgoing.copy is not None:
+                outgoing.copy.num_queued -= 1
         self._full.discard(route)
         del self._routes[session.client]
 
     def _flush(self, route: bytes, session: _Session) -> None:
         while session.outbox:
-            header, copy = session.outbox[0]
             try:
                 self._sockets.bulk.send(route, _FIRST_FRAME)
             except zmq.Again:
@@ -251,11 +264,19 @@ class ConnectionTable:
                 # The connection is gone; the client will reconnect and ask.
                 self._end_session(route)
                 return
-            if copy is None:
-                self._sockets.bulk.send(header.pack())
-            else:
-                self._sockets.bulk.send(header.pack(), zmq.SNDMORE)
-                self._sockets.bulk.send(copy.lend(), copy=False)
-                copy.num_queued -= 1
-            session.outbox.popleft()
-            self.meter.sent[session.client.name] += HEADER.size + header.num_bytes
+            outgoing = session.outbox.popleft()
+            self._send_frames(outgoing)
+            size = HEADER.size + outgoing.header.num_bytes + len(outgoing.tickets)
+            self.meter.sent[session.client.name] += size
+
+    def _send_frames(self, outgoing: _Outgoing) -> None:
+        bulk, copy = self._sockets.bulk, outgoing.copy
+        if copy is None:
+            bulk.send(outgoing.header.pack())
+            return
+        bulk.send(outgoing.header.pack(), zmq.SNDMORE)
+        frames = ticket_frames(outgoing.tickets)
+        bulk.send(copy.lend(), zmq.SNDMORE if frames else 0, copy=False)
+        for frame in frames:
+            bulk.send(frame, 0 if frame is frames[-1] else zmq.SNDMORE)
+        copy.num_queued -= 1

@@ -72,6 +72,11 @@ class Reader:
     def __exit__(self, *exception: object) -> None:
         self._connections.__exit__(*exception)
 
+    @property
+    def unreachable(self) -> list[int]:
+        """Servers without a connection."""
+        return self._connections.unreachable
+
     def relocate(self, address: ServerAddress) -> None:
         """Connect to a server's successor."""
         self._connections[address.server].relocate(address)
@@ -123,6 +128,7 @@ class Reader:
         self,
         header: Header,
         payload: memoryview | None,
+        _tickets: bytes,
         *,
         out: Tensor,
         awaited: set[int],

@@ -2,20 +2,24 @@
 
 A reply must not change while ZeroMQ sends it, and the segment may be updated meanwhile; so replies
 are copies. Memory is reused, because fresh pages cost as much as the copy, and workers that read
-the same version share one copy.
+the same version share one copy. The number of copies has a limit, so that a server's memory depends
+on the model and not on how many workers read slowly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import ref
 
 import torch
 from torch import Tensor
 
+from phalanx.paramserver.ledger import SegmentTickets
 from phalanx.wire.bulk import Kind
 
+MOST_COPIES = 4
+"""Copies of one segment in replies to workers: enough to keep a network busy."""
 _DTYPES = {Kind.F32: torch.float32, Kind.BF16: torch.bfloat16}
 
 
@@ -26,11 +30,13 @@ class SegmentCopy:
     Attributes:
         values: Its parameters.
         applied: Updates that the segment had had.
+        contents: Batches behind them.
         num_queued: Replies that wait to be sent with it.
     """
 
     values: Tensor
     applied: int
+    contents: SegmentTickets
     num_queued: int = 0
     _lent: list[ref[memoryview]] = field(default_factory=list)
 
@@ -40,6 +46,11 @@ class SegmentCopy:
         payload = self.values.view(torch.uint8).numpy().data
         self._lent.append(ref(payload))
         return payload
+
+    @property
+    def tickets(self) -> bytes:
+        """Encoded set of the batches behind it."""
+        return self.contents.tickets
 
     @property
     def is_free(self) -> bool:
@@ -55,19 +66,31 @@ class Replies:
         parameters: The slice.
         parts: The segments within it.
         kind: Format of replies: F32 or BF16.
+        most_copies: Of one segment; None: as many as there are replies.
     """
 
-    def __init__(self, parameters: Tensor, parts: Sequence[slice], kind: Kind) -> None:
+    def __init__(
+        self,
+        parameters: Tensor,
+        parts: Sequence[slice],
+        kind: Kind,
+        *,
+        most_copies: int | None = None,
+    ) -> None:
         self.kind = kind
         self._segments = [parameters[part] for part in parts]
         self._copies: list[list[SegmentCopy]] = [[] for _ in parts]
+        self._most_copies = most_copies
 
-    def current(self, index: int, applied: int) -> SegmentCopy:
-        """Return a copy of a segment as it is now.
+    def current(
+        self, index: int, applied: int, contents: Callable[[int], SegmentTickets]
+    ) -> SegmentCopy | None:
+        """Return a copy of a segment as it is now; None: all are in use, try again later.
 
         Args:
             index: Of the segment.
             applied: Updates it has had; equal numbers mean equal contents.
+            contents: Returns the batches behind a segment as it is now.
         """
         copies = self._copies[index]
         for copy in copies:
@@ -76,10 +99,14 @@ class Replies:
         segment = self._segments[index]
         spare = next((copy for copy in copies if copy.is_free), None)
         if spare is None:
-            spare = SegmentCopy(torch.empty(segment.numel(), dtype=_DTYPES[self.kind]), applied)
+            if self._most_copies is not None and len(copies) >= self._most_copies:
+                return None
+            values = torch.empty(segment.numel(), dtype=_DTYPES[self.kind])
+            spare = SegmentCopy(values, applied, SegmentTickets())
             copies.append(spare)
         spare.values.copy_(segment)
         spare.applied = applied
+        spare.contents = contents(index)
         return spare
 
     def forget(self) -> None:
@@ -87,3 +114,8 @@ class Replies:
         for copies in self._copies:
             for copy in copies:
                 copy.applied = -1
+
+    def give_back(self) -> None:
+        """Free the memory of copies that no reply uses; called while there is nothing to do."""
+        for index, copies in enumerate(self._copies):
+            self._copies[index] = [copy for copy in copies if not copy.is_free]

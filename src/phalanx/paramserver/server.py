@@ -8,7 +8,7 @@ in `connection_table`, updates and rules in `shard`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 import zmq
 
+from phalanx.paramserver.answers import Answers
 from phalanx.paramserver.call_queue import CallQueue
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.connection_table import ClientMessage, ConnectionTable, ServerSockets
@@ -27,10 +28,12 @@ from phalanx.paramserver.handshake import (
     ConnectRequest,
     HandshakeReply,
 )
-from phalanx.paramserver.replies import Replies, SegmentCopy
+from phalanx.paramserver.ledger import SegmentTickets
 from phalanx.paramserver.shard import PushedSegment, Shard, ShardReply
+from phalanx.paramserver.slice_restore import LoadVerdict, SliceRestore
 from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 from phalanx.wire.keys import KeyPair
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ServerStats
 
@@ -56,7 +59,7 @@ class ServerSettings:
         host: Address to listen on.
         encrypt: Whether bulk data is encrypted.
         pull_kind: Format of parameters in replies to workers.
-        restoring: Whether the slice is still to be loaded from a worker.
+        restoring: Whether the slice is missing, and comes from a worker or from the store.
     """
 
     index: int
@@ -103,15 +106,17 @@ class Server:
         )
         self._clients = ConnectionTable(self._sockets)
         self._entered: dict[int, _Entered] = {}
-        self._pulls: dict[ClientIdentity, int] = {}
-        self._to_load = set(range(len(shard.segments))) if settings.restoring else set()
-        self.restored_version: int | None = None
-        """The version from which it continued after a loss; None: not restored."""
+        self.restore = SliceRestore(len(shard.segments), restoring=settings.restoring)
+        """How far a lost slice is restored; by `call` while serving."""
         # What all workers begin with; no worker holds a slice that was lost and restored.
         self._begins_with = -1 if settings.restoring else shard.policy.version
-        parameters, parts = shard.updater.parameters, shard.updater.parts
-        self._replies = Replies(parameters, parts, settings.pull_kind)
-        self._exact = Replies(parameters, parts, Kind.F32)
+        self._answers = Answers(
+            shard,
+            self._clients,
+            generation=settings.generation,
+            incarnation=settings.incarnation,
+            pull_kind=settings.pull_kind,
+        )
         self._calls = CallQueue()
         self._load_stats = _Load()
         self._stopping = False
@@ -131,8 +136,8 @@ class Server:
 
     @property
     def is_restoring(self) -> bool:
-        """Whether the slice is still to be loaded from a worker; by `call` while serving."""
-        return bool(self._to_load)
+        """Whether the slice is still missing; by `call` while serving."""
+        return not self.restore.is_over
 
     @property
     def address(self) -> ServerAddress:
@@ -150,6 +155,10 @@ class Server:
             self._stopping = True
 
         self.call(stop)
+
+    def expect(self, number: int, donor: ClientIdentity) -> None:
+        """Restore the slice from the copy of this worker, and of no other; by `call`."""
+        self.restore.expect(number, donor)
 
     def admit(self, public_key: str, client: ClientIdentity) -> None:
         """Accept a client, and no earlier incarnation of it; before `serve` or by `call`."""
@@ -172,7 +181,8 @@ class Server:
         return ServerStats(
             server=self._settings.index,
             version=policy.version,
-            samples=shard.samples_seen,
+            # What every segment has had: the ledger counts each batch once, whoever pushed it.
+            samples=min(shard.ledger.num_samples),
             pushes=policy.num_pushes,
             applied=policy.num_applied,
             dropped=policy.num_dropped,
@@ -191,7 +201,17 @@ class Server:
         )
 
     def serve(self) -> None:
-        """Serve until `stop`; messages of strangers and malformed ones are counted and ignored."""
+        """Serve until `stop`; messages of strangers and malformed ones are counted and ignored.
+
+        If it raises, so does every call that waits for this thread or is made later.
+        """
+        try:
+            self._serve()
+        except BaseException as error:  # the end of a thread: its callers must not wait for it
+            self._calls.fail(error)
+            raise
+
+    def _serve(self) -> None:
         torch.set_flush_denormal(True)
         sockets, clients, load = self._sockets, self._clients, self._load_stats
         poller = zmq.Poller()
@@ -199,7 +219,10 @@ class Server:
             poller.register(source, zmq.POLLIN)
         load.began_s = time.monotonic()
         while not self._stopping:
-            ready = dict(poller.poll(_RETRY_MS if clients.is_full else _IDLE_MS))
+            waits = clients.is_full or self._answers.are_deferred
+            ready = dict(poller.poll(_RETRY_MS if waits else _IDLE_MS))
+            if not ready and not waits:
+                self._answers.give_back()
             started = time.perf_counter()
             # Calls before messages: a client that was dismissed is not served again.
             if self._calls.wakeup.fileno() in ready:
@@ -208,6 +231,8 @@ class Server:
                 clients.answer_request(self._decide)
             if clients.is_full:
                 clients.retry()
+            if self._answers.are_deferred:
+                self._answers.retry(self._is_wanted)
             if sockets.bulk in ready:
                 self._serve_bulk()
             load.busy_s += time.perf_counter() - started
@@ -253,12 +278,12 @@ class Server:
         claimed = (header.generation, header.worker, header.incarnation)
         if claimed != (self._settings.generation, client.rank, client.incarnation):
             self._refuse(message)
-        elif self._to_load:
-            # All else is dropped until the parameters are here; clients will ask again.
+        elif header.op == BulkOp.LOAD:
             self._load(message)
+        elif self.is_restoring:
+            pass  # dropped until the parameters are here; clients will ask again
         elif header.op == BulkOp.PULL:
-            self._pulls[client] = header.clock
-            self._answer_pulls()
+            self._answers.pull(client, header.clock)
         elif client.role == "worker" and header.op == BulkOp.ENTER:
             self._enter(client, header)
         elif client.role == "worker":
@@ -272,9 +297,9 @@ class Server:
         # Before the check below: a restarted server also confirms LEAVE to a worker it never knew.
         if header.op == BulkOp.LEAVE:
             self._forget(client.rank)
-            self._clients.send(client, self._about(BulkOp.LEFT, header))
+            self._answers.note(client, BulkOp.LEFT, header)
         elif not self._has_entered(client):
-            self._clients.send(client, self._about(BulkOp.WHO, header))
+            self._answers.note(client, BulkOp.WHO, header)
         elif not 0 <= index < len(self._shard.segments):
             self._refuse(message)
         elif header.op == BulkOp.PUSH:
@@ -284,10 +309,11 @@ class Server:
         elif self._shard.has_arrived(client.rank, header.clock, index):
             self._answer(self._shard.ask(client.rank, header.clock, index))
         else:
-            self._clients.send(client, self._about(BulkOp.AGAIN, header))
+            self._answers.note(client, BulkOp.AGAIN, header)
 
     def _push(self, index: int, message: ClientMessage) -> None:
         header, payload = message.header, message.payload
+        reach("push received")
         self._entered[header.worker].holds = None
         try:
             gradient = (
@@ -329,29 +355,60 @@ class Server:
         self._answer(self._shard.leave(worker, time.monotonic()))
 
     def _load(self, message: ClientMessage) -> None:
-        header, payload = message.header, message.payload
+        client, header, payload = message.client, message.header, message.payload
         index = header.segment - self._first
-        if header.op != BulkOp.LOAD or index not in self._to_load or payload is None:
+        if client.role != "worker" or payload is None or not self._settings.restoring:
+            self._refuse(message)  # a reader never writes, and a whole slice needs no copy
             return
-        part = self._shard.updater.parts[index]
+        contents = SegmentTickets(message.tickets, header.num_samples)
         try:
-            values = Received(header.kind, payload, part.stop - part.start)
+            values = Received(header.kind, payload, self._size_of(index))
+            self._shard.ledger.check(contents)
         except ValueError:
             self._refuse(message)
             return
-        values.write_to(self._shard.updater.parameters[part])
-        self._to_load.discard(index)
-        if not self._to_load:
-            self.restored(version=header.readver, samples_seen=header.num_samples)
+        reach("donation received")
+        verdict = self.restore.offer(
+            client, number=header.clock, version=header.readver, segment=index, contents=contents
+        )
+        match verdict:
+            case LoadVerdict.FORBIDDEN:
+                self._refuse(message)
+                return
+            case LoadVerdict.UNEXPECTED:
+                self._answers.note(client, BulkOp.UNEXPECTED, header)
+                return
+            case LoadVerdict.TAKE:
+                part = self._shard.updater.parts[index]
+                values.write_to(self._shard.updater.parameters[part])
+        # After the segment is written: the donor forgets what has been acknowledged.
+        self._answers.note(client, BulkOp.LOADED, header)
+        tickets = self.restore.whole_copy()
+        if tickets is not None:
+            self.restored(version=header.readver, tickets=tickets)
 
-    def restored(self, *, version: int, samples_seen: int) -> None:
-        """Serve from this version on, once the slice has been filled again; by `call`."""
-        self._shard.restore(version=version, samples_seen=samples_seen)
-        self.restored_version = version
-        self._to_load.clear()
+    def restored(self, *, version: int, tickets: Sequence[SegmentTickets], number: int = 0) -> None:
+        """Serve from this version on, once the slice has been filled again; by `call`.
+
+        Args:
+            version: Of the slice.
+            tickets: Batches that each segment contains.
+            number: Of the request, unless a worker's copy has answered it.
+        """
+        reach("restored")
+        shard = self._shard
+        shard.restore(version=version, samples_seen=max(one.num_samples for one in tickets))
+        # The ledger comes with the parameters: what is in them is exactly what it says.
+        shard.ledger.load_state(tickets)
+        self.restore.finish(version, number)
         # Copies of the parameters before the loss must not be sent.
-        self._replies.forget()
-        self._exact.forget()
+        self._answers.forget()
+
+    def _size_of(self, index: int) -> int:
+        segments = self._shard.segments
+        if not 0 <= index < len(segments):
+            raise ValueError(f"segment {index} is not of this server")
+        return segments[index].size
 
     def _answer(self, replies: list[ShardReply]) -> None:
         for reply in replies:
@@ -360,56 +417,14 @@ class Server:
                 continue
             applied = self._shard.applied[reply.index]
             if entered.holds == self._begins_with == applied:
-                self._send(entered.client, None, reply)
+                self._answers.send_unchanged(entered.client, reply)
             else:
-                self._send(entered.client, self._replies.current(reply.index, applied), reply)
-        if self._pulls:
-            self._answer_pulls()
+                self._answers.send(entered.client, reply)
+        self._answers.answer_pulls()
 
-    def _answer_pulls(self) -> None:
-        # All segments of one moment; where updates are whole, not in the middle of one.
-        if self._shard.policy.rule.barrier and not self._shard.is_settled:
-            return
-        for client, clock in self._pulls.items():
-            for index, applied in enumerate(self._shard.applied):
-                copy = self._exact.current(index, applied)
-                version = self._shard.policy.version
-                reply = ShardReply(client.rank, clock, version, index, dropped=False)
-                self._send(client, copy, reply)
-        self._pulls.clear()
-
-    def _send(self, client: ClientIdentity, copy: SegmentCopy | None, reply: ShardReply) -> None:
-        """Send a segment; without a copy the header tells the worker that its own is current."""
-        kind, flags = Kind.NOTHING, int(Flag.HELD)
-        if copy is not None:
-            kind = Kind.BF16 if copy.values.dtype == torch.bfloat16 else Kind.F32
-            flags = int(Flag.DROPPED) if reply.dropped else 0
-        header = Header(
-            op=BulkOp.PARAMS,
-            worker=client.rank,
-            generation=self._settings.generation,
-            sender=self._settings.incarnation,
-            clock=reply.clock,
-            readver=reply.readver,
-            segment=self._first + reply.index,
-            kind=kind,
-            flags=flags,
-            num_samples=self._shard.samples_seen,
-            num_bytes=copy.values.nbytes if copy is not None else 0,
-            held_s=reply.held_s,
-        )
-        self._clients.send(client, header, copy)
-
-    def _about(self, op: BulkOp, asked: Header) -> Header:
-        return Header(
-            op=op,
-            worker=asked.worker,
-            generation=self._settings.generation,
-            sender=self._settings.incarnation,
-            clock=asked.clock,
-            segment=asked.segment,
-        )
+    def _is_wanted(self, client: ClientIdentity, reply: ShardReply) -> bool:
+        return self._has_entered(client) and self._shard.reads(reply)
 
     def _refuse(self, message: ClientMessage) -> None:
         self._clients.num_refused += 1
-        self._clients.send(message.client, self._about(BulkOp.REFUSED, message.header))
+        self._answers.note(message.client, BulkOp.REFUSED, message.header)

@@ -16,6 +16,7 @@ from torch import Tensor
 from phalanx.consistency.policy import ConsistencyPolicy, PushOutcome, Update
 from phalanx.consistency.shards import Segment
 from phalanx.paramserver.compression import Received
+from phalanx.paramserver.ledger import Ledger, SegmentTickets
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
 from phalanx.wire.server_stats import StalenessStats
 
@@ -66,18 +67,27 @@ class _WorkerState:
     held_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A segment of a push that waits to be applied."""
+
+    contribution: Contribution
+    ticket: int
+    num_samples: int
+
+
 @dataclass
 class _Gathering:
     """An update whose gradients are arriving."""
 
     pushes: set[tuple[int, int]] = field(default_factory=set)
-    arrived: dict[int, dict[tuple[int, int], tuple[Contribution, int]]] = field(
-        default_factory=dict
-    )
+    arrived: dict[int, dict[tuple[int, int], _Arrived]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     """Segments that have been applied."""
     lr: float | None = None
     """Set when the members are final."""
+    weight: float = 1.0
+    """Factor of the gradient, set with `lr`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,58 +99,14 @@ class ShardState:
         samples_seen: Samples behind them.
         parameters: The slice.
         optimizer: Optimiser state of the slice, as one optimiser would have it.
-        tickets: Batches that were taken; see `Ledger.state`.
+        tickets: Batches that have changed each segment; see `Ledger.state`.
     """
 
     version: int
     samples_seen: int
     parameters: Tensor
     optimizer: dict[str, Tensor]
-    tickets: dict[int, int]
-
-
-class Ledger:
-    """Record which batches a shard has taken, segment by segment, so that each counts once.
-
-    When a worker dies half way through a push, another computes its batch again. The shard ignores
-    the segments of the second push that it has taken from the first. Batches are known by their
-    ticket, a positive number; 0 stands for no ticket.
-    """
-
-    def __init__(self, num_segments: int) -> None:
-        self._all = (1 << num_segments) - 1
-        self._taken: dict[int, int] = {}
-
-    def claim(self, ticket: int, segment: int) -> bool:
-        """Claim a segment of a batch; False: it was taken before."""
-        if ticket == 0:
-            return True
-        taken = self._taken.get(ticket, 0)
-        if taken >> segment & 1:
-            return False
-        self._taken[ticket] = taken | 1 << segment
-        return True
-
-    def give_back(self, ticket: int, segment: int) -> None:
-        """Release a claim: the segment will not be applied after all."""
-        if ticket:
-            self._taken[ticket] &= ~(1 << segment)
-
-    def is_complete(self, ticket: int) -> bool:
-        """Return whether every segment of a batch has been taken."""
-        return ticket != 0 and self._taken.get(ticket) == self._all
-
-    def forget_below(self, ticket: int) -> None:
-        """Forget earlier tickets, which will never be pushed again."""
-        self._taken = {known: taken for known, taken in self._taken.items() if known >= ticket}
-
-    def state(self) -> dict[int, int]:
-        """Return the bits of the segments taken, by ticket, as a copy."""
-        return dict(self._taken)
-
-    def load_state(self, state: dict[int, int]) -> None:
-        """Take over what `state` returned."""
-        self._taken = dict(state)
+    tickets: list[SegmentTickets]
 
 
 class StalenessCounter:
@@ -159,7 +125,15 @@ class StalenessCounter:
 
 
 class Shard:
-    """Apply pushes to a slice of the parameters under a policy."""
+    """Apply pushes to a slice of the parameters under a policy.
+
+    Args:
+        segments: Of the slice.
+        updater: Owns the slice.
+        policy: Decides which push counts.
+        step_size: The learning rate of each update.
+        num_parts: Tickets of one step of the run.
+    """
 
     def __init__(
         self,
@@ -168,11 +142,12 @@ class Shard:
         updater: SliceUpdater,
         policy: ConsistencyPolicy,
         step_size: StepSize,
+        num_parts: int = 1,
     ) -> None:
         self.segments = tuple(segments)
         self.updater = updater
         self.policy = policy
-        self.ledger = Ledger(len(self.segments))
+        self.ledger = Ledger(len(self.segments), num_parts)
         self.staleness = StalenessCounter()
         self.samples_seen = 0
         self.num_repeated = 0
@@ -240,6 +215,15 @@ class Shard:
             return []
         return [self._answer(worker, state, index)]
 
+    def reads(self, reply: ShardReply) -> bool:
+        """Return whether a reply that had to wait is still wanted; the segment is sent now."""
+        state = self._workers.get(reply.worker)
+        if state is None or state.clock != reply.clock:
+            return False
+        if self.updater.compensation is not None:
+            self.updater.compensation.remember(reply.worker, self.updater.parts[reply.index])
+        return True
+
     def has_arrived(self, worker: int, clock: int, index: int) -> bool:
         """Return whether a segment of a push has been taken."""
         return self._workers[worker].seen[index] >= clock
@@ -258,13 +242,14 @@ class Shard:
         """Load a state that `state` returned, here or elsewhere; call before any worker enters."""
         self.updater.parameters.copy_(state.parameters)
         self.updater.load_state(state.optimizer)
-        self.ledger.load_state(state.tickets)
         self.restore(version=state.version, samples_seen=state.samples_seen)
+        self.ledger.load_state(state.tickets)
 
     def restore(self, *, version: int, samples_seen: int) -> None:
         """Continue from a version that was reached before; call before any worker enters."""
         self.policy.restore(version)
         self.samples_seen = samples_seen
+        self.ledger.num_samples = [samples_seen] * len(self.segments)
         self.applied = [version] * len(self.segments)
 
     def flush(self, now_s: float = 0.0) -> list[ShardReply]:
@@ -283,8 +268,8 @@ class Shard:
         return sorted(self._workers.keys() | self._held_s.keys())
 
     def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
-        # A batch that was taken completely before brings no new samples.
-        repeated = self.ledger.is_complete(arrival.ticket)
+        # A batch of which any segment was taken before brings no new samples.
+        repeated = self.ledger.is_known(arrival.ticket)
         state.clock = arrival.clock
         state.missing = len(self.segments)
         state.released = False
@@ -306,13 +291,16 @@ class Shard:
     def _store(self, number: int, arrival: PushedSegment) -> None:
         gradient, weight = arrival.gradient, arrival.weight
         # A batch computed twice, by a lost worker and its substitute: each segment counts once.
-        if gradient is not None and not self.ledger.claim(arrival.ticket, arrival.index):
+        is_new = self.ledger.claim(arrival.ticket, arrival.index)
+        if not is_new:
             self.num_repeated += 1
             gradient, weight = None, 0.0
-        ticket = arrival.ticket if gradient is not None else 0
-        contribution = Contribution(arrival.worker, gradient, weight)
         arrived = self._gatherings[number].arrived.setdefault(arrival.index, {})
-        arrived[arrival.worker, arrival.clock] = contribution, ticket
+        arrived[arrival.worker, arrival.clock] = _Arrived(
+            Contribution(arrival.worker, gradient, weight),
+            ticket=arrival.ticket if is_new else 0,
+            num_samples=arrival.num_samples if is_new else 0,
+        )
 
     def _retract(self, worker: int, state: _WorkerState) -> None:
         gathering = self._gatherings.get(state.update) if state.update is not None else None
@@ -322,8 +310,7 @@ class Shard:
         gathering.pushes.discard(push)
         for index, arrived in gathering.arrived.items():
             if push in arrived:
-                _, ticket = arrived.pop(push)
-                self.ledger.give_back(ticket, index)
+                self.ledger.give_back(arrived.pop(push).ticket, index)
         # The update is closed, and may have waited for this push only.
         if gathering.lr is not None:
             for index in range(len(self.segments)):
@@ -345,6 +332,7 @@ class Shard:
         gathering.lr = self._step_size.of(
             update, samples_seen=self.samples_seen, num_workers=self.policy.num_workers
         )
+        gathering.weight = self._step_size.weight_of(update, num_workers=self.policy.num_workers)
         # After the rate, which depends on the samples of all updates before this one.
         for member in update.members:
             self.staleness.add(member.worker, member.staleness)
@@ -360,8 +348,7 @@ class Shard:
             if all(self._is_here(gathering, i) for i in range(len(self.segments))):
                 self._apply_clipped(number, gathering, gathering.lr)
             return
-        contributions = self._in_order(gathering, index)
-        gradient = self.updater.combine(index, contributions)
+        gradient = self._combine(gathering, index)
         if gradient is not None:
             self.updater.move(index, gradient, gathering.lr)
         self._applied(number, gathering, index)
@@ -371,7 +358,7 @@ class Shard:
         gradients = [
             None if gradient is None else gradient.clone()
             for i in range(len(self.segments))
-            for gradient in [self.updater.combine(i, self._in_order(gathering, i))]
+            for gradient in [self._combine(gathering, i)]
         ]
         norm = math.sqrt(
             math.fsum(
@@ -389,17 +376,19 @@ class Shard:
         arrived = gathering.arrived.get(index, ())
         return index not in gathering.done and len(arrived) == len(gathering.pushes)
 
-    def _in_order(self, gathering: _Gathering, index: int) -> list[Contribution]:
+    def _combine(self, gathering: _Gathering, index: int) -> Tensor | None:
         # By worker, not by arrival: bsp then gives the same bits in every run.
         arrived = gathering.arrived.get(index, {})
-        return [arrived[push][0] for push in sorted(arrived)]
+        contributions = [arrived[push].contribution for push in sorted(arrived)]
+        return self.updater.combine(index, contributions, update_weight=gathering.weight)
 
     def _applied(self, number: int, gathering: _Gathering, index: int) -> None:
         self.applied[index] += 1
         # Without a barrier only the pushing worker can have waited for this.
         if self.policy.rule.barrier:
             self._touched.update(self._workers)
-        gathering.arrived.pop(index, None)
+        arrived = gathering.arrived.pop(index, {})
+        self.ledger.apply(index, ((one.ticket, one.num_samples) for one in arrived.values()))
         gathering.done.add(index)
         if len(gathering.done) == len(self.segments):
             del self._gatherings[number]

@@ -4,6 +4,10 @@ A pushed gradient is `weight` times the mean over its samples. The mean over eve
 then the sum of the pushes over the sum of their weights, however unequal the shares. With
 weight = samples / global batch the weights of a full round add up to 1 and nothing is divided: the
 sum is the one that all-reduce computes.
+
+An update of fewer workers counts by its samples (`StepSize.weight_of`): the few samples that are
+left at the end of an epoch move the parameters in proportion, and not once per worker as far as a
+full batch would.
 """
 
 from __future__ import annotations
@@ -51,6 +55,8 @@ class StepSize:
         rate: The schedule.
         scaling: Which of them, or none.
         rule: Says how many gradients make an update.
+        push_samples: Samples of an ordinary push, the global batch over the workers of the job;
+            None: all updates weigh the same.
     """
 
     def __init__(
@@ -59,11 +65,25 @@ class StepSize:
         *,
         scaling: Literal["none", "by_workers", "by_staleness"],
         rule: ConsistencyRule,
+        push_samples: float | None = None,
     ) -> None:
         self._rate = rate
         self._scaling = scaling
         self._rule = rule
+        self._push_samples = push_samples
         self._usual_staleness = 0.0
+
+    def weight_of(self, update: Update, *, num_workers: int) -> float:
+        """Return the samples of an update over those of an ordinary one, a factor of its gradient.
+
+        Of the gradient rather than the rate: momentum would carry a noisy gradient on at full rate.
+        An update of all workers always weighs 1, because a single process also makes one ordinary
+        step of the last samples of an epoch.
+        """
+        num_samples = sum(member.num_samples for member in update.members)
+        if self._push_samples is None or num_samples == 0 or self._rule.in_rounds(num_workers):
+            return 1.0
+        return num_samples / (self._rule.gradients_per_update(num_workers) * self._push_samples)
 
     def of(self, update: Update, *, samples_seen: int, num_workers: int) -> float:
         """Return the learning rate of an update; call once for each, in order."""
@@ -163,20 +183,32 @@ class SliceUpdater:
         ]
         self._scratch = torch.empty(max(segment.size for segment in segments))
 
-    def combine(self, index: int, contributions: Sequence[Contribution]) -> Tensor | None:
+    def combine(
+        self, index: int, contributions: Sequence[Contribution], *, update_weight: float = 1.0
+    ) -> Tensor | None:
         """Return a segment's mean gradient, valid until the next call; None: there were no samples.
 
         Gradients are added in the given order, and may be changed.
+
+        Args:
+            index: Which segment.
+            contributions: The gradients of the update.
+            update_weight: Factor of the mean; see `StepSize.weight_of`.
         """
         full = [c for c in contributions if c.gradient is not None and c.weight > 0]
         if not full:
             return None
         total = self._sum([c.gradient for c in full if c.gradient is not None], index)
         weight = math.fsum(c.weight for c in full)
-        if abs(weight - 1.0) > _FULL:
-            total.mul_(1.0 / weight)
-        if self.compensation is not None and len(full) == 1:
+        corrects = self.compensation is not None and len(full) == 1
+        # The correction is quadratic in the gradient: it needs the true mean.
+        factor = 1.0 / weight if corrects else update_weight / weight
+        if abs(factor - 1.0) > _FULL:
+            total.mul_(factor)
+        if self.compensation is not None and corrects:
             self.compensation.correct(full[0].worker, self.parts[index], total)
+            if update_weight != 1.0:
+                total.mul_(update_weight)
         return total
 
     def move(

@@ -60,6 +60,8 @@ class NetworkBuilt(Event):
     class_names: list[str] = []
     renamed: dict[str, str] = {}
     """Names in the network of tensors that checkpoints keep by another name."""
+    whole_numbers: bool = False
+    """The network reads stored whole numbers as they are."""
 
 
 class Step(Event):
@@ -127,7 +129,8 @@ class Epoch(Event):
     samples: int
     updates: int
     train_loss: float
-    train_accuracy: float
+    train_accuracy: float | None
+    """None: the targets are no classes."""
     regularisation: float
     val_loss: float | None
     val_accuracy: float | None
@@ -148,7 +151,8 @@ class Evaluation(Event):
     epoch: int
     num_samples: int
     loss: float
-    accuracy: float
+    accuracy: float | None
+    """None: the targets are no classes."""
     duration_s: float
     metrics: dict[str, float] = {}
     """Metrics other than accuracy."""
@@ -268,12 +272,21 @@ class Considered(Event):
 
 
 class ServerRestored(Event):
-    """A lost server was restored."""
+    """A lost server was restored.
+
+    Attributes:
+        server: Index of the server.
+        version: From which it goes on.
+        lost_updates: Updates that its predecessor had made beyond that.
+        optimizer_version: The version that its optimiser state is from.
+        repeated: Batches of those updates that are computed again.
+    """
 
     server: int
     version: int
     lost_updates: int
     optimizer_version: int
+    repeated: int = 0
 
 
 class Served(Event):

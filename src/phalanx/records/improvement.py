@@ -38,6 +38,9 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     monitor = early.monitor if early else job.checkpoint.best
     if monitor is None:
         return False
+    # Targets that are no classes have no accuracy: the loss decides.
+    if position.val_accuracy is None:
+        monitor = "val_loss"
     value = position.val_loss if monitor == "val_loss" else position.val_accuracy
     if value is None:
         return False
@@ -47,7 +50,7 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     if improved:
         position.best_value = value
     position.stale_epochs = 0 if improved else position.stale_epochs + 1
-    position.stopped_early = early is not None and _stops(early, position, value)
+    position.stopped_early = early is not None and _stops(early, monitor, position, value)
     return improved and job.checkpoint.best is not None
 
 
@@ -64,12 +67,13 @@ def may_stop(job: JobSpec, epochs_done: int) -> bool:
     return early.patience is not None or (early.bar is not None and early.bar.epoch == epochs_done)
 
 
-def _stops(early: EarlyStopSpec, position: Position, value: float) -> bool:
+def _stops(early: EarlyStopSpec, monitor: Monitor, position: Position, value: float) -> bool:
     if early.patience is not None and position.stale_epochs >= early.patience:
         return True
     bar = early.bar
-    if bar is None or bar.epoch != position.epoch:
+    # A bar is in the unit of its own metric.
+    if bar is None or bar.epoch != position.epoch or monitor != early.monitor:
         return False
     # NaN compares false, so a diverged loss never counts as below the bar.
-    met = value <= bar.value if early.monitor == "val_loss" else value >= bar.value
+    met = value <= bar.value if monitor == "val_loss" else value >= bar.value
     return not met

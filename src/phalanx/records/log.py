@@ -16,7 +16,7 @@ from types import TracebackType
 
 import msgspec
 
-from phalanx.errors import StoreError
+from phalanx.errors import StoreError, printable
 from phalanx.records.events import AnyEvent, Event
 
 FLUSH_INTERVAL_S = 0.5
@@ -126,16 +126,18 @@ def _ends_torn(path: Path) -> bool:
 def read_tail(path: Path, num_lines: int) -> str:
     """Return the last lines of a text file, reading no more than its end; empty: there is none.
 
-    A line longer than the end that is read appears without its beginning.
+    Control characters are shown by their numbers. A line longer than the end that is read appears
+    without its beginning.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+            text = file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(lines[-num_lines:])
+    # Split afterwards: the returns of a progress bar become line breaks.
+    return "\n".join(printable(text).splitlines()[-num_lines:])
 
 
 def read_events(path: Path, *kinds: type[Event]) -> Iterator[AnyEvent]:

@@ -19,6 +19,7 @@ import psutil
 
 from phalanx._version import __version__
 from phalanx.errors import StoreError
+from phalanx.records.masking import mask_secrets
 from phalanx.records.position import newest_position
 from phalanx.records.rundir import RunDir, encode_pretty
 from phalanx.spec.job import JobSpec
@@ -86,7 +87,7 @@ def describe(
         cores=len(psutil.Process().cpu_affinity() or [0]),
         memory_bytes=psutil.virtual_memory().total,
         source=_source_state(Path.cwd()),
-        command=sys.argv,
+        command=mask_secrets(sys.argv),
         data_root=str(data_root),
         cache_root=str(cache_root),
         pool=pool,

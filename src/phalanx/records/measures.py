@@ -17,8 +17,8 @@ class PartFigures(Protocol):
         """Mean over the samples."""
 
     @property
-    def accuracy(self) -> float:
-        """Share of the samples."""
+    def accuracy(self) -> float | None:
+        """Share of the samples; None: the targets are no classes."""
 
     @property
     def num_samples(self) -> int:
@@ -35,10 +35,13 @@ class PartFigures(Protocol):
 
 @dataclass(frozen=True)
 class Measures:
-    """Loss and accuracy over a part, as means over its samples; with metrics and predictions."""
+    """Loss and accuracy over a part, as means over its samples; with metrics and predictions.
+
+    Targets that are no classes have no accuracy.
+    """
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     num_samples: int
     duration_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -46,13 +49,19 @@ class Measures:
 
     @classmethod
     def from_sums(
-        cls, loss_sum: float, num_correct: float, num_samples: float, *, duration_s: float
+        cls,
+        loss_sum: float,
+        num_correct: float,
+        num_samples: float,
+        *,
+        duration_s: float,
+        has_classes: bool,
     ) -> Measures:
         """Divide sums over samples by their number; no samples give zeros."""
         count = max(1.0, num_samples)
         return cls(
             loss=loss_sum / count,
-            accuracy=num_correct / count,
+            accuracy=num_correct / count if has_classes else None,
             num_samples=int(num_samples),
             duration_s=duration_s,
         )

@@ -63,7 +63,6 @@ class Position(msgspec.Struct, kw_only=True):
     def epoch_figures(self, epoch: int, *, lr: float, regularisation: float) -> EpochFigures:
         """Return the figures of an epoch; validation may be missing."""
         assert self.train_loss is not None
-        assert self.train_accuracy is not None
         return EpochFigures(
             epoch=epoch,
             samples=self.samples,
@@ -130,6 +129,11 @@ def newest_position(directory: Path) -> Position | None:
         except StoreError:
             continue
     return None
+
+
+def checkpoint_bytes(directory: Path) -> int:
+    """Return the size of the newest checkpoint; 0: there is none."""
+    return max((path.stat().st_size for path in directory.glob(CHECKPOINT_PATTERN)), default=0)
 
 
 def describe_saved(directory: Path, *, num_epochs: int) -> str:

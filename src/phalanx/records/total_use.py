@@ -7,20 +7,15 @@ what was used inside it. Only sums and the clock readings of one process are hel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from phalanx.records.attempts import RunClock
 from phalanx.records.events import Clock, HostSample, ProcessSample
 from phalanx.records.log import read_events
-from phalanx.records.points import host_point, process_point
 from phalanx.records.tracks import Point, TimeWindow, clip
-
-SampleT = TypeVar("SampleT", Clock, ProcessSample, HostSample)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,23 +37,23 @@ def total_use(folder: Path) -> Totals:
         folder: The run directory's `events`.
     """
     windows = _training_windows(folder)
-    uses = [use for path in _logs(folder) if (use := _process_use(path, windows)) is not None]
-    machines = _MachineEnergy()
-    for path in _logs(folder):
-        machines.take(path, windows)
+    uses = [_LogUse(path, windows) for path in _logs(folder)]
+    seconds = [use.cpu_s for use in uses if use.cpu_s is not None]
+    joules = [use.energy_j for use in uses if use.energy_j is not None]
+    peaks = [use.peak_bytes for use in uses if use.cpu_s is not None]
     return Totals(
-        cpu_s=sum(use.cpu_s for use in uses) if uses else None,
-        memory_peak_bytes=max((int(use.peak_bytes) for use in uses), default=None),
-        energy_j=machines.total_j,
-        energy_source=", ".join(sorted(machines.sources - {""})),
+        cpu_s=sum(seconds) if seconds else None,
+        memory_peak_bytes=max(peaks, default=None),
+        energy_j=sum(joules) if joules else None,
+        energy_source=", ".join(sorted(set().union(*(use.sources for use in uses)) - {""})),
     )
 
 
 def cpu_by_process(folder: Path) -> dict[str, float]:
     """Return the processor time of each process while the run trained."""
     windows = _training_windows(folder)
-    uses = {path.stem: _process_use(path, windows) for path in _logs(folder)}
-    return {name: use.cpu_s for name, use in uses.items() if use is not None}
+    uses = {path.stem: _LogUse(path, windows).cpu_s for path in _logs(folder)}
+    return {name: cpu_s for name, cpu_s in uses.items() if cpu_s is not None}
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -86,14 +81,17 @@ class _Span:
 def _training_windows(folder: Path) -> dict[int, TimeWindow]:
     windows: dict[int, TimeWindow] = {}
     for path in _logs(folder):
-        clocks = _clocks(path)
+        readings: dict[int, list[Clock]] = {}
         spans: dict[tuple[int, int], _Span] = {}
-        for sample in _samples(path, ProcessSample):
-            spans.setdefault((sample.attempt, sample.pid), _Span()).take(sample)
+        for event in read_events(path, Clock, ProcessSample):
+            if isinstance(event, Clock):
+                readings.setdefault(event.attempt, []).append(event)
+            elif isinstance(event, ProcessSample):
+                spans.setdefault((event.attempt, event.pid), _Span()).take(event)
         for (attempt, _), span in spans.items():
             if span.begin_s is None:
                 continue
-            clock = clocks.get(attempt) or RunClock(())
+            clock = RunClock(readings.get(attempt, ()))
             begin_s, end_s = clock.at(span.begin_s), clock.at(span.end_s)
             known = windows.get(attempt, TimeWindow(begin_s, end_s))
             windows[attempt] = TimeWindow(min(known.begin_s, begin_s), max(known.end_s, end_s))
@@ -102,7 +100,7 @@ def _training_windows(folder: Path) -> dict[int, TimeWindow]:
 
 @dataclass
 class _Track:
-    """Running sums over the samples of one incarnation inside a window."""
+    """Running sums over the samples of one incarnation, or one machine, inside a window."""
 
     window: TimeWindow
     before: Point | None = None
@@ -129,59 +127,50 @@ class _Track:
         return max(self.seen, self.last_peak) if rose else self.seen
 
 
-@dataclass(frozen=True)
-class _ProcessUse:
-    cpu_s: float
-    peak_bytes: float
+class _LogUse:
+    """What one log says about its process, and about its machine if it sampled that too."""
+
+    def __init__(self, path: Path, windows: dict[int, TimeWindow]) -> None:
+        self.sources: set[str] = set()
+        clocks = _clocks(path)
+        own: dict[tuple[int, int], _Track] = {}
+        machines: dict[tuple[int, str], _Track] = {}
+        for event in read_events(path, ProcessSample, HostSample):
+            if not isinstance(event, ProcessSample | HostSample) or event.attempt not in windows:
+                continue
+            window = windows[event.attempt]
+            clock = clocks.get(event.attempt) or RunClock(())
+            if isinstance(event, ProcessSample):
+                track = own.setdefault((event.attempt, event.pid), _Track(window))
+                track.take(_process_point(event, clock))
+            elif event.phase != "baseline" and event.energy_j is not None:
+                track = machines.setdefault((event.attempt, event.host), _Track(window))
+                track.take(_energy_point(event.energy_j, clock.at(event.mono_s)))
+                if "energy" in track.used:
+                    self.sources.add(event.energy_source)
+        used = [track.used for track in own.values() if track.used]
+        self.cpu_s = sum(one["user"] + one["system"] for one in used) if used else None
+        self.peak_bytes = int(max((track.peak_bytes for track in own.values()), default=0.0))
+        joules = [one.used["energy"] for one in machines.values() if "energy" in one.used]
+        self.energy_j = sum(joules) if joules else None
 
 
-def _process_use(path: Path, windows: dict[int, TimeWindow]) -> _ProcessUse | None:
-    clocks = _clocks(path)
-    tracks: dict[tuple[int, int], _Track] = {}
-    for sample in _samples(path, ProcessSample):
-        window = windows.get(sample.attempt)
-        if window is not None:
-            track = tracks.setdefault((sample.attempt, sample.pid), _Track(window))
-            track.take(process_point(sample, clocks.get(sample.attempt) or RunClock(())))
-    if not any(track.used for track in tracks.values()):
-        return None
-    return _ProcessUse(
-        cpu_s=sum(t.used.get("user", 0.0) + t.used.get("system", 0.0) for t in tracks.values()),
-        peak_bytes=max(track.peak_bytes for track in tracks.values()),
+# Only what is summed up: the points of `points` hold every core and interface.
+def _process_point(sample: ProcessSample, clock: RunClock) -> Point:
+    return Point(
+        time_s=clock.at(sample.mono_s),
+        totals={"user": sample.cpu_user_s, "system": sample.cpu_system_s},
+        levels={"memory": sample.memory_bytes, "peak": sample.memory_peak_bytes},
     )
 
 
-class _MachineEnergy:
-    """Energy of all machines; one process on each has measured it."""
-
-    def __init__(self) -> None:
-        self.total_j: float | None = None
-        self.sources: set[str] = set()
-
-    def take(self, path: Path, windows: dict[int, TimeWindow]) -> None:
-        clocks = _clocks(path)
-        tracks: dict[tuple[int, str], _Track] = {}
-        for sample in _samples(path, HostSample):
-            window = windows.get(sample.attempt)
-            if window is None or sample.phase == "baseline":
-                continue
-            track = tracks.setdefault((sample.attempt, sample.host), _Track(window))
-            track.take(host_point(sample, clocks.get(sample.attempt) or RunClock(())))
-            if "energy" in track.used:
-                self.sources.add(sample.energy_source)
-        for track in tracks.values():
-            if "energy" in track.used:
-                self.total_j = (self.total_j or 0.0) + track.used["energy"]
+def _energy_point(energy_j: float, time_s: float) -> Point:
+    return Point(time_s=time_s, totals={"energy": energy_j}, levels={"memory": 0.0})
 
 
 def _clocks(path: Path) -> dict[int, RunClock]:
     readings: dict[int, list[Clock]] = {}
-    for event in _samples(path, Clock):
-        readings.setdefault(event.attempt, []).append(event)
+    for event in read_events(path, Clock):
+        if isinstance(event, Clock):
+            readings.setdefault(event.attempt, []).append(event)
     return {attempt: RunClock(events) for attempt, events in readings.items()}
-
-
-def _samples(path: Path, kind: type[SampleT]) -> Iterator[SampleT]:
-    for event in read_events(path, kind):
-        if isinstance(event, kind):
-            yield event

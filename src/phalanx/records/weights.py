@@ -113,6 +113,8 @@ def prepare_inputs(samples: npt.NDArray[Any], network: NetworkBuilt) -> npt.NDAr
             f"samples of shape {samples.shape[1:]} do not fit the network, which was trained on "
             f"{network.input_shape}"
         )
+    if network.whole_numbers:
+        return samples.astype(np.int64)
     prepared = samples.astype(np.float32) * scale + shift
     return prepared.transpose(0, 3, 1, 2) if prepared.ndim == 4 else prepared
 

@@ -1,7 +1,12 @@
 """Attribute waiting time to the worker, and the phase of its step, that caused it.
 
     blame_run(run: RunDir) -> Blame                      reads the logs of a run
-    blame_rounds(rounds: Iterable[Round]) -> Blame       pure; `rounds.make_rounds` makes them
+    blame_rounds(rounds: Iterable[Round]) -> Blame       pure; `make_rounds` makes them
+
+A round ends with an exchange that all workers of a group take part in: every step under all-reduce,
+every few under local SGD, and the end of an epoch. Parameter servers have no such exchange; there
+an epoch is one round, made of means per step. Streams, so memory does not grow with the number of
+steps.
 
 Notation, for one round: `a[r][p]` is what worker r spent on phase p since the exchange before,
 `a[r]` the sum over phases, `w[r]` how long it waited in the exchange. The last, L, has the largest

@@ -139,7 +139,12 @@ def _lacking(key: str, flat: Sequence[Settings]) -> bool:
 
 
 def _found(runs: Sequence[RunRecord]) -> list[Cell]:
-    settings = [_circumstances(run) for run in runs]
+    # The job, together with the machines of its pool.
+    settings = [
+        run.job
+        | ({"machines": sorted(run.manifest.machines)} if run.manifest.pool is not None else {})
+        for run in runs
+    ]
     _, differing = differences(settings)
     cells: dict[tuple[str, ...], Cell] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -153,12 +158,6 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
     for number, cell in enumerate(ordered, start=1):
         cell.id = str(number)
     return ordered
-
-
-def _circumstances(run: RunRecord) -> dict[str, Any]:
-    """Return the job together with the machines of its pool."""
-    manifest = run.manifest
-    return run.job | ({"machines": sorted(manifest.machines)} if manifest.pool is not None else {})
 
 
 def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:
@@ -273,16 +272,13 @@ def _role(axis: str, study: StudyManifest) -> str:
         key
         for one in study.cells
         for other in study.cells
-        if one.id < other.id and _differ_only_in(axis, one.settings, other.settings)
+        if one.id < other.id
+        and {key for key in one.settings if one.settings[key] != other.settings.get(key)} == {axis}
         for key in differences([one.job, other.job])[1]
     }
     if any(_is_task(key) for key in changed):
         return "task"
     return "batch" if changed and all(key.startswith(_BATCH_KEYS) for key in changed) else "method"
-
-
-def _differ_only_in(axis: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return {key for key in one if one[key] != other.get(key)} == {axis}
 
 
 def _axis_label(axis: str, label: str, roles: Mapping[str, str]) -> str:

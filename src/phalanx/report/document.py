@@ -189,17 +189,8 @@ def span(
     low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
 ) -> Value:
     """Make an entry with both ends of an interval."""
-    return Value(interval(low, high, digits, scale=scale, sign=sign), (low, high))
-
-
-def interval(
-    low: float | None, high: float | None, digits: int, *, scale: float = 1.0, sign: str = ""
-) -> str:
-    """Format both ends of an interval."""
-    if low is None or high is None:
-        return NOTHING
-    ends = (plain(end, digits, scale=scale, sign=sign) for end in (low, high))
-    return "{} to {}".format(*ends)
+    ends = [plain(end, digits, scale=scale, sign=sign) for end in (low, high)]
+    return Value(NOTHING if NOTHING in ends else " to ".join(ends), (low, high))
 
 
 def p_text(p: float | None) -> str:

@@ -6,17 +6,26 @@ With d the mean difference and T the tolerance, equality within T is shown at er
 d ≤ -T and d ≥ T are rejected at a, which is the same as the 1 - 2a interval of d lying inside
 [-T, T]. An interval that lies wholly outside shows the opposite; any other leaves it open, and more
 runs would narrow it. Pure; used by `study show` and by the report.
+
+A report compares, within a task, methods at the same batch and batches of the same method. All
+tests of one measure are adjusted together (Holm), so that a table of thirty pairs does not find
+differences by number alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+from statistics import fmean
 from typing import Literal
 
 import msgspec
 
 from phalanx.records.study import PlannedCell, PlannedGate, StudyManifest
-from phalanx.report.stats import contrast_by_seed
+from phalanx.report.cells import Cell
+from phalanx.report.measures import contrast_cells, values_by_seed
+from phalanx.report.scope import Scope
+from phalanx.report.stats import Contrast, adjust_holm, contrast_by_seed
 
 Verdict = Literal["equivalent", "different", "undecided"]
 
@@ -66,33 +75,24 @@ def judge_equivalence(
     if not tolerance > 0:
         raise ValueError(f"a tolerance is above 0, not {tolerance}")
     level = 2 * confidence - 1
-    if not values or not baseline:
-        return GateResult(
-            verdict="undecided",
-            metric=metric,
-            tolerance=tolerance,
-            difference=None,
-            low=None,
-            high=None,
-            level=level,
-            num_runs=(len(values), len(baseline)),
-            paired=False,
+    found = None
+    if values and baseline:
+        found = contrast_by_seed(
+            {seed: [value] for seed, value in values.items()},
+            {seed: [value] for seed, value in baseline.items()},
+            confidence=level,
         )
-    found = contrast_by_seed(
-        {seed: [value] for seed, value in values.items()},
-        {seed: [value] for seed, value in baseline.items()},
-        confidence=level,
-    )
+    low, high = (found.low, found.high) if found else (None, None)
     return GateResult(
-        verdict=_verdict(found.low, found.high, tolerance),
+        verdict=_verdict(low, high, tolerance),
         metric=metric,
         tolerance=tolerance,
-        difference=found.difference,
-        low=found.low,
-        high=found.high,
+        difference=found.difference if found else None,
+        low=low,
+        high=high,
         level=level,
-        num_runs=found.n,
-        paired=found.method == "paired",
+        num_runs=found.n if found else (len(values), len(baseline)),
+        paired=found is not None and found.method == "paired",
     )
 
 
@@ -142,3 +142,97 @@ def _verdict(low: float | None, high: float | None, tolerance: float) -> Verdict
     if low > tolerance or high < -tolerance:
         return "different"
     return "undecided"
+
+
+MAX_PAIRS = 40
+"""Per task; beyond that only the baseline and neighbouring batches are compared."""
+
+
+class Pair(msgspec.Struct, kw_only=True):
+    """Two cells of one task: first minus second, first over second."""
+
+    first: Cell
+    second: Cell
+    gate: GateResult | None
+    """None if there is no measure of quality."""
+    quality: Contrast | None
+    time: Contrast | None
+    quality_p: float | None = None
+    """Adjusted for all pairs of the report."""
+    time_p: float | None = None
+
+    @property
+    def may_compare_speed(self) -> bool:
+        """Whether speeds are shown: never for results that are known to differ."""
+        return self.gate is not None and self.gate.verdict != "different"
+
+
+def pair_cells(scope: Scope) -> list[Pair]:
+    """Compare all pairs of the report, task by task."""
+    pairs = [
+        _pair(first, second, scope)
+        for cells in scope.tasks.values()
+        for second, first in _choose([cell for cell in cells if cell.finished], scope)
+    ]
+    quality = adjust_holm([pair.quality.p_value if pair.quality else None for pair in pairs])
+    time = adjust_holm(
+        [pair.time.p_value if pair.time and pair.may_compare_speed else None for pair in pairs]
+    )
+    for pair, quality_p, time_p in zip(pairs, quality, time, strict=True):
+        pair.quality_p, pair.time_p = quality_p, time_p
+    return pairs
+
+
+def _choose(cells: Sequence[Cell], scope: Scope) -> list[tuple[Cell, Cell]]:
+    methods = [
+        (one, other)
+        for one, other in combinations(cells, 2)
+        if one.batch == other.batch and one.method != other.method
+    ]
+    batches = [
+        (one, other)
+        for one, other in combinations(cells, 2)
+        if one.batch != other.batch and one.method == other.method
+    ]
+    if len(methods) + len(batches) > MAX_PAIRS:
+        methods = [
+            (other, cell)
+            for cell in cells
+            if (other := scope.baseline_of(cell)) is not None and other.finished
+        ]
+        batches = [
+            pair
+            for method in dict.fromkeys(cell.method for cell in cells)
+            for own in [[cell for cell in cells if cell.method == method]]
+            for pair in pairwise(own)
+        ]
+    return methods + batches
+
+
+def _pair(first: Cell, second: Cell, scope: Scope) -> Pair:
+    quality = scope.quality
+    return Pair(
+        first=first,
+        second=second,
+        gate=None if quality is None else _gate(first, second, quality.key, scope),
+        quality=None if quality is None else contrast_cells(first, second, quality.key),
+        time=contrast_cells(first, second, "train_s"),
+    )
+
+
+def _gate(first: Cell, second: Cell, key: str, scope: Scope) -> GateResult:
+    planned = scope.material.study.gate if scope.material.study is not None else None
+    key = planned.metric if planned is not None else key
+    result = judge_equivalence(
+        _one_per_seed(first, key),
+        _one_per_seed(second, key),
+        tolerance=planned.tolerance if planned is not None else scope.settings.accuracy_loss,
+        metric=key,
+        confidence=planned.confidence if planned is not None else scope.confidence,
+    )
+    return msgspec.structs.replace(result, cell=first.id, baseline=second.id)
+
+
+def _one_per_seed(cell: Cell, key: str) -> dict[int, float]:
+    """Return values by seed; runs of one seed are no independent samples, so their mean."""
+    return {seed: fmean(values) for seed, values in values_by_seed(cell, key).items()}

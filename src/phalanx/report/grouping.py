@@ -68,11 +68,7 @@ class GroupingSpec(Spec):
 
 
 def load_grouping(path: Path) -> GroupingSpec:
-    """Read a rules file.
-
-    Raises:
-        SpecError: One sentence with file, line and what would be right.
-    """
+    """Read a rules file. SpecError says file, line and what would be right."""
     such_as = (
         "rules are a list under 'groups', such as "
         "'groups: [{name: convolution, match: [\"*/aten::*conv*\"]}]'"

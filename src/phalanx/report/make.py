@@ -13,7 +13,7 @@ from phalanx.errors import StoreError
 from phalanx.report.document import Figure, Report
 from phalanx.report.facts import Material, read_material
 from phalanx.report.format import count_noun
-from phalanx.report.pairs import pair_cells
+from phalanx.report.gate import pair_cells
 from phalanx.report.parts.catalogue import Need, report_parts
 from phalanx.report.parts.overview import advice_lines
 from phalanx.report.parts.times import Blamed, blame_typical

@@ -1,7 +1,9 @@
 """List the measures of a run with their formats, for tables, charts and recommendations.
 
 Values come from the stored summary and the stored samples of resource use; a few are derived from
-them here, as their title or the notes of the report explain.
+them here, as their title or the notes of the report explain. Between two epoch ends nothing is
+measured, so nothing is interpolated there: a curve's points are epoch ends, and a target is reached
+at the first epoch end that meets it. Seconds are training time, without start-up and evaluation.
 """
 
 from __future__ import annotations
@@ -63,6 +65,9 @@ QUALITY = {
         Measure("kappa", "kappa", digits=3, high_is_good=True),
         Measure("mean_class_accuracy", "class mean", "%", 100, 2, high_is_good=True),
         Measure("within_one", "within one", "%", 100, 2, high_is_good=True),
+        Measure("r2", "R²", digits=4, high_is_good=True),
+        Measure("mae", "mean absolute error"),
+        Measure("rmse", "root mean square error"),
     )
 }
 """Metrics of the test part other than accuracy."""
@@ -82,7 +87,14 @@ def metrics_of(cells: Sequence[Cell]) -> dict[str, Measure]:
     return known | {key: Measure(key, key, digits=4) for key in others}
 
 
-_ACCURACIES = ("test_accuracy", "val_accuracy", "train_accuracy", "test_loss", "train_loss")
+_QUALITIES = (
+    "test_accuracy",
+    "val_accuracy",
+    "train_accuracy",
+    "test_loss",
+    "val_loss",
+    "train_loss",
+)
 
 
 def value_of(run: RunRecord, key: str) -> float | None:
@@ -93,8 +105,8 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "machine_s":
         return summary.elapsed_s * len(run.machines)
     if key == "received_bytes":
-        received = [use.received_bytes for use in run.resources if use.received_bytes is not None]
-        return float(sum(received)) if received else None
+        received = [use.figure("received_bytes") for use in run.resources if use.is_machine]
+        return float(sum(one or 0 for one in received)) if received else None
     if key in QUALITY or key in summary.test_metrics:
         return summary.test_metrics.get(key)
     value = getattr(summary, key, None)
@@ -128,7 +140,7 @@ def contrast_cells(first: Cell, second: Cell, key: str) -> Contrast | None:
 def quality_measure(cells: Sequence[Cell]) -> Measure | None:
     """Choose the measure of quality: the best one that every finished run has."""
     runs = [run for cell in cells for run in cell.finished]
-    for key in _ACCURACIES:
+    for key in _QUALITIES:
         if runs and all(value_of(run, key) is not None for run in runs):
             return MEASURES[key]
     return None

@@ -100,11 +100,7 @@ TOTAL = "total"
 
 
 def profile_run(run: RunDir, grouping: Grouping) -> RunProfile:
-    """Summarise the profiled epochs of a run.
-
-    Raises:
-        SpecError: The run has no profile.
-    """
+    """Summarise the profiled epochs of a run. SpecError: the run has no profile."""
     profiles = [one for one in read_profiles(run) if one.epochs]
     if not profiles:
         raise SpecError(
@@ -143,12 +139,12 @@ def compare_profiles(a: RunProfile, b: RunProfile) -> ProfileComparison:
     pairs = {name: (of_a.get(name, 0.0), of_b.get(name, 0.0)) for name in of_a | of_b}
     ordered = sorted(pairs, key=lambda name: (name == IDLE, -max(pairs[name]), name))
     pairs[TOTAL] = (a.wall_s, b.wall_s)
-    rows = [_ratio_row(name, *pairs[name]) for name in (*ordered, TOTAL)]
+    rows = [
+        RatioRow(group=name, a_s=a_s, b_s=b_s, b_over_a=b_s / a_s if a_s > 0 else None)
+        for name in (*ordered, TOTAL)
+        for a_s, b_s in [pairs[name]]
+    ]
     return ProfileComparison(a=a.run, b=b.run, direction=DIRECTION, rows=rows)
-
-
-def _ratio_row(group: str, a_s: float, b_s: float) -> RatioRow:
-    return RatioRow(group=group, a_s=a_s, b_s=b_s, b_over_a=b_s / a_s if a_s > 0 else None)
 
 
 def _epoch_groups(epoch: EpochProfile, grouping: Grouping) -> dict[str, float]:

@@ -61,7 +61,14 @@ def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
     # Rounding must not cost a cell that lies exactly at the tolerance.
     allowed = [cell for cell in usable if sign * _mean(cell, quality) >= floor - 1e-12]
     chosen = min(allowed, key=lambda cell: _mean(cell, saved))
-    rivals = [cell for cell in allowed if cell is not chosen and _is_level(chosen, cell, saved)]
+    # No difference is shown; single runs never show one.
+    rivals = [
+        cell
+        for cell in allowed
+        if cell is not chosen
+        and (contrast := contrast_cells(chosen, cell, saved.key)) is not None
+        and not contrast.is_significant
+    ]
     sentence = " ".join(
         [
             _choice(chosen, best, scope, quality),
@@ -94,7 +101,8 @@ def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
         return f"{text}, and its {quality.title} is the best as well."
     contrast = contrast_cells(chosen, best, saved.key)
     assert contrast is not None
-    return f"{text}, {_times(contrast)} that of the most accurate, {best.phrase}."
+    which = "most accurate" if quality.high_is_good else "best"
+    return f"{text}, {_times(contrast)} that of the {which}, {best.phrase}."
 
 
 def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
@@ -108,7 +116,7 @@ def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     sign = 1 if quality.high_is_good else -1
     unit = _points(quality)
     loss = plain(-sign * contrast.difference, 2 if unit else 4, scale=quality.scale)
-    text = f"{reached}, {loss}{unit} less than the best"
+    text = f"{reached}, {loss}{unit} {'less' if quality.high_is_good else 'more'} than the best"
     if contrast.low is None or contrast.high is None:
         return f"{text}."
     worst = max(-sign * contrast.low, -sign * contrast.high)
@@ -139,12 +147,6 @@ def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:
     contrast = contrast_cells(chosen, cell, saved.key)
     tested = contrast is not None and contrast.p_value is not None
     return f"{cell.phrase} (p = {p_text(contrast.p_value)})" if contrast and tested else cell.phrase
-
-
-def _is_level(chosen: Cell, cell: Cell, saved: Measure) -> bool:
-    """Tell whether no difference is shown; single runs never show one."""
-    contrast = contrast_cells(chosen, cell, saved.key)
-    return contrast is not None and not contrast.is_significant
 
 
 def _mean(cell: Cell, measure: Measure) -> float:

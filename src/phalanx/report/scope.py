@@ -196,7 +196,8 @@ def series_styles(names: Sequence[str]) -> dict[str, Style]:
 def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
     """Assign colour by method, dash and shape by batch; with one method, colour by batch too."""
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    batches = list(dict.fromkeys(cell.batch for cell in sorted(cells, key=_by_batch)))
+    by_batch = sorted(cells, key=lambda cell: (cell.global_batch, cell.batch))
+    batches = list(dict.fromkeys(cell.batch for cell in by_batch))
     tints = methods if len(methods) > 1 else batches
     styles = {}
     for cell in cells:
@@ -210,14 +211,19 @@ def _styles(cells: Sequence[Cell]) -> dict[str, Style]:
     return styles
 
 
-def _by_batch(cell: Cell) -> tuple[int, str]:
-    return cell.global_batch, cell.batch
-
-
 def cost_of(seconds: float, settings: RecommendSettings) -> float | None:
     """Return the cost of so many seconds of one machine; None without a price."""
     price = settings.price_per_hour
     return None if price is None else seconds / 3600 * price
+
+
+def quality_keys(cells: Sequence[Cell], keys: Sequence[str]) -> list[str]:
+    """Return the keys that any finished run has a value for; losses if there is no accuracy."""
+    known = [key for key in keys if has_values(cells, key)]
+    if any(key.endswith("accuracy") for key in known):
+        return known
+    losses = (key.replace("accuracy", "loss") for key in keys if key.endswith("accuracy"))
+    return [*(key for key in losses if has_values(cells, key)), *known]
 
 
 def has_values(cells: Sequence[Cell], key: str) -> bool:

@@ -68,13 +68,13 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True):
     n: tuple[int, int]
     """Runs of each side; under `paired` the pairs, twice."""
     difference: float
-    low: float | None
-    high: float | None
-    p_value: float | None
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
     ratio: float | None
     """None if the second mean is zero."""
-    ratio_low: float | None
-    ratio_high: float | None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
     confidence: float = CONFIDENCE
 
     @property
@@ -187,17 +187,9 @@ def flag_outliers(values: Sequence[float]) -> list[bool]:
 
 
 def _untested(n1: int, n2: int, m1: float, m2: float, confidence: float) -> Contrast:
+    ratio = m1 / m2 if m2 else None
     return Contrast(
-        method="none",
-        n=(n1, n2),
-        difference=m1 - m2,
-        low=None,
-        high=None,
-        p_value=None,
-        ratio=m1 / m2 if m2 else None,
-        ratio_low=None,
-        ratio_high=None,
-        confidence=confidence,
+        method="none", n=(n1, n2), difference=m1 - m2, ratio=ratio, confidence=confidence
     )
 
 
@@ -234,7 +226,7 @@ def _tested(
         high=difference + half,
         p_value=p_value,
         ratio=m1 / m2 if m2 else None,
-        ratio_low=_above_zero(bounds[0], positive) if bounds else None,
+        ratio_low=max(0.0 if positive else -math.inf, bounds[0]) if bounds else None,
         ratio_high=bounds[1] if bounds else None,
         confidence=confidence,
     )
@@ -256,10 +248,6 @@ def _fieller(
         return None
     root = math.sqrt(max(0.0, b**2 - a * c))
     return (b - root) / a, (b + root) / a
-
-
-def _above_zero(bound: float, positive: bool) -> float:
-    return max(0.0, bound) if positive else bound
 
 
 def _satterthwaite(v1: float, n1: int, v2: float, n2: int) -> float:

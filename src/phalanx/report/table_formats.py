@@ -10,7 +10,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 
-from phalanx.report.document import Block, Column, Figure, Raw, Report, Table, Text, Value
+from phalanx.report.document import Block, Figure, Raw, Report, Table, Text, Value
 
 _SPECIAL = str.maketrans({"|": "\\|", "*": "\\*", "_": "\\_", "<": "&lt;", ">": "&gt;"})
 
@@ -21,7 +21,7 @@ def table_csv(table: Table) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_keys(table))
     for row in table.rows:
-        writer.writerow(_plain(raw) for raw in _raws(table, row))
+        writer.writerow(repr(raw) if isinstance(raw, float) else raw for raw in _raws(table, row))
     return out.getvalue()
 
 
@@ -33,7 +33,10 @@ def table_records(table: Table) -> list[dict[str, Raw]]:
 
 def table_markdown(table: Table) -> str:
     """Write a table as Markdown, below its caption if it has one."""
-    head = " | ".join(_head(column) for column in table.columns)
+    head = " | ".join(
+        escape_markdown(f"{column.title}, {column.unit}".removesuffix(", "))
+        for column in table.columns
+    )
     rule = " | ".join(
         ":---" if column.is_text or column.joins else "---:" for column in table.columns
     )
@@ -70,14 +73,6 @@ def _pairs(table: Table) -> list[bool]:
         any(isinstance(row[index].raw, tuple) for row in table.rows)
         for index in range(len(table.columns))
     ]
-
-
-def _plain(raw: Raw) -> str:
-    return "" if raw is None else repr(raw) if isinstance(raw, float) else str(raw)
-
-
-def _head(column: Column) -> str:
-    return escape_markdown(f"{column.title}, {column.unit}" if column.unit else column.title)
 
 
 def _entry(value: Value) -> str:

@@ -220,4 +220,5 @@ class TrainedRun:
             spec,
             data_root=Path(self._manifest.data_root),
             cache_root=Path(self._manifest.cache_root),
+            whole_numbers=self.job.reads_whole_numbers,
         )

@@ -38,6 +38,8 @@ class BackendKind:
     """Module that a launcher starts with `python -m`."""
     can_fork: bool = False
     """Whether its framework starts no thread while it is imported; TensorFlow does."""
+    opens_ports: bool = False
+    """Whether its processes listen on all interfaces and obey everyone who connects."""
 
 
 BACKENDS: Registry[BackendKind] = Registry(
@@ -56,6 +58,7 @@ BACKENDS: Registry[BackendKind] = Registry(
             "tensorflow",
             check="phalanx.spec.backend:check_tensorflow",
             role="phalanx.backends.tensorflow.roles:run_tensorflow_role",
+            opens_ports=True,
         ),
         "ddp": BackendKind(
             "ddp",

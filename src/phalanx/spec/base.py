@@ -45,11 +45,10 @@ def fault(message: str, hint: str = "", *, at: tuple[str | int, ...] = ()) -> Py
     )
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-ListOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
+ListOf = Annotated[
+    tuple[Item, ...],
+    BeforeValidator(lambda items: tuple(items) if isinstance(items, list) else items),
+]
 """An immutable sequence that is written as a list in YAML."""
 
 
@@ -62,6 +61,11 @@ def _whole(value: object) -> object:
 
 Whole = BeforeValidator(_whole)
 """Goes with a `Literal` of whole numbers and keeps booleans and fractions out."""
+
+
+def number_as(key: str) -> BeforeValidator:
+    """Let a whole number stand for a mapping: `repeats: 5` for `repeats: {min: 5}`."""
+    return BeforeValidator(lambda value: {key: value} if type(value) is int else value)
 
 
 def name_only(value: object) -> object:

@@ -6,28 +6,16 @@ Plain data with its checks; `pool.emulate` creates the hosts, `pool_file` reads 
 from __future__ import annotations
 
 import ipaddress
-import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.flow import quoted
-from phalanx.spec.machine import Gpu, GpuSpec, PositiveInt, Price
-from phalanx.spec.observe import Watts
+from phalanx.spec.machine import HardwareSpec, matching
 from phalanx.spec.quantity import BitsPerSecond, Bytes
 
 _MAX_HOSTS = 200
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-
-
-def _label(value: object) -> object:
-    if isinstance(value, str) and not _LABEL.fullmatch(value):
-        raise fault(
-            f"{quoted(value)} is no name of a host",
-            "; use up to 32 small letters, digits and '-'",
-        )
-    return value
 
 
 def _subnet(text: str) -> str:
@@ -40,11 +28,19 @@ def _subnet(text: str) -> str:
     return text
 
 
-HostName = Annotated[str, BeforeValidator(_label), Words("a name of small letters and digits")]
+HostName = Annotated[
+    str,
+    matching(
+        r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?",
+        "name of a host",
+        "; use up to 32 small letters, digits and '-'",
+    ),
+    Words("a name of small letters and digits"),
+]
 
 
-class HostSpec(Spec):
-    """One emulated host, with the facts for its entry in the pool."""
+class HostSpec(HardwareSpec):
+    """One emulated host; slots, cost, labels and declared GPUs are copied into the pool."""
 
     name: HostName
     """Its host name."""
@@ -54,20 +50,6 @@ class HostSpec(Spec):
     """Memory that it may use; null: no limit."""
     link: BitsPerSecond | None = None
     """Speed of its link in either direction; null: no limit."""
-    slots: PositiveInt = 1
-    """Copied into the pool: concurrent workers."""
-    gpu: Gpu = GpuSpec(count=0)
-    """Copied into the pool: declared GPUs."""
-    price_per_hour: Price | None = None
-    """Copied into the pool."""
-    watts_idle: Watts | None = None
-    """Copied into the pool."""
-    watts_full: Watts | None = None
-    """Copied into the pool."""
-    energy_efficient: bool | None = None
-    """Copied into the pool."""
-    labels: ListOf[str] = ()
-    """Copied into the pool."""
 
 
 class ClusterSpec(Spec):

@@ -123,11 +123,6 @@ class SourceKind:
     """What `data.args` may hold; None: anything."""
 
 
-def _as_source(path: str, found: object) -> SourceKind | None:
-    # A class or function that takes the arguments themselves.
-    return SourceKind(path, open="phalanx.data.sources:open_callable") if callable(found) else None
-
-
 SOURCES: Registry[SourceKind] = Registry(
     "data",
     SourceKind,
@@ -136,7 +131,8 @@ SOURCES: Registry[SourceKind] = Registry(
         name: SourceKind(name, open="phalanx.data.sources:open_built_in")
         for name in ("digits", "mnist", "fashion-mnist", "kmnist", "cifar10")
     },
-    adapt=_as_source,
+    # A class or function takes the arguments themselves.
+    adapt=lambda path, _: SourceKind(path, open="phalanx.data.sources:open_callable"),
 )
 
 
@@ -150,16 +146,12 @@ class AugmentationKind:
     NumPy; returns the changed batch in the same shape and type. None: built into the pipeline."""
 
 
-def _as_augmentation(path: str, found: object) -> AugmentationKind | None:
-    return AugmentationKind(path, function=path) if callable(found) else None
-
-
 AUGMENTATIONS: Registry[AugmentationKind] = Registry(
     "augmentation",
     AugmentationKind,
     group="phalanx.augmentations",
     built_in={name: AugmentationKind(name, function=None) for name in ("flip", "pad-crop")},
-    adapt=_as_augmentation,
+    adapt=lambda path, _: AugmentationKind(path, function=path),
 )
 Augmentation = (
     Literal["flip", "pad-crop"]
@@ -179,10 +171,6 @@ class MetricKind:
     """Whether the classes must be ranges of a number."""
 
 
-def _as_metric(path: str, found: object) -> MetricKind | None:
-    return MetricKind(path.partition(":")[2], function=path) if callable(found) else None
-
-
 METRICS: Registry[MetricKind] = Registry(
     "metric",
     MetricKind,
@@ -191,7 +179,7 @@ METRICS: Registry[MetricKind] = Registry(
         name: MetricKind(name, function=f"phalanx.data.metrics:{name}")
         for name in ("accuracy", "mean_class_accuracy", "kappa", "within_one")
     },
-    adapt=_as_metric,
+    adapt=lambda path, _: MetricKind(path.partition(":")[2], function=path),
 )
 MetricName = (
     Literal["accuracy", "mean_class_accuracy", "kappa", "within_one"]
@@ -243,7 +231,8 @@ class DataSpec(Spec):
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
     normalize: Literal["standard", "unit", "none"] = "standard"
-    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values."""
+    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values. Rows of
+    whole numbers, such as token ids, reach a network of your own as they are stored."""
     validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else
     10 %."""

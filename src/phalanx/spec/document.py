@@ -89,11 +89,7 @@ def read_settings(file: FilePath, such_as: str) -> Document:
 
 
 def read_text(file: FilePath) -> str:
-    """Read a text file.
-
-    Raises:
-        SpecError: The file is missing, unreadable or not UTF-8; one sentence.
-    """
+    """Read a text file. SpecError: the file is missing, unreadable or not UTF-8; one sentence."""
     try:
         raw = file.read_bytes()
     except FileNotFoundError:

@@ -11,6 +11,7 @@ import re
 
 _PLAIN = re.compile(r"[A-Za-z/](?:[\w./:+-]*[\w/])?", re.ASCII)
 _NOT_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+_WIDTH = 60
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -40,7 +41,7 @@ def flow(value: object) -> str:
             raise TypeError(f"{type(value).__name__} has no YAML form")
 
 
-def quoted(value: object, *, width: int = 60) -> str:
+def quoted(value: object) -> str:
     """Return the value as a message shows it: strings always in quotes, long ones cut."""
     if isinstance(value, str):
         text = repr(value)
@@ -49,7 +50,7 @@ def quoted(value: object, *, width: int = 60) -> str:
             text = flow(value)
         except TypeError:
             text = f"a Python {type(value).__name__}"
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
 def _float(value: float) -> str:

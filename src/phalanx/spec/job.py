@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +11,6 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
-from phalanx.spec.inject import InjectSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
@@ -27,7 +27,42 @@ from phalanx.spec.optimize import (
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.strategy import ProcessCounts
 
+InnerShare = Annotated[float, Field(ge=0, le=1)]
+
+
+class InjectSpec(Spec):
+    """Slow one worker down, as if its machine were slower."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Which worker."""
+    slow: Annotated[float, Field(gt=1)] = 2.0
+    """Its steps take this many times as long."""
+    begin: InnerShare = 0.0
+    """Share of all samples after which it turns slow."""
+    end: InnerShare = 1.0
+    """Share of all samples after which it has recovered."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> InjectSpec:
+        if self.end <= self.begin:
+            raise fault(
+                f"inject.end ({self.end:g}) is not after inject.begin ({self.begin:g})",
+                at=("end",),
+            )
+        return self
+
+
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def _below(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise fault(f"'{value}' is not below the folder", "; name a file or folder in it")
+    return str(path)
+
+
+CodePath = Annotated[str, AfterValidator(_below), Words("a file or folder, such as 'helpers'")]
 
 
 class CheckpointSpec(Spec):
@@ -40,18 +75,25 @@ class CheckpointSpec(Spec):
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
     best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; null: keep none."""
+    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
+    none."""
 
 
 class DeadlineSpec(Spec):
     """Deadlines of waits; after one has passed, the wait counts as failed."""
 
     start_s: Seconds = 120.0
-    """From launch until every worker has joined."""
+    """From launch, or since another process joined or was up, until a process has joined; also the
+    silence of a process that starts."""
     exchange_s: Seconds = 60.0
-    """One collective exchange."""
+    """Time in which nothing moves between a process and servers; one collective exchange."""
     heartbeat_s: Seconds = 7.0
-    """Silence after which a worker counts as frozen."""
+    """Silence after which a worker that is up counts as frozen."""
+    controller_s: Seconds = 60.0
+    """Silence of the controller's machine, suspended or cut off, after which another machine ends
+    its processes of the run."""
+    progress_s: Seconds = 600.0
+    """Time without any step, message or processor time in the whole run, after which it ends."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -113,7 +155,13 @@ class JobSpec(Spec):
     """Workers to slow down, for studies and tests."""
     python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
     """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
-    called; seen from the job file. Their code is sent to other machines."""
+    called; seen from the job file."""
+    code: ListOf[CodePath] = ()
+    """Further files and folders of code for other machines, seen from where `phalanx` is called or
+    from `python_path`. The packages that the job names, and what they import there, are sent
+    anyway; nothing else is."""
+    trust_network: bool = False
+    """Allow ports on the network that anyone who reaches them can use: TensorFlow's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -121,6 +169,29 @@ class JobSpec(Spec):
         # Before any part is validated: its kind may have to be imported for that.
         if isinstance(data, dict):
             add_import_path(data.get("python_path"))
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _judge_values_by_loss(cls, data: object) -> object:
+        # The default of a setting that depends on another one: values have no accuracy.
+        if not isinstance(data, dict):
+            return data
+        loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
+        name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
+        if name != "mse" or not isinstance(checkpoint, dict):
+            return data
+        return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_shares(cls, data: object) -> object:
+        # One entry per worker says how many there are, also where a pool would decide.
+        if isinstance(data, dict) and "workers" not in data:
+            batch = data.get("batch")
+            shares = batch.get("shares") if isinstance(batch, dict) else None
+            if isinstance(shares, list | tuple) and shares:
+                return {**data, "workers": len(shares)}
         return data
 
     @model_validator(mode="after")
@@ -143,6 +214,13 @@ class JobSpec(Spec):
                 )
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
+        monitor = self.early_stop.monitor if self.early_stop is not None else None
+        if self.loss.name == "mse" and monitor == "val_accuracy":
+            raise fault(
+                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                "; set 'val_loss'",
+                at=("early_stop", "monitor"),
+            )
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.
@@ -194,6 +272,14 @@ class JobSpec(Spec):
     def worker_processes(self) -> int:
         """Number of worker processes."""
         return self.processes.workers
+
+    @property
+    def reads_whole_numbers(self) -> bool:
+        """Whether rows of whole numbers reach the network as they are, not as quantities.
+
+        The built-in networks compute with quantities only.
+        """
+        return self.model.user_args is not None
 
     @property
     def global_batch(self) -> int:

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault
+from phalanx.spec.base import ListOf, Spec, Words, fault, number_as
 from phalanx.spec.flow import quoted
-from phalanx.spec.observe import Watts
+from phalanx.spec.observe import Watts, check_watts
 from phalanx.spec.quantity import Bytes
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -23,8 +23,6 @@ SECRET_KEYS = frozenset({"password", "passwd", "pass", "passphrase", "secret"})
 
 # A letter or digit first: what begins with a dash would be an option to ssh.
 _HOST = re.compile(r"[A-Za-z0-9_:\[][\w.:%\]-]*", re.ASCII)
-_USER = re.compile(r"[A-Za-z_][\w.-]*[$\\@\w.-]*", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
 def _host(value: object) -> object:
@@ -41,23 +39,15 @@ def _host(value: object) -> object:
     return value
 
 
-def _user(value: object) -> object:
-    if isinstance(value, str) and not _USER.fullmatch(value):
-        raise fault(f"{quoted(value)} is no user name")
-    return value
+def matching(pattern: str, noun: str, hint: str = "") -> BeforeValidator:
+    """Refuse text that does not match as a whole: `'a b' is no name of a host; use ...`."""
 
+    def check(value: object) -> object:
+        if isinstance(value, str) and not re.fullmatch(pattern, value, re.ASCII):
+            raise fault(f"{quoted(value)} is no {noun}", hint)
+        return value
 
-def _name(value: object) -> object:
-    if isinstance(value, str) and not _NAME.fullmatch(value):
-        raise fault(
-            f"{quoted(value)} is no name of a machine",
-            "; use letters, digits, '.', '-' and '_', and begin with a letter or digit",
-        )
-    return value
-
-
-def _count_only(value: object) -> object:
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    return BeforeValidator(check)
 
 
 class GpuSpec(Spec):
@@ -71,24 +61,33 @@ class GpuSpec(Spec):
     """Memory of one card."""
 
 
-UserName = Annotated[str, BeforeValidator(_user)]
+UserName = Annotated[str, matching(r"[A-Za-z_][\w.-]*[$\\@\w.-]*", "user name")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Price = Annotated[float, Field(ge=0)]
-Gpu = Annotated[GpuSpec, BeforeValidator(_count_only)]
+Gpu = Annotated[GpuSpec, number_as("count")]
 """GPUs; a bare number is their count."""
 
 
-class MachineSpec(Spec):
-    """A machine: how to reach it, its hardware, its cost."""
+MachineName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_][\w.-]*",
+        "name of a machine",
+        "; use letters, digits, '.', '-' and '_', and begin with a letter or digit",
+    ),
+]
 
-    host: Annotated[
-        str, BeforeValidator(_host), Words("an address, a name or an alias of your ssh config")
-    ]
-    """Host name or address for ssh."""
-    name: Annotated[str, BeforeValidator(_name)] | None = None
-    """Name in tables and messages; null: `host`."""
-    address: Annotated[str, BeforeValidator(_host), Words("an address or a name")] | None = None
-    """Address for the other machines; null: found by the probe."""
+
+class _Lent(Spec):
+    slots: PositiveInt = 1
+    """Workers that a machine runs at the same time."""
+    price_per_hour: Price | None = None
+    """Price per hour, in any one currency; 0 for a machine that costs nothing extra."""
+
+
+class DefaultsSpec(_Lent):
+    """Defaults for every machine that does not override them."""
+
     user: UserName | None = None
     """Login name; null: as your ssh config says, or your user name."""
     port: Port | None = None
@@ -97,16 +96,17 @@ class MachineSpec(Spec):
     """Path of the private key; null: as your ssh config says."""
     agent: bool | None = None
     """true: only keys of the ssh agent; false: never the agent; null: as your ssh config says."""
-    cores: Annotated[float, Field(gt=0)] | None = None
-    """Cores that may be used; null: all that the probe finds."""
-    memory: Bytes | None = None
-    """Memory that may be used; null: all that the probe finds."""
+    python: str = "python3"
+    """The interpreter that runs Phalanx there."""
+    workdir: str = "~/phalanx"
+    """Directory for code and results on the machine."""
+
+
+class HardwareSpec(_Lent):
+    """Hardware of a machine, and what it costs."""
+
     gpu: Gpu = GpuSpec(count=0)
     """GPUs: a number, or a mapping."""
-    slots: PositiveInt = 1
-    """Workers that it runs at the same time."""
-    price_per_hour: Price | None = None
-    """Price per hour, in any one currency; 0 for a machine that costs nothing extra."""
     watts_idle: Watts | None = None
     """Power draw when idle."""
     watts_full: Watts | None = None
@@ -115,10 +115,23 @@ class MachineSpec(Spec):
     """Whether the policy `energy` takes it; null: decided by speed and watts."""
     labels: ListOf[str] = ()
     """Free labels to select by, such as `rack-a`."""
-    python: str = "python3"
-    """The interpreter that runs Phalanx there."""
-    workdir: str = "~/phalanx"
-    """Directory for code and results on the machine."""
+
+
+class MachineSpec(DefaultsSpec, HardwareSpec):
+    """A machine: how to reach it, its hardware, its cost."""
+
+    host: Annotated[
+        str, BeforeValidator(_host), Words("an address, a name or an alias of your ssh config")
+    ]
+    """Host name or address for ssh."""
+    name: MachineName | None = None
+    """Name in tables and messages; null: `host`."""
+    address: Annotated[str, BeforeValidator(_host), Words("an address or a name")] | None = None
+    """Address for the other machines; null: found by the probe."""
+    cores: Annotated[float, Field(gt=0)] | None = None
+    """Cores that may be used; null: all that the probe finds."""
+    memory: Bytes | None = None
+    """Memory that may be used; null: all that the probe finds."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,13 +150,7 @@ class MachineSpec(Spec):
     def _consistent(self) -> MachineSpec:
         if self.key is not None and self.agent:
             raise fault("key and 'agent: true' exclude each other", "; keep one", at=("agent",))
-        idle, full = self.watts_idle, self.watts_full
-        if idle is not None and full is not None and full < idle:
-            raise fault(
-                f"watts_full ({full:g}) is below watts_idle ({idle:g})",
-                "; a busy machine draws more",
-                at=("watts_full",),
-            )
+        check_watts(self.watts_idle, self.watts_full)
         return self
 
     @property

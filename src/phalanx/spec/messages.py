@@ -52,11 +52,7 @@ class _Place:
 
 
 def validated(document: Document, kind: type[S]) -> S:
-    """Turn a document into a spec.
-
-    Raises:
-        SpecError: One sentence with place, value and what would be right.
-    """
+    """Turn a document into a spec. SpecError says place, value and what would be right."""
     try:
         # Files use the aliases only: 'global', never the Python name 'global_'.
         return kind.model_validate(document.data, by_alias=True, by_name=False)
@@ -162,16 +158,13 @@ def _unknown_key(place: _Place, root: type[Spec]) -> Problem:
     key = str(last)
     valid = sorted(shape.keys(place.owner))
     inside = f" in {dotted(tuple(parents))}" if parents else ""
-    hint = "" if _is_plural_of_one(key, valid) else _at_home_elsewhere(key, place, root)
+    # Where only an s is wrong, that is nearer than the same word in some other part.
+    plural = f"{key}s" in valid or (key.endswith("s") and key[:-1] in valid)
+    hint = "" if plural else _at_home_elsewhere(key, place, root)
     hint = hint or did_you_mean(key, valid)
     return Problem(
         place.path, f"unknown key {quoted(key)}{inside}", f"{hint} (valid: {', '.join(valid)})"
     )
-
-
-def _is_plural_of_one(key: str, valid: Sequence[str]) -> bool:
-    """Return whether only an s is wrong: nearer than the same word in some other part."""
-    return f"{key}s" in valid or (key.endswith("s") and key[:-1] in valid)
 
 
 def _at_home_elsewhere(key: str, place: _Place, root: type[Spec]) -> str:

@@ -19,20 +19,14 @@ SYNONYMS = {
 }
 
 
-def nearest_name(word: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that is most like `word`, or None if none is close."""
+def did_you_mean(word: str, valid: Iterable[str]) -> str:
+    """Return the tail of a message: `; did you mean 'sgd'?`, or nothing if no name is close."""
     folded = {_fold(name): name for name in valid}
     synonym = SYNONYMS.get(word.lower())
     if synonym in folded.values():
-        return synonym
+        return f"; did you mean '{synonym}'?"
     found = difflib.get_close_matches(_fold(word), folded, n=1)
-    return folded[found[0]] if found else None
-
-
-def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """Return the tail of a message: `; did you mean 'sgd'?`, or nothing."""
-    name = nearest_name(word, valid)
-    return f"; did you mean '{name}'?" if name else ""
+    return f"; did you mean '{folded[found[0]]}'?" if found else ""
 
 
 def _fold(name: str) -> str:

@@ -12,6 +12,16 @@ from phalanx.spec.base import Spec, Words, fault
 Watts = Annotated[float, Field(ge=0)]
 
 
+def check_watts(idle: float | None, full: float | None) -> None:
+    """Refuse a power draw that falls with the load."""
+    if idle is not None and full is not None and full < idle:
+        raise fault(
+            f"watts_full ({full:g}) is below watts_idle ({idle:g})",
+            "; a busy machine draws more",
+            at=("watts_full",),
+        )
+
+
 class ObserveSpec(Spec):
     """Sampling of the resources of processes and machines."""
 
@@ -37,12 +47,7 @@ class ObserveSpec(Spec):
                 ", such as 'watts_idle: 40' and 'watts_full: 95'",
                 at=("watts_idle" if idle is None else "watts_full",),
             )
-        if idle is not None and full is not None and full < idle:
-            raise fault(
-                f"watts_full ({full:g}) is below watts_idle ({idle:g})",
-                "; a busy machine draws more",
-                at=("watts_full",),
-            )
+        check_watts(idle, full)
         return self
 
 

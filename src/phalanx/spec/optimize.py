@@ -306,10 +306,6 @@ class LossKind:
     """The same on TensorFlow's tensors."""
 
 
-def _as_loss(path: str, found: object) -> LossKind | None:
-    return LossKind(path, function=path) if callable(found) else None
-
-
 LOSSES: Registry[LossKind] = Registry(
     "loss",
     LossKind,
@@ -326,7 +322,7 @@ LOSSES: Registry[LossKind] = Registry(
             tensorflow="phalanx.backends.tensorflow.loss:squared_error",
         ),
     },
-    adapt=_as_loss,
+    adapt=lambda path, _: LossKind(path, function=path),
 )
 
 

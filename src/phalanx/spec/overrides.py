@@ -71,7 +71,7 @@ def apply_setting(
     parent, annotation, done = _descend(document, path, mark, root)
     last = path[-1]
     if isinstance(parent, list):
-        _set_item(parent, last, value, done, mark)
+        parent[_index(parent, last, done, mark)] = value
         _note(document, (*done, int(last)), mark)
         return
     if last == "name":
@@ -148,10 +148,6 @@ def _drop(document: Document, node: dict[str, object], key: str | None, path: Pa
     # A setting of another override was asked for explicitly: it stays, and is reported.
     if key is not None and document.marks.get((*path, key), _UNMARKED).order == 0:
         node.pop(key, None)
-
-
-def _set_item(items: list[object], part: str, value: object, path: Path, mark: Mark) -> None:
-    items[_index(items, part, path, mark)] = value
 
 
 def _index(items: list[object], part: str, path: Path, mark: Mark) -> int:

@@ -195,12 +195,7 @@ class ParameterServerSpec(StrategySpec):
                 "; set 'strategy.servers: 1' or leave it out",
                 at=("optimizer", "clip_norm"),
             )
-        if job.data.shard in ("file", "off"):
-            raise fault(
-                f"parameter_server hands batches out by sample, not by '{job.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
+        self.refuse_shards(job, "hands batches out by sample, not by")
 
     @override
     def check_distribution(self, job: JobSpec) -> None:

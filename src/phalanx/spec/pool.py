@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import model_validator
 
 from phalanx.spec.base import ListOf, Spec, fault
-from phalanx.spec.machine import MachineSpec, Port, PositiveInt, Price, UserName
+from phalanx.spec.machine import DefaultsSpec, MachineSpec
 from phalanx.spec.registry import Registry
 
 
@@ -29,7 +29,7 @@ INVENTORIES: Registry[InventoryKind] = Registry(
     InventoryKind,
     group="phalanx.inventories",
     built_in={},
-    adapt=lambda path, found: InventoryKind(path, read=path) if callable(found) else None,
+    adapt=lambda path, _: InventoryKind(path, read=path),
 )
 
 
@@ -42,27 +42,6 @@ class InventorySpec(Spec):
     """Path of the file; a relative path is seen from the pool file."""
     python_path: ListOf[str] = ()
     """Folders from which the format is imported; relative ones are seen from the pool file."""
-
-
-class DefaultsSpec(Spec):
-    """Defaults for every machine that does not override them."""
-
-    user: UserName | None = None
-    """Login name."""
-    port: Port | None = None
-    """Port of the ssh servers."""
-    key: str | None = None
-    """Path of the private key."""
-    agent: bool | None = None
-    """true: only keys of the ssh agent; false: never the agent."""
-    slots: PositiveInt = 1
-    """Workers that a machine runs at the same time."""
-    price_per_hour: Price | None = None
-    """Price of one machine per hour."""
-    python: str = "python3"
-    """The interpreter that runs Phalanx there."""
-    workdir: str = "~/phalanx"
-    """Directory for code and results on the machines."""
 
 
 class PoolSpec(Spec):
@@ -93,8 +72,13 @@ class PoolSpec(Spec):
             return data
         # Faults of the defaults are reported there, not once more for every machine.
         known = {key: defaults[key] for key in DefaultsSpec.model_fields if key in defaults}
+        # A machine's own key or agent makes both defaults meaningless.
+        others = {key: value for key, value in known.items() if key not in ("key", "agent")}
         laid = [
-            {**_applying(known, one), **one} if isinstance(one, dict) else one for one in machines
+            {**(others if {"key", "agent"} & one.keys() else known), **one}
+            if isinstance(one, dict)
+            else one
+            for one in machines
         ]
         return {**data, "machines": laid}
 
@@ -125,11 +109,3 @@ class PoolSpec(Spec):
                     at=("machines", index, "name"),
                 )
         return self
-
-
-def _applying(defaults: dict[str, object], machine: dict[str, object]) -> dict[str, object]:
-    """Return the defaults without those that the machine's own settings make meaningless."""
-    chosen = {"key", "agent"} & machine.keys()
-    return {
-        key: value for key, value in defaults.items() if not chosen or key not in ("key", "agent")
-    }

@@ -41,11 +41,7 @@ class PoolFile:
 
 
 def load_pool(path: str | os.PathLike[str]) -> PoolFile:
-    """Read a pool file.
-
-    Raises:
-        SpecError: One sentence with file, line, value and what would be right.
-    """
+    """Read a pool file. SpecError says file, line, value and what would be right."""
     folder = Path(path).parent
     document = read_settings(
         Path(path), "a pool is settings by name, such as 'machines: [{host: ...}]'"

@@ -7,6 +7,7 @@ Specs use the annotated types; filters of pools parse with the functions. `GB` i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -32,42 +33,35 @@ _BITS_PER_S = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 def parse_bytes(text: str) -> int | None:
     """Return the bytes in `8GB`, `512 MiB` or `1000`; None if the text is no size."""
-    found = _NUMBER.fullmatch(text.strip())
-    factor = _BYTES.get(found.group(2).lower()) if found else None
-    return None if found is None or factor is None else round(float(found.group(1)) * factor)
+    return _parse(text, _BYTES)
 
 
 def parse_bits_per_s(text: str) -> int | None:
     """Return the bits per second in `100Mbit/s` or `1 Gbit/s`; None if the text is no speed."""
+    return _parse(text.lower().removesuffix("/s").removesuffix("ps"), _BITS_PER_S)
+
+
+def _parse(text: str, factors: Mapping[str, int]) -> int | None:
     found = _NUMBER.fullmatch(text.strip())
-    if found is None:
-        return None
-    unit = found.group(2).lower().removesuffix("/s").removesuffix("ps")
-    factor = _BITS_PER_S.get(unit)
-    return None if factor is None else round(float(found.group(1)) * factor)
+    factor = factors.get(found.group(2).lower()) if found else None
+    return None if found is None or factor is None else round(float(found.group(1)) * factor)
 
 
-def _as_bytes(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    size = parse_bytes(value)
-    if size is None:
-        raise fault(f"{quoted(value)} is no size", "; write 8GB or 512MiB")
-    return size
+def _parsed(parse: Callable[[str], int | None], what: str, hint: str) -> BeforeValidator:
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        found = parse(value)
+        if found is None:
+            raise fault(f"{quoted(value)} is no {what}", hint)
+        return found
 
-
-def _as_bits_per_s(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    speed = parse_bits_per_s(value)
-    if speed is None:
-        raise fault(f"{quoted(value)} is no speed of a link", "; write 100Mbit/s or 1Gbit/s")
-    return speed
+    return BeforeValidator(read)
 
 
 Bytes = Annotated[
     int,
-    BeforeValidator(_as_bytes),
+    _parsed(parse_bytes, "size", "; write 8GB or 512MiB"),
     Field(gt=0),
     Words("a size above 0 such as 8GB or 512MiB, or a number of bytes"),
 ]
@@ -75,7 +69,7 @@ Bytes = Annotated[
 
 BitsPerSecond = Annotated[
     int,
-    BeforeValidator(_as_bits_per_s),
+    _parsed(parse_bits_per_s, "speed of a link", "; write 100Mbit/s or 1Gbit/s"),
     Field(gt=0),
     Words("a speed above 0 such as 100Mbit/s, or a number of bits per second"),
 ]

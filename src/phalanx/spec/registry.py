@@ -17,7 +17,7 @@ from __future__ import annotations
 import os.path
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -65,7 +65,7 @@ class Registry(Generic[K]):
         *,
         group: str,
         built_in: Mapping[str, K | str],
-        adapt: Callable[[str, object], K | None] | None = None,
+        adapt: Callable[[str, object], K] | None = None,
     ) -> None:
         """Make a table.
 
@@ -74,8 +74,8 @@ class Registry(Generic[K]):
             kind: The type of the entries.
             group: Entry-point group of other packages, such as `phalanx.strategies`.
             built_in: Kinds by name; text is the import path of one, loaded on first use.
-            adapt: Makes a kind of the import path of something else, such as a plain function, and
-                of the thing itself; None: it cannot.
+            adapt: Makes a kind of the import path of a plain class or function, and of the thing
+                itself; None: only kinds are taken.
         """
         self.noun = noun
         self.group = group
@@ -132,10 +132,6 @@ class Registry(Generic[K]):
         """Return all known names: built in, then those of installed packages."""
         return (*self._built_in, *sorted({*self._installed(), *self._outside}))
 
-    def kinds(self) -> Iterable[K]:
-        """Return all known kinds; imports those of installed packages."""
-        return [self.find(name) for name in self.names()]
-
     def _installed(self) -> frozenset[str]:
         return frozenset(point.name for point in entry_points(group=self.group))
 
@@ -160,9 +156,8 @@ class Registry(Generic[K]):
     def _checked(self, path: str, found: object) -> K:
         if isinstance(found, self._type):
             return found
-        adapted = None if self._adapt is None else self._adapt(path, found)
-        if adapted is not None:
-            return adapted
+        if self._adapt is not None and callable(found):
+            return self._adapt(path, found)
         raise SpecError(
             f"{self.noun} '{path}' is {type(found).__name__}, not {self._type.__name__}"
         )

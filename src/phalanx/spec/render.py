@@ -13,7 +13,6 @@ from phalanx.spec import shape
 from phalanx.spec.base import Spec
 from phalanx.spec.flow import flow
 
-_WIDTH = 100
 _INDENT = "  "
 
 
@@ -23,40 +22,26 @@ def to_mapping(spec: Spec) -> dict[str, JsonValue]:
     The result is what JSON can hold, and `job_from_mapping` turns it back into the same job.
     """
     dumped = spec.model_dump(mode="json", by_alias=True)
-    return {key: _ordered(getattr(spec, _attribute(spec, key)), dumped[key]) for key in _keys(spec)}
+    values = {key: getattr(spec, _attribute(spec, key)) for key in shape.keys(type(spec))}
+    return {
+        key: to_mapping(value) if isinstance(value, Spec) else dumped[key]
+        for key, value in values.items()
+    }
 
 
-def to_yaml(spec: Spec, *, comments: bool = False) -> str:
-    """Return the resolved job as a job file.
-
-    Args:
-        spec: Usually a job; any spec will do.
-        comments: Add the meaning of each setting as a comment, as far as the line has room.
-    """
-    return "\n".join(_lines(spec, comments, indent="")) + "\n"
+def to_yaml(spec: Spec) -> str:
+    """Return the resolved job, or any other spec, as a file."""
+    return "\n".join(_lines(spec, indent="")) + "\n"
 
 
-def _lines(spec: Spec, comments: bool, indent: str) -> Iterator[str]:
-    for key, field in shape.keys(type(spec)).items():
+def _lines(spec: Spec, indent: str) -> Iterator[str]:
+    for key in shape.keys(type(spec)):
         value = getattr(spec, _attribute(spec, key))
-        text = f"{indent}{key}:" + ("" if isinstance(value, Spec) else f" {flow(_plain(value))}")
-        note = _comment(field.description or "", _WIDTH - len(text)) if comments else ""
-        yield text + note
         if isinstance(value, Spec):
-            yield from _lines(value, comments, indent + _INDENT)
-
-
-def _comment(description: str, room: int) -> str:
-    """Return the description, or the part up to its first semicolon, if there is room for it."""
-    whole = " ".join(description.split())
-    for text in (whole, whole.partition(";")[0]):
-        if text and len(text) + len("  # ") <= room:
-            return f"  # {text}"
-    return ""
-
-
-def _ordered(value: object, dumped: JsonValue) -> JsonValue:
-    return to_mapping(value) if isinstance(value, Spec) else dumped
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + _INDENT)
+        else:
+            yield f"{indent}{key}: {flow(_plain(value))}"
 
 
 def _plain(value: object) -> object:
@@ -64,10 +49,6 @@ def _plain(value: object) -> object:
     if not isinstance(value, tuple):
         return value
     return [to_mapping(entry) if isinstance(entry, Spec) else entry for entry in value]
-
-
-def _keys(spec: Spec) -> list[str]:
-    return list(shape.keys(type(spec)))
 
 
 def _attribute(spec: Spec, key: str) -> str:

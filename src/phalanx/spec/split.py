@@ -69,12 +69,7 @@ class SplitSpec(StrategySpec):
                 "; leave 'batch.shares' away, or set 'strategy.replicate'",
                 at=("batch", "shares"),
             )
-        if job.data.shard in ("file", "off"):
-            raise fault(
-                f"split gives every worker all samples, not those of '{job.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
+        self.refuse_shards(job, "gives every worker all samples, not those of")
         if job.precision == "auto":
             raise fault(
                 "split does not measure precisions",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from phalanx.spec.base import Spec
+from phalanx.spec.base import Spec, fault
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -29,6 +29,11 @@ class ProcessCounts:
     servers: int = 0
     """Parameter servers that are separate processes, not threads of workers."""
     evaluators: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of all processes."""
+        return self.workers + self.servers + self.evaluators
 
 
 @dataclass(frozen=True, order=True)
@@ -132,6 +137,13 @@ class StrategySpec(Spec):
         Raises:
             PydanticCustomError: A `fault` with the place, seen from the job.
         """
+
+    def refuse_shards(self, job: JobSpec, how: str) -> None:
+        """Refuse a `data.shard` by file or for everybody; `how` says how samples are given out."""
+        if job.data.shard in ("file", "off"):
+            raise fault(
+                f"{self.name} {how} '{job.data.shard}'", "; set 'shard: auto'", at=("data", "shard")
+            )
 
     def check_distribution(self, job: JobSpec) -> None:
         """Refuse a `data.distribution` that does not go with it; only asked if there is one."""

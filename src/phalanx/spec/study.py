@@ -11,29 +11,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.base import ListOf, Spec, Words, fault, name_only, number_as
 from phalanx.spec.flow import quoted
 
-Metric = Literal[
-    "train_s",
-    "elapsed_s",
-    "samples_per_s",
-    "startup_s",
-    "evaluate_s",
-    "input_s",
-    "compute_s",
-    "communication_s",
-    "wait_s",
-    "apply_s",
-    "bytes_sent",
-    "updates",
-    "train_loss",
-    "train_accuracy",
-    "val_loss",
-    "val_accuracy",
-    "test_loss",
-    "test_accuracy",
-]
+_Whole = Literal["train_s", "elapsed_s", "samples_per_s", "startup_s", "evaluate_s"]
+_Phase = Literal["input_s", "compute_s", "communication_s", "wait_s", "apply_s"]
+_Loss = Literal["train_loss", "val_loss", "test_loss"]
+_Accuracy = Literal["train_accuracy", "val_accuracy", "test_accuracy"]
+Metric = Literal[_Whole, _Phase, "bytes_sent", "updates", _Loss, _Accuracy]
 """Numbers of a run's summary that a study can repeat, gate and compare by."""
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -135,10 +120,6 @@ class RepeatsSpec(Spec):
         return self.min if self.until is None else max(10, self.min)
 
 
-def _number_only(value: object) -> object:
-    return {"min": value} if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 class GateSpec(Spec):
     """What both sides must reach before their speeds are compared."""
 
@@ -226,7 +207,7 @@ class StudySpec(Spec):
     """Run only the cells that agree with one of these, such as `{strategy: PS}`."""
     exclude: ListOf[dict[str, JsonValue]] = ()
     """Leave out the cells that agree with one of these."""
-    repeats: Annotated[RepeatsSpec, BeforeValidator(_number_only)] | None = None
+    repeats: Annotated[RepeatsSpec, number_as("min")] | None = None
     """A number, or a mapping; default: one for each of `seeds`, else 3."""
     seeds: ListOf[Seed] | None = None
     """The seed of each repeat, the same in every cell; default: the job's seed and those after

@@ -17,7 +17,7 @@ from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import locate_code, read_job
 from phalanx.spec.messages import validated
-from phalanx.spec.overrides import apply_overrides
+from phalanx.spec.overrides import apply_overrides, apply_setting
 from phalanx.spec.study import StudySpec
 
 _JOB = "job."
@@ -78,19 +78,15 @@ def _built(document: Document, folder: Path, overrides: Sequence[str]) -> StudyF
 
 
 def _take_axis_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Set whole axes; the name of an axis contains dots, so the usual rules do not apply."""
+    """Set whole axes; the name of an axis contains dots, so it is one key of the path."""
     assert isinstance(document.data, dict)
     for order, text in enumerate(overrides, start=1):
         mark = Mark(f"--set {text}", order=order)
         name, equals, value = text.removeprefix(_AXES).partition("=")
-        axes = document.data.setdefault("axes", {})
-        if not equals or not isinstance(axes, dict):
+        if not equals or not isinstance(document.data.get("axes", {}), dict):
             raise SpecError(f"{mark}: an axis is set as a whole, such as axes.batch.global=[64]")
-        axes[name.strip()] = parse(value, mark.source, with_lines=False).data
-        inside = ("axes", name.strip())
-        for known in [known for known in document.marks if known[:2] == inside]:
-            del document.marks[known]
-        document.marks[inside] = mark
+        given = parse(value, mark.source, with_lines=False).data
+        apply_setting(document, ("axes", name.strip()), given, mark, StudySpec)
 
 
 def _base_job(document: Document, folder: Path) -> Document:

@@ -11,7 +11,6 @@ from typing_extensions import override
 from phalanx.spec.base import ListOf, Spec, fault, name_only
 from phalanx.spec.data import BatchSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
-from phalanx.spec.optimize import MilestonesSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.registry import ByName, Registry
 from phalanx.spec.strategy import FailureLimit, ProcessCounts, StrategySpec
@@ -250,12 +249,7 @@ class SwitchSpec(_Moment, StrategySpec):
         self._check_order(job)
         if self.straggler is not None:
             self.straggler.loosen_to.check(job)
-        if job.data.shard in ("file", "off"):
-            raise fault(
-                f"switch cuts batches by sample, not by '{job.data.shard}'",
-                "; set 'shard: auto'",
-                at=("data", "shard"),
-            )
+        self.refuse_shards(job, "cuts batches by sample, not by")
 
     @override
     def check_distribution(self, job: JobSpec) -> None:
@@ -351,7 +345,7 @@ def _check_moment(phase: PhaseSpec, job: JobSpec) -> None:
             "; set 'schedule: {name: milestones, at: [0.5, 0.75]}' or use 'at'",
             at=("strategy",),
         )
-    num_drops = len(job.schedule.at or job.schedule.at_epochs)
+    num_drops = len(job.schedule.drops(job.epochs))
     if phase.lr_drop > num_drops:
         raise fault(
             f"lr_drop {phase.lr_drop} never comes: the schedule has {num_drops} decays",
@@ -364,11 +358,7 @@ def _share_at(phase: PhaseSpec, job: JobSpec) -> float:
     if phase.epoch is not None:
         return phase.epoch / job.epochs
     if phase.lr_drop is not None:
-        schedule = job.schedule
-        assert isinstance(schedule, MilestonesSpec)
-        if schedule.at:
-            return schedule.at[phase.lr_drop - 1]
-        return schedule.at_epochs[phase.lr_drop - 1] / job.epochs
+        return job.schedule.drops(job.epochs)[phase.lr_drop - 1]
     assert isinstance(phase.at, float)
     return phase.at
 

@@ -59,6 +59,8 @@ class WorkerSpec(Spec):
     """Whether this process measures its whole machine; one on each machine does."""
     baseline_s: float = 0.0
     """Seconds to rest before the work begins, so that the idle machine can be measured."""
+    network_pid: int | None = None
+    """Process on the same machine whose network namespace to enter; filled in by the launcher."""
     parent_pid: int | None
     """Process on the same machine to die with; filled in by the launcher or agent starting it."""
 

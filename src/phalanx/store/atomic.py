@@ -37,7 +37,7 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
 
 
 def link_atomically(path: Path, other: Path) -> None:
-    """Link a file under a second name of the same directory, replacing that atomically.
+    """Link a file under a second name of the same directory, replacing that atomically, durably.
 
     Raises:
         StoreError: The file is not there, or the directory cannot be written.
@@ -48,9 +48,12 @@ def link_atomically(path: Path, other: Path) -> None:
         try:
             os.link(path, temporary)
         except OSError:
-            # Some file systems have no hard links.
+            # Some file systems have no hard links. The copy reaches the disk before its name does:
+            # after a power failure the name would otherwise lead to an empty file.
             shutil.copyfile(path, temporary)
+            _sync(temporary)
         os.replace(temporary, other)
+        _sync(other.parent)
 
 
 class Replacement:
@@ -72,9 +75,14 @@ class Replacement:
         self.file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, content: bytes | memoryview) -> None:
-        """Append to the new content."""
+        """Append to the new content; after an error it is of no use any more."""
         with _as_store_error(self._path):
             self.file.write(content)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes written so far."""
+        return self.file.tell()
 
     def commit(self) -> int:
         """Replace the file, durably; return the size in bytes."""
@@ -86,7 +94,7 @@ class Replacement:
             self.file.close()
             os.replace(self._temporary, self._path)
             self._temporary = None
-            _sync_directory(self._path.parent)
+            _sync(self._path.parent)
         return size
 
     def abandon(self) -> None:
@@ -110,8 +118,8 @@ def _as_store_error(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -103,6 +103,10 @@ class RequestDone(_Message, frozen=True):
     """The request was carried out."""
 
 
+class StillWorking(_Message, frozen=True):
+    """The disk is busy with the request; sent again and again until the answer proper."""
+
+
 class RequestFailed(_Message, frozen=True):
     """The request cannot be carried out; the reason is for people."""
 
@@ -120,4 +124,12 @@ StoreRequest = (
     | LinkFile
     | DeleteFiles
 )
-StoreResponse = UploadProgress | FileOpened | ChunkContent | FileList | RequestDone | RequestFailed
+StoreResponse = (
+    UploadProgress
+    | FileOpened
+    | ChunkContent
+    | FileList
+    | RequestDone
+    | StillWorking
+    | RequestFailed
+)

@@ -2,18 +2,23 @@
 
 A thread of the controller with a separate socket, so that neither large files nor a slow disk delay
 the controller; it exists only in runs that have a remote process. It trusts the keys of the control
-channel: unknown and replaced processes get no answer. `transfers` carries out requests on files.
+channel: unknown and replaced processes get no answer. `transfers` carries out requests on files;
+what waits for the disk runs in `disk_jobs`, and its client hears meanwhile that it goes on.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import zmq
 
 from phalanx.errors import StoreError
+from phalanx.store.disk_jobs import DiskJobs
 from phalanx.store.messages import (
     CHUNK_BYTES,
     WINDOW,
@@ -29,20 +34,24 @@ from phalanx.store.messages import (
     ReadChunk,
     RequestDone,
     RequestFailed,
+    StillWorking,
     StoreRequest,
     StoreResponse,
     UploadChunk,
     UploadProgress,
 )
-from phalanx.store.transfers import FileTransfers
+from phalanx.store.transfers import FileTransfers, TransferId
 from phalanx.wire.auth import peer_key
 from phalanx.wire.control import ControlServer
 from phalanx.wire.deadline import Deadline
 
+_log = logging.getLogger(__name__)
+
 _SWEEP_S = 1.0
 # Longer than any client waits for an answer: no client comes back to such a transfer.
 _ABANDONED_S = 600.0
-_WAKE = "inproc://store-server"
+# Longer than any disk needs for a file: one that hangs must not keep its clients for ever.
+_DISK_S = 1800.0
 
 
 class StoreServer:
@@ -58,6 +67,7 @@ class StoreServer:
         self._transfers = FileTransfers(root)
         self._decoder = msgspec.msgpack.Decoder(StoreRequest)
         self._thread: threading.Thread | None = None
+        self._is_closing = threading.Event()
         self._port = 0
 
     def start(self) -> int:
@@ -69,12 +79,9 @@ class StoreServer:
             self._socket, self._port = self._control.listen_beside(
                 max_message_bytes=2 * CHUNK_BYTES, high_water=4 * WINDOW
             )
-            context = self._socket.context
-            # A message through this pair wakes the thread out of its poll to end it.
-            self._wake_in: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-            self._wake_out: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-            self._wake_in.bind(_WAKE)
-            self._wake_out.connect(_WAKE)
+            # A byte through this pipe wakes the thread out of its poll: a job is done, or the end.
+            self._woken, self._wake = os.pipe()
+            self._jobs = DiskJobs(self._wake_up)
             self._thread = threading.Thread(target=self._serve, name="store-server")
             self._thread.start()
         return self._port
@@ -88,13 +95,17 @@ class StoreServer:
         """End the thread and close the port; uploads that are not committed leave nothing."""
         if self._thread is None:
             return
-        # The thread uses the sockets: it ends before they are closed.
-        self._wake_out.send(b"")
+        # The thread uses socket and pipe, the jobs the pipe: they end before these are closed.
+        self._is_closing.set()
+        self._wake_up()
         self._thread.join()
         self._thread = None
+        self._jobs.close()
+        self._take_finished()
         self._transfers.close_unless(lambda owner, idle_s: False)
-        for socket in (self._socket, self._wake_in, self._wake_out):
-            socket.close(linger=0)
+        self._socket.close(linger=0)
+        os.close(self._woken)
+        os.close(self._wake)
 
     def __enter__(self) -> StoreServer:
         return self
@@ -102,19 +113,26 @@ class StoreServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _wake_up(self) -> None:
+        os.write(self._wake, b".")
+
     def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_in, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
         sweep = Deadline.after(_SWEEP_S, "a sweep of abandoned transfers")
         while True:
             ready = dict(poller.poll(sweep.remaining_ms))
-            if self._wake_in in ready:
+            if self._is_closing.is_set():
                 return
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._take_finished()
             if self._socket in ready:
                 self._answer_one()
             if sweep.expired:
                 self._transfers.close_unless(self._is_live)
+                self._answer_waiting()
                 sweep = Deadline.after(_SWEEP_S, sweep.activity)
 
     def _is_live(self, owner: str, idle_s: float) -> bool:
@@ -129,23 +147,63 @@ class StoreServer:
             return
         try:
             request = self._decoder.decode(header.buffer)
-        except msgspec.DecodeError:
+        # Text that is not UTF-8 has an error of its own.
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return
         payload = rest[0].buffer if rest else memoryview(b"")
         content: bytes | None = None
         response: StoreResponse
         try:
-            response, content = self._carry_out(owner, request, payload)
+            response, content = self._carry_out(owner, request, payload, route=route.bytes)
         except (StoreError, OSError) as error:
             response = RequestFailed(request.number, str(error))
-        frames = [route.bytes, msgspec.msgpack.encode(response)]
+        except Exception as error:
+            # The boundary between processes: one that asks for nonsense must not end the thread
+            # that serves all others.
+            _log.exception("a request of %s failed", self._control.name_of(owner))
+            response = RequestFailed(request.number, f"{type(error).__name__}: {error}")
+        self._send(route.bytes, response, content)
+
+    def _send(self, route: bytes, response: StoreResponse, content: bytes | None = None) -> None:
+        frames = [route, msgspec.msgpack.encode(response)]
         # Dropped if the client is gone or its queue is full: it repeats its request.
         self._socket.send_multipart(frames if content is None else [*frames, content])
 
+    def _take_finished(self) -> None:
+        """Answer the clients whose jobs are done."""
+        for transfer, job in self._jobs.take_finished():
+            if job.is_commit:
+                self._transfers.end_commit(transfer, job.error)
+            self._send(
+                job.route,
+                RequestDone(transfer[1])
+                if job.error is None
+                else RequestFailed(transfer[1], str(job.error)),
+            )
+
+    def _answer_waiting(self) -> None:
+        """Tell clients whose jobs are not done yet, so that they go on waiting."""
+        for transfer, job in self._jobs.unfinished():
+            if job.age_s < _DISK_S:
+                self._send(job.route, StillWorking(transfer[1]))
+            else:
+                reason = f"the disk has not written a file in {_DISK_S:g} s"
+                self._send(job.route, RequestFailed(transfer[1], reason))
+
+    def _do_later(
+        self, transfer: TransferId, task: Callable[[], object], *, route: bytes, is_commit: bool
+    ) -> StoreResponse:
+        self._jobs.start(transfer, task, route=route, is_commit=is_commit)
+        return StillWorking(transfer[1])
+
     def _carry_out(
-        self, owner: str, request: StoreRequest, payload: memoryview
+        self, owner: str, request: StoreRequest, payload: memoryview, *, route: bytes
     ) -> tuple[StoreResponse, bytes | None]:
         files, number, transfer = self._transfers, request.number, (owner, request.number)
+        if self._jobs.is_running(transfer):
+            # Repeated over another connection, which is where the answer belongs.
+            self._jobs.redirect(transfer, route)
+            return StillWorking(number), None
         match request:
             case BeginUpload():
                 return UploadProgress(number, files.begin(transfer, request.name)), None
@@ -153,7 +211,9 @@ class StoreServer:
                 end = files.append(transfer, request.offset, payload)
                 return UploadProgress(number, end), None
             case CommitUpload():
-                files.commit(transfer, request.size)
+                task = files.begin_commit(transfer, request.size)
+                if task is not None:
+                    return self._do_later(transfer, task, route=route, is_commit=True), None
             case OpenFile():
                 return FileOpened(number, files.open(transfer, request.name)), None
             case ReadChunk():
@@ -164,7 +224,8 @@ class StoreServer:
             case ListFiles():
                 return files.list_files(number, request.folder), None
             case LinkFile():
-                files.link(request.name, request.other)
+                task = files.begin_link(request.name, request.other)
+                return self._do_later(transfer, task, route=route, is_commit=False), None
             case DeleteFiles():
                 files.delete(request.names)
         return RequestDone(number), None

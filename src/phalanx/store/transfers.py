@@ -36,6 +36,9 @@ class _Uploading:
     name: str
     replacement: Replacement
     end: int = 0
+    is_committing: bool = False
+    failure: str = ""
+    """Why nothing can become of it any more."""
     touched: float = field(default_factory=time.monotonic)
 
 
@@ -78,22 +81,44 @@ class FileTransfers:
         if upload is None:
             raise StoreError(_FORGOTTEN)
         upload.touched = time.monotonic()
+        if upload.failure:
+            raise StoreError(upload.failure)
         # A chunk before the end was repeated; one after it overtook a lost one, and will be.
-        if offset == upload.end:
-            upload.replacement.write(content)
+        if offset == upload.end and not upload.is_committing:
+            try:
+                upload.replacement.write(content)
+            except StoreError as error:
+                # Some of the chunk may be in the file: its repeat would come after half of itself.
+                self._give_up(upload, error)
+                raise
             upload.end += len(content)
         return upload.end
 
-    def commit(self, transfer: TransferId, size: int) -> None:
-        """Replace the old file by an upload that is complete."""
+    def begin_commit(self, transfer: TransferId, size: int) -> Callable[[], object] | None:
+        """Return what replaces the old file by a complete upload, for another thread.
+
+        `end_commit` follows once it has been called. None: it is committed already.
+        """
         # The answer to the first commit was lost: its repeat must succeed.
         if transfer in self._committed:
-            return
+            return None
         upload = self._uploads.get(transfer)
-        if upload is None or upload.end != size:
+        if upload is not None and upload.failure:
+            raise StoreError(upload.failure)
+        if upload is None or upload.end != size or upload.replacement.size != size:
             arrived = upload.end if upload is not None else 0
             raise StoreError(f"only {arrived} of the file's {size} bytes have reached the store")
-        upload.replacement.commit()
+        upload.is_committing = True
+        return upload.replacement.commit
+
+    def end_commit(self, transfer: TransferId, error: BaseException | None) -> None:
+        """Note how the commit of an upload ended."""
+        upload = self._uploads[transfer]
+        upload.is_committing = False
+        upload.touched = time.monotonic()
+        if error is not None:
+            self._give_up(upload, error)
+            return
         del self._uploads[transfer]
         self._committed.append(transfer)
 
@@ -114,12 +139,17 @@ class FileTransfers:
         if reading is None:
             raise StoreError(_FORGOTTEN)
         reading.touched = time.monotonic()
+        # Offsets come from the network, and may be more than the system can express.
+        if length < 0 or not 0 <= offset <= os.fstat(reading.file.fileno()).st_size:
+            raise StoreError(f"the file has no {length} bytes from byte {offset} on")
         return os.pread(reading.file.fileno(), min(length, CHUNK_BYTES), offset)
 
     def close(self, transfer: TransferId) -> None:
         """Forget a transfer; an upload that is not committed leaves nothing."""
-        upload = self._uploads.pop(transfer, None)
-        if upload is not None:
+        upload = self._uploads.get(transfer)
+        # Another thread is busy with an upload that is being committed; `end_commit` forgets it.
+        if upload is not None and not upload.is_committing:
+            del self._uploads[transfer]
             upload.replacement.abandon()
         reading = self._downloads.pop(transfer, None)
         if reading is not None:
@@ -146,14 +176,19 @@ class FileTransfers:
             incoming=tuple(name for name in incoming if name.startswith(f"{folder}/")),
         )
 
-    def link(self, name: str, other: str) -> None:
-        """Keep a file under a second name."""
-        link_atomically(self._path(name), self._path(other))
+    def begin_link(self, name: str, other: str) -> Callable[[], object]:
+        """Return what keeps a file under a second name, for another thread."""
+        path, second = self._path(name), self._path(other)
+        return lambda: link_atomically(path, second)
 
     def delete(self, names: tuple[str, ...]) -> None:
         """Delete files; names that do not exist are skipped."""
         for name in names:
             self._path(name).unlink(missing_ok=True)
+
+    def _give_up(self, upload: _Uploading, error: BaseException) -> None:
+        upload.failure = str(error)
+        upload.replacement.abandon()
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):

@@ -34,8 +34,8 @@ class Pushed:
 class PushPull(Strategy):
     """Train a replica whose parameters are overwritten by what the servers send.
 
-    With `overlap` it computes while a push is on its way; `on_idle` is called several times a
-    second while it waits.
+    With `overlap` it computes while a push is on its way. `make_deadline` makes the deadline of a
+    wait for servers from its activity; `on_idle` is called several times a second meanwhile.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class PushPull(Strategy):
         client: Client,
         *,
         overlap: bool,
-        limit_s: float,
+        make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._client = client
         self._overlap = overlap
-        self._limit_s = limit_s
+        self._make_deadline = make_deadline
         self._on_idle = on_idle
         self._outstanding: tuple[int, StepResult] | None = None
 
@@ -135,6 +135,5 @@ class PushPull(Strategy):
             self._client.ready(bucket.start, bucket.stop)
 
     def _wait(self) -> None:
-        deadline = Deadline.after(self._limit_s, "the servers to answer a push")
         with span("pull"):
-            self._client.wait(deadline, self._on_idle)
+            self._client.wait(self._make_deadline("the servers to answer a push"), self._on_idle)

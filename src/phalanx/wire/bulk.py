@@ -1,8 +1,9 @@
 """Encode bulk messages between clients and parameter servers: a fixed header, a payload frame.
 
-No pickle and no self-describing format: a header is 88 bytes of numbers, a payload is memory. The
-caller drops what does not decode. Sockets are set up here, because ZeroMQ's defaults (queues of a
-thousand 4 MB frames, no heartbeats) suit small messages only.
+No pickle and no self-describing format: a header is 88 bytes of numbers, a payload is memory, and
+the frames after it are the batches behind parameters, as a `TicketSet` encodes them. The caller
+drops what does not decode. Sockets are set up here, because ZeroMQ's defaults (queues of a thousand
+4 MB frames, no heartbeats) suit small messages only.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ MAGIC = 0x9A1C
 HEADER = struct.Struct("<HBBBBHIIIIIQQQQdQd")
 # Messages in a queue before the sender has to wait; 16 frames of 4 MB are 64 MB.
 HIGH_WATER = 16
-# Room for a header, or for the scales that precede the values in some formats.
+# Room for a header, for the scales that precede the values in some formats, or for tickets.
 FRAME_SLACK_BYTES = 1 << 16
+# Longer sets of tickets travel in several frames, so that no limit of ours cuts them.
+_TICKET_FRAME_BYTES = FRAME_SLACK_BYTES // 2
+_MOST_FRAMES = 1 << 12
 
 
 class BulkOp(IntEnum):
@@ -31,12 +35,14 @@ class BulkOp(IntEnum):
     ASK = 3  # worker: no reply for this segment; was it received?
     LEAVE = 4  # worker: leave; no update waits for it
     PULL = 5  # reader: the present parameters of a segment
-    LOAD = 6  # worker: parameters that restore a restarted server
+    LOAD = 6  # worker: one segment of the copy that restores a restarted server
     PARAMS = 10  # server: parameters of a segment, after ENTER, PUSH, ASK or PULL
     AGAIN = 11  # server: that push never arrived; send it again
     REFUSED = 12  # server: not, or no longer, part of the run
     LEFT = 13  # server: left; replies to LEAVE
     WHO = 14  # server: worker is not entered; send ENTER first
+    LOADED = 15  # server: that segment of a copy is here, or no longer wanted
+    UNEXPECTED = 16  # server: was not told to expect that copy yet; send it again later
 
 
 class Kind(IntEnum):
@@ -64,7 +70,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         generation: Number of the run's formation; messages of an older one are refused.
         incarnation: How often this worker has been started; an older one is refused.
         sender: Incarnation of the server, in replies.
-        clock: Number of the worker's push that this belongs to.
+        clock: Number of the worker's push that this belongs to; of LOAD and its answers, number
+            of the request for a copy.
         readver: Version that the worker had read, or that it now reads.
         ticket: Batch that the gradient was computed from, for exactly-once accounting; 0: none.
         segment: Index in the layout.
@@ -175,13 +182,22 @@ def tune(socket: zmq.Socket[bytes], *, max_frame_bytes: int) -> None:
         socket.setsockopt(zmq.IMMEDIATE, 1)
 
 
-def take(frames: Sequence[zmq.Frame]) -> tuple[Header, memoryview | None] | None:
-    """Return header and payload of a received message; None: it is malformed."""
-    if not 1 <= len(frames) <= 2:
+def take(frames: Sequence[zmq.Frame]) -> tuple[Header, memoryview | None, bytes] | None:
+    """Return header, payload and tickets of a received message; None: it is malformed."""
+    if not 1 <= len(frames) <= _MOST_FRAMES:
         return None
     header = Header.unpack(frames[0].buffer)
     if header is None:
         return None
-    payload = frames[1].buffer if len(frames) == 2 else None
+    payload = frames[1].buffer if len(frames) > 1 else None
     length = 0 if payload is None else payload.nbytes
-    return (header, payload) if length == header.num_bytes else None
+    tickets = b"".join(frame.buffer for frame in frames[2:])
+    return (header, payload, tickets) if length == header.num_bytes else None
+
+
+def ticket_frames(tickets: bytes) -> list[bytes]:
+    """Cut an encoded set of tickets into the frames that follow a payload."""
+    return [
+        tickets[start : start + _TICKET_FRAME_BYTES]
+        for start in range(0, len(tickets), _TICKET_FRAME_BYTES)
+    ]

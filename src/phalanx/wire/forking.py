@@ -86,7 +86,8 @@ def inherited(environment: Mapping[str, str]) -> dict[str, Any]:
         "limits": {
             name: list(resource.getrlimit(getattr(resource, name)))
             for name in dir(resource)
-            if name.startswith("RLIMIT_")
+            # Every process of a run raises its own number of descriptors as far as it may.
+            if name.startswith("RLIMIT_") and name != "RLIMIT_NOFILE"
         },
         "variables": {
             name: value
@@ -136,12 +137,38 @@ def send_request(
 
 
 def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-    """Read a request and its standard streams; None: the launcher is gone."""
+    """Read a request and its standard streams; None: the launcher is gone.
+
+    Raises:
+        OSError: The connection broke, or the message is no request of ours; its streams are closed.
+    """
     received = receive(connection, NUM_STREAMS)
     if received is None:
         return None
     message, descriptors = received
-    return ForkRequest(**message), descriptors
+    request = _to_request(message)
+    if request is None or len(descriptors) != NUM_STREAMS:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise OSError("a message that is no request of ours")
+    return request, descriptors
+
+
+def _to_request(message: object) -> ForkRequest | None:
+    """Return the request in a message; None: it is none, or its parts are of other types."""
+    kinds = {"module": str, "directory": str, "environment": dict, "cpus": list}
+    kinds["surroundings"] = dict
+    if not isinstance(message, dict) or message.keys() != kinds.keys():
+        return None
+    if not all(isinstance(message[name], kind) for name, kind in kinds.items()):
+        return None
+    variables = message["environment"]
+    texts = [*variables, *variables.values()]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        return None
+    if not message["cpus"] or not all(isinstance(core, int) for core in message["cpus"]):
+        return None
+    return ForkRequest(**message)
 
 
 def send(
@@ -174,11 +201,17 @@ def receive(
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, num_descriptors)
     if not head:
         return None
-    head += _read(connection, _LENGTH.size - len(head))
-    [length] = _LENGTH.unpack(head)
-    if length > _MAX_BYTES:
-        raise OSError(f"a message of {length} bytes is none of ours")
-    return json.loads(_read(connection, length)), descriptors
+    try:
+        head += _read(connection, _LENGTH.size - len(head))
+        [length] = _LENGTH.unpack(head)
+        if length > _MAX_BYTES:
+            raise OSError(f"a message of {length} bytes is none of ours")
+        return json.loads(_read(connection, length)), descriptors
+    except (OSError, ValueError, RecursionError) as error:
+        # Whoever sent them is not served: they must not stay open here.
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise OSError(f"the message is none of ours ({error})") from error
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import msgspec
 import zmq
 
+_HANDSHAKE_MS = 5000
+
 
 class KeyPair(msgspec.Struct, frozen=True):
     """A public key and its secret, in ZeroMQ's printable Z85 form."""
@@ -30,6 +32,8 @@ class KeyPair(msgspec.Struct, frozen=True):
 def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
     """Make a listening socket accept only authenticated peers; call before bind."""
     socket.curve_server = True
+    # Whoever connects and says nothing costs a descriptor for no longer than this.
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
 

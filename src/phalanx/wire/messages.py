@@ -25,7 +25,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     epoch_total: int = 0
     loss_sum: float = 0.0
     num_correct: int = 0
+    has_classes: bool = True
+    """Whether a sample can be correct at all."""
     activity: str = "starting"
+    is_starting: bool = False
+    """The process imports code or builds its network, which may hold up this very message."""
     lr: float = 0.0
     input_s: float = 0.0
     compute_s: float = 0.0
@@ -36,6 +40,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The part of `exchange_s` that is not yet divided into communication and waiting."""
     sent_bytes: int = 0
     version: int = 0
+    cpu_s: float = 0.0
+    """Processor time of the process, by which one that computes is told from one that waits."""
 
 
 class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +51,8 @@ class EpochFigures(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     updates: int
     train_loss: float
-    train_accuracy: float
+    train_accuracy: float | None
+    """None, as the other one: the targets are no classes."""
     regularisation: float
     val_loss: float | None
     val_accuracy: float | None

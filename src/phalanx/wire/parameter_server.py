@@ -33,10 +33,17 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerUp(_Message, frozen=True):
-    """A server listens; from its process, or from the worker that hosts it."""
+    """A server listens; from its process, or from the worker that hosts it.
+
+    Attributes:
+        address: Where it listens.
+        restoring: Whether it has lost its parameters.
+        saved_version: Of the state in the store that it could continue from; -1: none.
+    """
 
     address: ServerAddress
     restoring: bool
+    saved_version: int = -1
 
 
 class Ready(_Message, frozen=True):
@@ -49,6 +56,8 @@ class Ready(_Message, frozen=True):
     """Whether a server is in the same process."""
     portions: EpochQuota | None = None
     """Division of an epoch where workers own samples."""
+    has_classes: bool = True
+    """Whether the targets are classes, so that there is an accuracy."""
 
 
 class RequestWork(_Message, frozen=True):
@@ -71,10 +80,37 @@ class Paused(_Message, frozen=True):
 
 
 class HeldVersion(_Message, frozen=True):
-    """Version of a server's parameters that a worker holds, -1: none; answers `QueryVersion`."""
+    """Version of a server's parameters that a worker holds; answers `QueryVersion`.
+
+    Completed tickets were reported before: whatever the lost server has acknowledged to this worker
+    is either known as done, or named here.
+
+    Attributes:
+        server: Index of the server.
+        number: Of the question.
+        version: -1: none.
+        acknowledged: Ticket of the outstanding push, if the lost server has answered it; 0: none.
+    """
 
     server: int
+    number: int
     version: int
+    acknowledged: int = 0
+
+
+class RestoreProgress(_Message, frozen=True):
+    """So many segments of the copy with this number have arrived at a restarted server."""
+
+    server: int
+    number: int
+    num_loaded: int
+
+
+class RestoredTickets(_Message, frozen=True):
+    """A part of the tickets of `Restored`, before it, where they are too many for one message."""
+
+    server: int
+    tickets: bytes
 
 
 class Restored(_Message, frozen=True):
@@ -84,11 +120,13 @@ class Restored(_Message, frozen=True):
         server: Index of the server.
         version: From which it goes on.
         optimizer_version: The version that its optimiser state is from; 0: none was found.
+        tickets: Batches that its parameters contain, as an encoded `TicketSet`.
     """
 
     server: int
     version: int
     optimizer_version: int
+    tickets: bytes = b""
 
 
 class Flushed(_Message, frozen=True):
@@ -112,7 +150,7 @@ class Evaluated(_Message, frozen=True):
     part: str
     num_samples: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     regularisation: float
     duration_s: float
     metrics: dict[str, float] = {}
@@ -133,12 +171,21 @@ class Saved(_Message, frozen=True):
 
 
 class Admit(_Message, frozen=True):
-    """To a server: accept this client, and no earlier incarnation of it."""
+    """To a server: accept this client, and no earlier incarnation of it.
+
+    Attributes:
+        public_key: Of the client.
+        role: worker or reader.
+        rank: Of the client.
+        incarnation: Of the client.
+        expected: Whether a restarted server waits for this worker; not if it was sent away.
+    """
 
     public_key: str
     role: str
     rank: int
     incarnation: int
+    expected: bool = True
 
 
 class Dismiss(_Message, frozen=True):
@@ -152,6 +199,12 @@ class Connect(_Message, frozen=True):
     """To a worker or the evaluator: addresses of the servers; sent again when one has moved."""
 
     servers: tuple[ServerAddress, ...]
+
+
+class ServerLost(_Message, frozen=True):
+    """To a worker or the evaluator: a server is being replaced; `Connect` will say where it is."""
+
+    server: int
 
 
 class Work(_Message, frozen=True):
@@ -180,16 +233,28 @@ class QueryVersion(_Message, frozen=True):
     """To a worker: report the version of this server's parameters that you hold."""
 
     server: int
+    number: int
 
 
 class SendParameters(_Message, frozen=True):
-    """To a worker: send this server your copy of its parameters."""
+    """To a worker: send this server your copy of its parameters, under this number."""
 
     server: int
+    number: int
+
+
+class ExpectParameters(_Message, frozen=True):
+    """To a server: take the copy that this worker sends under this number, and no other."""
+
+    number: int
+    donor: int
+    incarnation: int
 
 
 class RestoreFromDisk(_Message, frozen=True):
-    """To a server: no worker holds a copy; continue from your last snapshot."""
+    """To a server: no worker holds a newer copy; continue from your last snapshot."""
+
+    number: int
 
 
 class Flush(_Message, frozen=True):
@@ -245,6 +310,8 @@ ToController = (
     | WorkDone
     | Paused
     | HeldVersion
+    | RestoreProgress
+    | RestoredTickets
     | Restored
     | Flushed
     | SnapshotTaken
@@ -255,10 +322,12 @@ FromServing = (
     Admit
     | Dismiss
     | Connect
+    | ServerLost
     | Work
     | Pause
     | QueryVersion
     | SendParameters
+    | ExpectParameters
     | RestoreFromDisk
     | Flush
     | ReadAndEvaluate

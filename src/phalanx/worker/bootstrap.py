@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from phalanx.errors import EngineError, ExitCode, PhalanxError, StoreError
 from phalanx.observe.sampler import Sampler
 from phalanx.records.events import Clock, Failure, Finished
@@ -28,11 +30,14 @@ from phalanx.records.rundir import RunDir
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
 from phalanx.wire.control_client import ControlClient
+from phalanx.wire.descriptors import raise_descriptors
 from phalanx.wire.forking import THREAD_VARIABLES
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
+from phalanx.wire.moments import plant
 from phalanx.worker.lifeline import die_with_parent, watch_signals, watch_stdin
 from phalanx.worker.metrics import WorkerMetrics, write_steps
+from phalanx.worker.private_network import PrivateNetworkEntry
 
 if TYPE_CHECKING:
     from phalanx.worker.context import WorkerContext
@@ -51,7 +56,11 @@ def main(roles: str) -> None:
         roles: Module whose `run_role(context)` does the work; imported once cores are bound.
     """
     started = time.monotonic()
-    spec = WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
+    spec = _read_spec()
+    # Servers take connections of all workers, and of strangers until these are refused.
+    raise_descriptors()
+    # Before the signal of a dead parent, which the system forgets when rights change.
+    network = PrivateNetworkEntry(spec.network_pid)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s {spec.process} %(levelname)s %(message)s"
     )
@@ -64,10 +73,26 @@ def main(roles: str) -> None:
         os.sched_setaffinity(0, spec.cpus)
     os.environ.update(spec.environment)
     _limit_threads(spec.threads)
-    sys.exit(_take_part(spec, log, started, roles))
+    if target := os.environ.get("PHALANX_MOMENTS"):
+        plant(target, process=spec.process, control_address=spec.control_address)
+    sys.exit(_take_part(spec, log, started, roles, network))
 
 
-def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> int:
+def _read_spec() -> WorkerSpec:
+    try:
+        return WorkerSpec.model_validate_json(sys.stdin.buffer.readline())
+    except ValidationError as error:
+        # Without its values: they hold this process's keys, and the log is copied and kept.
+        faults = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+            for one in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        sys.exit(f"the spec of this process is none: {'; '.join(faults)}")
+
+
+def _take_part(
+    spec: WorkerSpec, log: EventLog, started: float, roles: str, network: PrivateNetworkEntry
+) -> int:
     metrics = WorkerMetrics()
     control = ControlClient(
         spec.control_address,
@@ -93,6 +118,8 @@ def _take_part(spec: WorkerSpec, log: EventLog, started: float, roles: str) -> i
                         metrics.activity = "watching the idle machine"
                         sampler.watch_idle(spec.baseline_s)
                         started += spec.baseline_s
+                    # After the control channel has its threads, before the framework has any.
+                    network.enter()
                     # numpy, the framework and all that needs them, only now.
                     from phalanx.worker.context import WorkerContext
 

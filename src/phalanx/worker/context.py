@@ -94,7 +94,9 @@ class WorkerContext:
             self.job.data,
             data_root=Path(self.spec.data_root),
             cache_root=Path(self.spec.cache_root),
+            whole_numbers=self.job.reads_whole_numbers,
         )
+        self.metrics.has_classes = dataset.is_classification
         dataset = distribute(dataset, self.job)
         if self.spec.role == "worker" and self.spec.rank == 0:
             dealt = describe_distribution(dataset, self.job)
@@ -109,6 +111,7 @@ class WorkerContext:
             precision: The number format that it computes in.
             reason: Why this one.
         """
+        self.metrics.is_starting = False
         startup_s = time.monotonic() - self.started
         self.log.record(
             events.Started(

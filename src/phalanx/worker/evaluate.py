@@ -1,7 +1,8 @@
 """Evaluate a model on the validation or test part, shared out over all workers.
 
-Counts are summed as integers over workers, so an accuracy can never exceed 1. For metrics beyond
-loss and accuracy, predictions of all samples are gathered on all workers.
+Counts are summed over workers, so an accuracy can never exceed 1. For metrics beyond loss and
+accuracy, predictions of all samples are gathered on all workers. Targets that are values have no
+accuracy but errors, which are sums as well.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy.typing as npt
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.data.metrics import Predictions, compute_metrics
+from phalanx.data.metrics import Predictions, compute_metrics, value_metrics
 from phalanx.data.order import share_sizes
 from phalanx.data.pipeline import Dataset, Part, eval_batches
+from phalanx.engine.result import EvaluationSums
 from phalanx.records.measures import Measures
 from phalanx.records.predictions import PartPredictions
 from phalanx.worker.trainable import Predictor, Trainable
@@ -55,7 +57,7 @@ def evaluate(
     said = np.zeros(part.num_samples if speaker is not None else 0, dtype=np.int64)
     row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
     begin = time.perf_counter()
-    loss_sum, num_correct, num_samples = 0.0, 0, 0
+    totals = np.zeros(len(EvaluationSums._fields))
     batches = eval_batches(
         part, rank=share.rank, num_workers=share.num_workers, worker_batch=_WORKER_BATCH
     )
@@ -67,12 +69,20 @@ def evaluate(
             found = speaker.evaluate_into(batch, classes)
             said[row : row + len(batch)] = classes + 1
             row += len(batch)
-        loss_sum += found.loss_sum
-        num_correct += found.num_correct
-        num_samples += found.num_samples
-    sums = torch.tensor([loss_sum, num_correct, num_samples], dtype=torch.float64)
+        totals += found
+    sums = torch.from_numpy(totals)
     collective.all_reduce(sums)
-    measures = Measures.from_sums(*sums.tolist(), duration_s=time.perf_counter() - begin)
+    loss_sum, num_correct, num_samples, absolute_error, squared_error = sums.tolist()
+    measures = Measures.from_sums(
+        loss_sum,
+        num_correct,
+        num_samples,
+        duration_s=time.perf_counter() - begin,
+        has_classes=part.targets.dtype == np.int64,
+    )
+    if measures.accuracy is None:
+        errors = value_metrics(part.targets[part.rows], absolute_error, squared_error)
+        return replace(measures, metrics=errors)
     if speaker is None or judge is None:
         return measures
     return _judged(measures, judge, part, _gather_predictions(said, collective))

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from phalanx.spec.kinds import built_in_modules
 from phalanx.wire.forking import (
@@ -31,7 +32,7 @@ from phalanx.wire.forking import (
     send,
     surroundings,
 )
-from phalanx.worker.lifeline import die_with_parent
+from phalanx.worker.lifeline import adopt_orphans, die_with_parent
 
 # Modules that every role of a torch process needs; never user code or other frameworks.
 PRELOADED = (
@@ -45,6 +46,8 @@ _LATER = ("torch.fx.experimental.symbolic_shapes",)
 _LIFELINE = 0
 # A launcher sends its request in one go; a frozen one must not hold others up.
 _REQUEST_S = 5.0
+# Generations of helpers of helpers.
+_ADOPTIONS = 100
 
 
 @dataclass
@@ -83,6 +86,7 @@ class ForkingLoop:
                 source = key.fileobj
                 if source == _LIFELINE:
                     if not os.read(_LIFELINE, 1024):
+                        self._end_adopted()
                         # Children have this process as their parent and are killed with it.
                         os._exit(0)
                 elif source is self._listener:
@@ -111,7 +115,7 @@ class ForkingLoop:
         self._waiting.discard(connection)
         received = None
         # A launcher killed in mid-request breaks its own connection; others go on.
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError):
             received = receive_request(connection)
         if received is None:
             self._close(connection)
@@ -178,6 +182,22 @@ class ForkingLoop:
             with contextlib.suppress(OSError):
                 send(child.connection, {"exit_code": os.waitstatus_to_exitcode(status)})
             self._close(child.connection)
+        if not self._forked:
+            # Before that they may belong to a process that still runs.
+            self._end_adopted()
+
+    def _end_adopted(self) -> None:
+        """Kill what ended processes have left: the system makes it children of this one."""
+        known = {child.pid for child in self._forked.values()}
+        for _ in range(_ADOPTIONS):
+            found = adopted_children() - known
+            if not found:
+                return
+            for pid in found:
+                # A helper's own children are adopted when it ends, and found in the next round.
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
     def _close(self, connection: socket.socket) -> None:
         # The end of a process and of its launcher can come out of the same `select`.
@@ -197,6 +217,15 @@ class ForkingLoop:
         for child in self._forked.values():
             child.connection.close()
             os.close(child.pidfd)
+
+
+def adopted_children() -> set[int]:
+    """Return the children of this process's only thread, those among them that it never forked."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:
+        return set()  # a kernel without this list
+    return set(map(int, text.split()))
 
 
 def unsafe_to_fork(own: set[int]) -> str | None:
@@ -272,6 +301,7 @@ def main() -> None:
     listening, owner = int(sys.argv[1]), int(sys.argv[2])
     if owner:
         die_with_parent(owner)
+    adopt_orphans()
     own = surroundings(os.environ)
     # Libraries that count their threads when they are loaded start none; `limit_threads` raises
     # the counts in each process.

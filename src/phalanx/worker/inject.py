@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phalanx.spec.inject import InjectSpec
+from phalanx.spec.job import InjectSpec
 from phalanx.strategy.base import StepFacts
 
 # Weight of the newest step in the running mean of a step's own time.

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -25,6 +26,12 @@ def die_with_parent(parent_pid: int) -> None:
     if os.getppid() != parent_pid:
         # The parent ended before the signal was requested.
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have the system make this process the parent of what its descendants leave (Linux only)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def watch_signals(on_exit: Callable[[], None]) -> None:

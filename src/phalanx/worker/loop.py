@@ -182,7 +182,9 @@ class TrainLoop(Generic[BatchT]):
         self._split_exchange_time()
         # All workers take part in each of these exchanges, in this order.
         sums = trainer.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])
-        train = Measures.from_sums(*sums, duration_s=self.position.train_s)
+        train = Measures.from_sums(
+            *sums, duration_s=self.position.train_s, has_classes=trainer.dataset.is_classification
+        )
         validation = self._measure("validation") if self._state.is_validation_due else None
         end = self._state.end_epoch(
             train, validation, regularisation=trainer.regularisation(), lr=metrics.lr

@@ -5,6 +5,7 @@ Imports no framework: the bootstrap needs it before torch is loaded.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ class WorkerMetrics:
     """
 
     activity: str = "starting"
+    is_starting: bool = True
+    """Until all code is imported and the network is built."""
     epoch: int = 0
     step: int = 0
     lr: float = 0.0
@@ -75,6 +78,8 @@ class WorkerMetrics:
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
+    has_classes: bool = True
+    """Whether a sample can be correct at all."""
     exchanges: OpenExchanges = field(default_factory=OpenExchanges)
     unwritten: Step | None = None
     """The sum of the last steps, where one event stands for several."""
@@ -141,7 +146,9 @@ class WorkerMetrics:
             epoch_total=self.epoch_total,
             loss_sum=self.epoch_loss_sum,
             num_correct=self.epoch_correct,
+            has_classes=self.has_classes,
             activity=self.activity,
+            is_starting=self.is_starting,
             lr=self.lr,
             input_s=self.spent.input_s,
             compute_s=self.spent.compute_s,
@@ -151,6 +158,7 @@ class WorkerMetrics:
             sent_bytes=self.sent_bytes,
             open_exchange_s=self.exchanges.total_s,
             version=self.version,
+            cpu_s=time.process_time(),
         )
 
 

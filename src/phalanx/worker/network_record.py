@@ -56,6 +56,7 @@ def record_network(
             scale=normalizer.scale.reshape(-1)[:channels].tolist(),
             shift=normalizer.shift.reshape(-1)[:channels].tolist(),
             class_names=list(dataset.class_names),
+            whole_numbers=dataset.has_whole_numbers,
             renamed={name: own[name] for name in own if own[name] != name},
         )
     )

@@ -123,7 +123,7 @@ class TorchTrainer(Trainer[Batch]):
         parameters = self._replica.parameters
         return ModelFigures(
             num_parameters=parameters.numel(),
-            digest=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+            digest=hashlib.sha256(parameters.numpy().data).hexdigest(),
             regularisation=self._replica.regularisation(),
         )
 
@@ -141,6 +141,8 @@ class TorchTrainer(Trainer[Batch]):
         wait_for_chief(self._collective, self._checkpointer.wait)
         if self.rank == 0:
             self._checkpointer.save(position, state, best=best, begun=begin)
+        # Together, because the others would wait for a slow disk in the exchange of the next step.
+        wait_for_chief(self._collective, self._checkpointer.wait_until_free)
 
     @override
     def restore(self, name: str) -> ResumePoint | None:

@@ -106,7 +106,8 @@ def test_a_killed_server_goes_on_from_a_worker_s_copy_without_losing_an_update(
     successor = site.restart()
     for client, _, _ in members:
         client.relocate(successor.address)
-    members[0][0].donate(0)
+    successor.expect(donor=0)
+    members[0][0].donate(0, number=1)
     begin(members[1][0], members[1][2], 3.0, weight=0.5)
     with ThreadPoolExecutor(2) as pool:
         waits = [pool.submit(client.wait, soon("the successor")) for client, _, _ in members]
@@ -127,7 +128,9 @@ def test_an_async_worker_keeps_its_place_across_a_restart(stack: ExitStack) -> N
     site.server.kill()
     begin(client, gradients, 1.0)
     client.relocate(site.restart().address)
-    client.donate(0)
+    # The copy may arrive before the server knows from whom it comes.
+    client.donate(0, number=1)
+    site.server.expect(donor=0)
     client.wait(soon("the successor"))
     assert parameters.eq(-2).all()
     assert client.facts().reconnects == 1
@@ -171,7 +174,8 @@ def test_copies_for_two_lost_servers_do_not_displace_each_other(stack: ExitStack
     for index, successor in enumerate(successors):
         client.relocate(successor.address)
         # Neither connection is up yet: both copies have to wait.
-        client.donate(index)
+        client.donate(index, number=1 + index)
+        successor.expect(donor=0, number=1 + index)
     begin(client, gradients, 1.0)
     client.wait(soon("the successors"))
     assert parameters.eq(-2).all()

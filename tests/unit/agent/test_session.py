@@ -10,14 +10,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import phalanx
+from phalanx.agent.remote.files import MAX_CHUNK_BYTES
 from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session
+from phalanx.agent.ssh import LocalRoute
 from phalanx.errors import LaunchError
 from support.there import children_of, here, is_alive
 from support.waiting import wait_until
@@ -39,6 +42,16 @@ if spec["mode"] == "stay":
 print("last words", end="", flush=True)
 sys.exit(7)
 """
+
+
+@dataclass(frozen=True)
+class ScriptRoute(LocalRoute):
+    """A machine whose shell runs a script in place of the agent."""
+
+    script: str = ""
+
+    def command(self, remote: str) -> list[str]:
+        return ["sh", "-c", self.script]
 
 
 class Heard:
@@ -299,11 +312,202 @@ def test_a_frozen_or_killed_fork_server_leaves_nothing_behind(tmp_path: Path) ->
     assert not (tmp_path / "work").exists()
 
 
+def start_code(line: Session, folder: Path, code: str, name: str = "w") -> None:
+    """Start a process that does what a test says."""
+    order = {
+        "do": "start",
+        "name": name,
+        "serial": 1,
+        "command": [sys.executable, "-c", code],
+        "environment": {},
+        "directory": "/",
+        "spec": {},
+        "warm": False,
+    }
+    line.ask(order, LIMIT_S)
+
+
+FLOOD = """
+import os
+while True:
+    os.write(1, b"x" * 65535 + b"\\n")
+"""
+
+
+def test_a_log_that_grows_faster_than_it_is_sent_holds_up_neither_orders_nor_other_files(
+    tmp_path: Path,
+) -> None:
+    heard, folder, go_on = Heard(), tmp_path / "work" / "run@m", threading.Event()
+
+    def take(news: dict[str, Any]) -> None:
+        # A line as slow as can be: nothing of it is read until the end.
+        if news.get("path") == "logs/w.log":
+            assert go_on.wait(LIMIT_S)
+        heard.take(news)
+
+    line = Session(here(), take)
+    try:
+        line.open()
+        begin(line, folder)
+        start_code(line, folder, FLOOD)
+        log = folder / "logs" / "w.log"
+        wait_until(lambda: log.exists() and log.stat().st_size > 64 << 20, "the flood")
+        stop = line.tell({"do": "stop", "grace_s": 0.0})
+        kill = line.tell({"do": "kill", "name": "w"})
+        # The orders are obeyed although no answer can come.
+        wait_until(lambda: not fd_holders(log), "the process to be killed", limit_s=LIMIT_S)
+        go_on.set()
+        line.wait(stop, LIMIT_S)
+        line.wait(kill, LIMIT_S)
+        wait_until(lambda: heard.exit_code() is not None, "all of it to come", limit_s=LIMIT_S)
+        assert len(heard.text("logs/w.log")) == log.stat().st_size
+    finally:
+        go_on.set()
+        line.close()
+
+
+def fd_holders(path: Path) -> list[int]:
+    """Processes that have a file open."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            if os.readlink(entry) == str(path):
+                found.append(int(entry.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
+def test_whole_files_come_in_parts_that_fit_into_a_line(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    size = 3 * MAX_CHUNK_BYTES + 5
+    code = f"""
+import os, pathlib
+folder = pathlib.Path({str(folder)!r}) / "profile"
+folder.mkdir()
+(folder / "w.json").write_bytes(b"p" * {size})
+(folder / "w.empty").write_bytes(b"")
+"""
+    with session(heard) as line:
+        begin(line, folder)
+        start_code(line, folder, code)
+        wait_until(lambda: heard.exit_code() == 0, "it to end", limit_s=LIMIT_S)
+        parts = [one for one in heard.news if one.get("path") == "profile/w.json"]
+        assert [(one["first"], one["last"]) for one in parts] == [
+            (True, False),
+            (False, False),
+            (False, False),
+            (False, True),
+        ]
+        assert heard.text("profile/w.json") == "p" * size
+        [empty] = [one for one in heard.news if one.get("path") == "profile/w.empty"]
+        assert (empty["content"], empty["first"], empty["last"]) == ("", True, True)
+
+
+def test_files_on_a_machine_are_the_owners_alone(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    code = f"open({str(tmp_path / 'made')!r}, 'w').close()"
+    with session(heard) as line:
+        begin(line, folder)
+        start_code(line, folder, code)
+        wait_until(lambda: heard.exit_code() == 0, "it to end", limit_s=LIMIT_S)
+        made = [folder.parent, *folder.parent.rglob("*"), tmp_path / "made"]
+        assert len(made) > 5
+        assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_what_helpers_of_a_process_do_ends_with_the_run(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    code = """
+import subprocess
+helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("pid", helper.pid, flush=True)
+"""
+    with session(heard) as line:
+        begin(line, folder)
+        start_code(line, folder, code)
+        helper = heard.pid()
+        wait_until(lambda: heard.exit_code() == 0, "it to end", limit_s=LIMIT_S)
+        line.ask({"do": "end"}, LIMIT_S)
+    wait_until(lambda: not is_alive(helper), "its helper to end")
+
+
+def test_a_sweep_never_kills_another_process_that_has_the_number_now(tmp_path: Path) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    with session(heard) as line, session(Heard()) as other:
+        begin(line, folder)
+        lock = folder / ".supervisor"
+        note = json.loads(lock.read_text())
+        assert line._process is not None
+        assert other._process is not None
+        # As if the agent had died, and its number had come to another run's.
+        lock.write_text(json.dumps(note | {"pid": other._process.pid}))
+        with session(Heard()) as third:
+            third.ask({"do": "sweep", "folder": str(folder), "token": "none"}, LIMIT_S)
+        assert other.ask({"do": "clock"}, LIMIT_S) > 0, "it lives"
+        assert line.ask({"do": "clock"}, LIMIT_S) > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("b'@phalanx@{broken\\n'", "what no agent sends"),
+        ("b'@phalanx@[1]\\n'", "what no agent sends"),
+        ("b'@phalanx@{\\\"x\\\": 1}\\n'", "what no agent sends"),
+        ("b'x' * (3 << 20)", "a line of more than 1 MiB"),
+    ],
+)
+def test_a_machine_that_speaks_nonsense_costs_itself_alone(said: str, reason: str) -> None:
+    program = f"import os, time; os.write(1, {said}) and time.sleep(600)"
+    line = Session(ScriptRoute(here().machine, script=f'exec {sys.executable} -c "{program}"'))
+    try:
+        with pytest.raises(LaunchError, match=reason):
+            line.open()
+        assert line.fault is not None
+    finally:
+        line.close()
+
+
+def test_nothing_that_a_machine_says_steers_the_terminal() -> None:
+    with session(Heard()) as line, pytest.raises(LaunchError) as caught:
+        line.ask({"do": "\x1b]0;mine\x07\x9b2J\r"}, LIMIT_S)
+    assert str(caught.value).isprintable()
+    assert "\\x1b]0;mine" in str(caught.value)
+    line = Session(ScriptRoute(here().machine, script="printf '\\033[2Jgone' >&2; exit 255"))
+    try:
+        with pytest.raises(LaunchError) as caught:
+            line.open()
+    finally:
+        line.close()
+    assert str(caught.value).isprintable()
+
+
+def test_a_controller_that_wakes_up_too_late_learns_why_its_machines_are_gone(
+    tmp_path: Path,
+) -> None:
+    heard, folder = Heard(), tmp_path / "work" / "run@m"
+    line = Session(here(), heard.take)
+    try:
+        line.open()
+        begin(line, folder, limit_s=0.3)
+        # Orders come to an end, as from a suspended process; pings would come once a second.
+        wait_until(lambda: line.fault is not None, "the machine to end", limit_s=LIMIT_S)
+        assert line.fault is not None
+        assert "it heard nothing of this machine for" in line.fault.reason
+        assert "'deadlines.controller_s'" in line.fault.reason
+    finally:
+        line.close()
+
+
 def test_ways_ports_and_addresses() -> None:
     with session(Heard()) as line:
         port = line.ask({"do": "listen", "token": "0" * TOKEN_LENGTH}, LIMIT_S)
         order = {"do": "reach", "targets": [["open", "127.0.0.1", port], ["shut", "127.0.0.1", 1]]}
         assert line.ask(order, LIMIT_S) == {"shut": "Connection refused"}
+        line.ask({"do": "hush"}, LIMIT_S)
+        assert line.ask(order, LIMIT_S).keys() == {"open", "shut"}, "the port is closed"
+        line.ask({"do": "hush"}, LIMIT_S)
+        assert line.ask({"do": "listen", "token": "0" * TOKEN_LENGTH}, LIMIT_S) > 0
         ports = line.ask({"do": "ports", "address": "127.0.0.1", "count": 5}, LIMIT_S)
         assert len(set(ports)) == 5
         assert line.ask({"do": "resolve", "address": "localhost"}, LIMIT_S) == "127.0.0.1"

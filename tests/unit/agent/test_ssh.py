@@ -19,6 +19,8 @@ def test_the_command_never_asks_and_has_a_deadline() -> None:
     assert command[0] == "ssh"
     assert command[-3:] == ["--", "alpha", "true"], "a host can never be taken for an option"
     assert {"BatchMode=yes", "ConnectTimeout=10"} <= set(options(command))
+    # Whatever the user's config says: a machine has no use for the keys in their agent.
+    assert {"ForwardAgent=no", "ClearAllForwardings=yes"} <= set(options(command))
     assert {"IdentityFile=/keys/id", "IdentitiesOnly=yes"} <= set(options(command))
     for pair in (["-F", "/etc/my_config"], ["-l", "ada"], ["-p", "2222"]):
         at = command.index(pair[0])

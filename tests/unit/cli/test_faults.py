@@ -102,3 +102,14 @@ def _raised() -> Exception:
         raise KeyError("lost")
     except KeyError as error:
         return error
+
+
+def test_a_full_disk_shows_no_traceback_but_what_is_saved(tmp_path: Path, console: Console) -> None:
+    error = failed(tmp_path, ExitCode.STORE, "Traceback: ...")
+    error.facts["saved"] = "the newest checkpoint holds 1 of 2 finished epochs"
+    assert report_error(error, console) is ExitCode.STORE
+    assert written(console) == [
+        f"what each process printed: {tmp_path / 'logs'}",
+        "the newest checkpoint holds 1 of 2 finished epochs",
+        "phalanx: worker-1 was killed by SIGKILL",
+    ]

@@ -12,8 +12,11 @@ from rich.console import Console
 from phalanx.cli.live import LiveView, ProgressPanel
 from phalanx.cli.plain import PlainView
 from phalanx.cli.progress import RunView, choose_view, describe_switch
+from phalanx.cli.result import result_blocks
 from phalanx.cli.screen import time_bar
+from phalanx.control.progress import ProcessLoss
 from phalanx.records.events import Switched
+from phalanx.report.document import Table
 from phalanx.spec.job import JobSpec
 from support.scripted import make_progress, make_report, make_summary
 
@@ -176,3 +179,28 @@ def test_a_terminal_gets_the_live_view_and_everything_else_lines() -> None:
 def test_the_time_bar_is_filled_exactly(width: int) -> None:
     shares = {"input": 1 / 3, "compute": 1 / 3, "communication": 1 / 6, "waiting": 1 / 6}
     assert cell_len(time_bar(shares, width).plain) == width
+
+
+@pytest.mark.parametrize("kind", [PlainView, LiveView])
+def test_a_lost_process_is_one_line_when_it_is_lost_and_one_when_it_is_back(
+    kind: type[PlainView] | type[LiveView],
+) -> None:
+    out = io.StringIO()
+    with kind(Console(file=out, width=80, highlight=False)) as view:
+        view.run_started(Path("runs/job-1"), JOB)
+        before = len(out.getvalue().splitlines())
+        view.process_lost(ProcessLoss("worker-1", "worker-1 was killed", "it starts again on b"))
+        view.noted("worker-1 is back")
+        lines = out.getvalue().splitlines()[before:]
+    said = [line for line in lines if "worker-1" in line]
+    assert [line.removeprefix("0:00  ") for line in said] == [
+        "lost: worker-1 was killed; it starts again on b",
+        "worker-1 is back",
+    ]
+
+
+def test_the_parts_of_the_elapsed_time_add_up() -> None:
+    summary = make_summary(elapsed_s=59.0, train_s=29.0, evaluate_s=1.0, startup_s=19.0, attempts=2)
+    [table] = [block for block in result_blocks(summary) if isinstance(block, Table)]
+    [text] = [row[1].text for row in table.rows if row[0].text == "elapsed"]
+    assert text == ("59 s in 2 attempts: training 29 s, measuring 1.0 s, starting 19 s, other 10 s")

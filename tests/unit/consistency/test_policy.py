@@ -313,3 +313,32 @@ def test_async_staleness_matches_an_independent_count(size: int, choices: list[i
             since[name] = pushes
         cluster.act(name)
     assert cluster.staleness == expected
+
+
+def test_a_flush_without_samples_makes_no_update_that_others_would_be_late_for() -> None:
+    policy = ConsistencyPolicy(BSP, range(2))
+    for worker in range(2):
+        policy.join(worker, 0)
+    # Worker 0 pushes once more than worker 1, without samples, when the gate closes.
+    policy.offer(0, readver=0)
+    policy.finish(0)
+    outcome = policy.flush()
+    assert (policy.version, outcome.closed) == (0, ())
+    assert [release.worker for release in outcome.released] == [0]
+    assert policy.num_gathered == 0
+    for worker in (1, 0):
+        assert policy.offer(worker, readver=0, num_samples=1).update == 1, "neither is stale"
+    assert (policy.version, policy.num_dropped) == (1, 0)
+    assert policy.num_pushes == policy.num_applied
+
+
+def test_a_newcomer_at_a_restored_server_need_not_make_up_for_all_clocks() -> None:
+    policy = ConsistencyPolicy(ConsistencyRule(lead=1))
+    for worker in (0, 1):
+        policy.expect(worker)
+    policy.restore(40)
+    policy.join(0, 20)
+    assert policy.entry_clock(1) == 20
+    assert not policy.offer(0, readver=40).released, "the other one is waited for"
+    policy.finish(0)
+    assert [one.worker for one in policy.join(1, policy.entry_clock(1)).released] == [0, 1]

@@ -27,7 +27,7 @@ from phalanx.wire import control_client
 from phalanx.wire.control_client import ControlClient
 from phalanx.wire.keys import KeyPair, secure_client
 from phalanx.wire.messages import Failed, FromWorker, Heartbeat, Hello, Progress
-from phalanx.wire.parameter_server import Flushed, WorkDone
+from phalanx.wire.parameter_server import Flushed, Ready, WorkDone
 from phalanx.wire.split import PlacementReport
 from support.fake_launcher import FakeLauncher, Script
 
@@ -162,3 +162,21 @@ def test_messages_without_end_leave_a_turn_for_everything_else(
     monkeypatch.setattr(Controller, "_watch", watch)
     with pytest.raises(Interrupted):
         play.go()
+
+
+def test_a_run_in_which_nothing_moves_ends_with_what_it_waits_for(tmp_path: Path) -> None:
+    play = Play(
+        tmp_path,
+        saying("worker-1", Ready(num_samples=4, precision="fp32")),
+        strategy=SERVED,
+        deadlines={"stop_s": 0.1, "progress_s": 1.0},
+    )
+    sentence = (
+        r"nothing has moved for 1 s \(deadlines.progress_s\): the run waits for .*"
+        r"worker-1 to connect to the servers \(it says: starting\), "
+        r"server-0 to serve its slice \(it says: starting\)"
+    )
+    with pytest.raises(RunFailed, match=sentence) as caught:
+        play.go()
+    assert caught.value.exit_code == ExitCode.DEADLINE
+    assert play.run.read_status().state == "failed"

@@ -13,6 +13,7 @@ from phalanx.control.failure_policy import (
     ReportedError,
     diagnose,
     find_cause,
+    find_losses,
 )
 from phalanx.errors import ExitCode
 from phalanx.spec.job import DeadlineSpec
@@ -31,6 +32,8 @@ def process(
     error: str | None = None,
     machine: str = "",
     lost: str | None = None,
+    is_starting: bool = False,
+    is_crowded: bool = False,
 ) -> ProcessFacts:
     reported = None
     if error is not None:
@@ -46,6 +49,8 @@ def process(
         error=reported,
         machine=machine,
         lost=lost,
+        is_starting=is_starting,
+        is_crowded=is_crowded,
     )
 
 
@@ -59,6 +64,11 @@ WORDLESS = process("wordless", exit_code=3)
 QUITTER = process("quitter", exit_code=0)
 FROZEN = process("frozen", silent_s=5.1)
 ABSENT = process("absent", joined=False, age_s=100.1)
+STUCK = process("stuck", is_starting=True, silent_s=100.1)
+OVERLOADED = "; if its machine is only overloaded, raise deadlines.heartbeat_s"
+SLOW_START = (
+    ", and no other process did meanwhile; on slow or crowded machines raise deadlines.start_s"
+)
 BEREFT = process("bereft", exit_code=4, error="PeerError")
 # In the order in which they are blamed.
 BY_WEIGHT = [LOST, KILLED, CRASHED, WORDLESS, FROZEN, ABSENT, BEREFT]
@@ -88,14 +98,24 @@ def test_nothing_is_wrong(processes: tuple[ProcessFacts, ...]) -> None:
     ("guilty", "sentence", "code"),
     [
         (LOST, "lost is lost with machine b: nothing was heard of it", 4),
-        (process("a", machine="b", silent_s=6.0), "a on b is frozen: no sign of life for 6.0 s", 4),
+        (
+            process("a", machine="b", silent_s=6.0),
+            f"a on b is frozen: no sign of life for 6.0 s{OVERLOADED}",
+            4,
+        ),
         (KILLED, "killed was killed by SIGKILL; the system may have run out of memory", 4),
         (process("a", exit_code=-11), "a was killed by SIGSEGV", 4),
         (CRASHED, "crashed failed: crashed says ValueError", 1),
         (WORDLESS, "wordless ended with exit code 3 without saying why", 4),
         (QUITTER, "quitter ended with exit code 0 without saying why", 4),
-        (FROZEN, "frozen is frozen: no sign of life for 5.1 s", 4),
-        (ABSENT, "absent did not join within 100 s", 3),
+        (FROZEN, f"frozen is frozen: no sign of life for 5.1 s{OVERLOADED}", 4),
+        (ABSENT, f"absent did not join within 100 s{SLOW_START}", 3),
+        (
+            STUCK,
+            "stuck is frozen: no sign of life for 100.1 s; if its machine is only overloaded, "
+            "raise deadlines.start_s",
+            4,
+        ),
         (BEREFT, "bereft failed: bereft says PeerError", 4),
     ],
     ids=lambda value: value.process if isinstance(value, ProcessFacts) else None,
@@ -153,6 +173,17 @@ def test_a_machine_that_is_lost_when_its_process_is_done_costs_nothing() -> None
 
 def test_done_with_a_bad_exit_code_is_a_failure() -> None:
     assert blamed(process("odd", done=True, exit_code=1)).exit_code is ExitCode.WORKER_LOST
+
+
+def test_a_process_that_imports_its_code_is_not_frozen() -> None:
+    assert cause(process("importing", is_starting=True, silent_s=90.0, age_s=90.0)) == (False, None)
+
+
+def test_nobody_is_replaced_while_others_start_beside_it() -> None:
+    crowded = process("crowded", is_crowded=True, silent_s=90.0)
+    assert find_losses([crowded], DEADLINES).replaceable == ()
+    forgotten = process("forgotten", is_crowded=True, silent_s=100.1)
+    assert [one.process for one in find_losses([forgotten], DEADLINES).replaceable] == ["forgotten"]
 
 
 @pytest.mark.parametrize("code", [99, 0, -3])

@@ -48,7 +48,7 @@ def test_every_message_to_a_coordinator_has_senders() -> None:
 
 @pytest.mark.parametrize("process", ["server-0", "evaluator-0", "chief-0"])
 @pytest.mark.parametrize(
-    "message", [RequestWork(1), WorkDone((), 1), Paused(b""), HeldVersion(0, 1), HandedOver()]
+    "message", [RequestWork(1), WorkDone((), 1), Paused(b""), HeldVersion(0, 1, 1), HandedOver()]
 )
 def test_no_other_role_speaks_as_the_worker_of_its_rank(process: str, message: FromWorker) -> None:
     check_sender("worker-0", message)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import sys
 import threading
 
 import pytest
@@ -50,3 +52,36 @@ def test_outside_the_main_thread_the_block_just_runs() -> None:
     thread.start()
     thread.join()
     assert seen == [None, before]
+
+
+def test_a_closed_terminal_is_recorded_and_output_goes_nowhere() -> None:
+    """A process at a terminal of its own, which goes away; a write to it would fail."""
+    code = (
+        "import os, sys, time\n"
+        "from phalanx.control.signals import catch_signals\n"
+        "with catch_signals() as caught:\n"
+        "    print('ready', flush=True)\n"
+        "    while caught.number is None:\n"
+        "        time.sleep(0.05)\n"
+        "    print('nowhere', flush=True)\n"
+        "    sys.exit(40 + caught.number)\n"
+    )
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    said = b""
+    while b"ready" not in said:
+        said += os.read(master, 1024)
+    os.close(master)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 40 + signal.SIGHUP
+
+
+def test_a_run_under_nohup_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with catch_signals() as caught:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert caught.number is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

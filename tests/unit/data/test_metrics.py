@@ -9,6 +9,7 @@ from phalanx.data.metrics import (
     kappa,
     mean_class_accuracy,
     per_class_accuracy,
+    value_metrics,
 )
 
 
@@ -39,3 +40,22 @@ def test_outputs_beyond_the_classes_and_classes_without_samples() -> None:
 def test_classes_off_by_one_count_as_near() -> None:
     one = verdicts([0, 1, 2, 3, 4], [0, 1, 3, 3, 0], 5)
     assert compute_metrics(("within_one",), one) == {"within_one": 0.8}
+
+
+def test_metrics_of_values_are_those_of_the_textbook() -> None:
+    random = np.random.default_rng(3)
+    targets = random.normal(size=(40, 3)).astype(np.float32)
+    errors = random.normal(scale=0.5, size=(40, 3))
+    found = value_metrics(
+        targets, float(np.abs(errors).mean(1).sum()), float(np.square(errors).mean(1).sum())
+    )
+    assert found["mae"] == pytest.approx(np.abs(errors).mean())
+    assert found["rmse"] == pytest.approx(np.sqrt(np.square(errors).mean()))
+    spread = np.square(targets - targets.mean(axis=0)).sum()
+    assert found["r2"] == pytest.approx(1 - np.square(errors).sum() / spread)
+
+
+def test_values_without_spread_have_no_r2_and_those_not_compared_no_metric() -> None:
+    assert value_metrics(np.ones(4, dtype=np.float32), 2.0, 1.0) == {"mae": 0.5, "rmse": 0.5}
+    assert value_metrics(np.ones(4, dtype=np.float32), float("nan"), float("nan")) == {}
+    assert value_metrics(np.ones(0, dtype=np.float32), 0.0, 0.0) == {}

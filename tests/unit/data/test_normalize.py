@@ -62,3 +62,16 @@ def test_statistics_in_chunks_are_those_of_the_whole(rows, shape, data):
     assert np.allclose(found.std, flat.std(axis=0), atol=1e-6)
     assert np.allclose(found.low, flat.min(axis=0))
     assert np.allclose(found.high, flat.max(axis=0))
+
+
+def test_whole_numbers_stay_what_they_are_where_a_network_reads_them() -> None:
+    ids = np.array([[1, 40_000_001], [7, 2]], dtype=np.int64)
+    normalizer = Normalizer("standard", statistics=measure(ids), like=ids, whole_numbers=True)
+    found = normalizer(ids, normalizer.buffer(5))
+    assert found.dtype == normalizer.dtype == np.int64
+    assert found.tolist() == ids.tolist(), "float32 cannot tell 40,000,001 from its neighbours"
+    # For networks that compute with quantities they are quantities.
+    quantities = Normalizer("standard", statistics=measure(ids), like=ids)
+    found = quantities(ids, quantities.buffer(2))
+    assert found.dtype == np.float32
+    assert np.allclose(found, [[-1, 1], [1, -1]])

@@ -22,6 +22,7 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.fork_client import ForkedProcess
 from support.leaks import watch_children_of
+from support.there import is_alive
 from support.waiting import wait_until
 from support.warm import running_fork_server
 
@@ -136,6 +137,56 @@ def test_what_a_process_printed_can_be_read(group: LocalGroup, tmp_path: Path) -
     assert "Traceback" in group.log_tail("worker-0", num_lines=500)
     assert len(group.log_tail("worker-0", num_lines=2).splitlines()) == 2
     assert group.log_tail("never started") == ""
+
+
+HELPERS = """
+import os, subprocess, sys, time
+def note(name, pid):
+    with open(os.path.join({folder!r}, name), "w") as file:
+        file.write(str(pid))
+# One in the session, one that has left it, one forked, and one forked that has left its parent too.
+note("in-session", subprocess.Popen(["sleep", "600"]).pid)
+note("own-session", subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+for name in ("forked", "daemon"):
+    pid = os.fork()
+    if pid == 0:
+        if name == "daemon":
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        note(name, os.getpid())
+        time.sleep(600)
+        os._exit(0)
+note("ready", os.getpid())
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "exit"])
+def test_what_a_worker_has_started_ends_with_it(
+    group: LocalGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As loaders of data, or whatever else the user's code starts."""
+    code = tmp_path / "code"
+    code.mkdir()
+    then = "sys.exit(3)" if how == "exit" else "time.sleep(600)"
+    (code / "with_helpers.py").write_text(HELPERS.format(folder=str(tmp_path)) + then)
+    monkeypatch.setenv("PYTHONPATH", str(code))
+    monkeypatch.setattr(WorkerSpec, "module", "with_helpers")
+    group.add(spec(tmp_path))
+    paths = [tmp_path / name for name in ("in-session", "own-session", "forked", "daemon", "ready")]
+    wait_until(
+        lambda: all(path.exists() and path.read_text() for path in paths), "helpers", limit_s=60.0
+    )
+    pids = {path.name: int(path.read_text()) for path in paths}
+    if how == "exit":
+        wait_until(lambda: not group.poll()[0].running, "the worker to end")
+        assert group.poll()[0].exit_code == 3
+    elif how == "kill":
+        group.kill("worker-0")
+    else:
+        group.stop(grace_s=0.0)
+    for name, pid in pids.items():
+        wait_until(lambda one=pid: not is_alive(one), f"{name} to end")
 
 
 def test_the_secret_is_neither_on_the_command_line_nor_in_the_environment(

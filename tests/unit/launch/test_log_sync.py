@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import LaunchError
+from phalanx.launch import log_sync
 from phalanx.launch.log_sync import LogSync
 
 
@@ -17,7 +18,7 @@ def packed(text: str) -> str:
 def sync(tmp_path: Path) -> LogSync:
     for part in ("events", "logs"):
         (tmp_path / part).mkdir()
-    return LogSync(tmp_path, "b")
+    return LogSync(tmp_path, "b", {"worker-1"})
 
 
 def test_events_arrive_as_they_are(sync: LogSync, tmp_path: Path) -> None:
@@ -38,14 +39,60 @@ def test_every_printed_line_is_prefixed_once_however_it_was_cut(
 
 
 def test_whole_files_replace(sync: LogSync, tmp_path: Path) -> None:
-    sync.replace("profile/worker-1.json", packed("old"))
-    sync.replace("profile/worker-1.json", packed("new"))
+    sync.replace("profile/worker-1.json", packed("old"), first=True, last=True)
+    sync.replace("profile/worker-1.json", packed("ne"), first=True, last=False)
+    assert (tmp_path / "profile" / "worker-1.json").read_text() == "old", "whole or not at all"
+    sync.replace("profile/worker-1.json", packed("w"), first=False, last=True)
     assert (tmp_path / "profile" / "worker-1.json").read_text() == "new"
 
 
+def test_a_progress_bar_is_seen_while_it_moves_and_nothing_of_it_is_held(
+    sync: LogSync, tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "worker-1.log"
+    for step in range(3):
+        sync.append("logs/worker-1.log", packed(f"\r{step} of 3"))
+        assert log.read_bytes().endswith(b"%d of 3" % step), "before its line is complete"
+    sync.finish("worker-1")
+    assert log.read_bytes() == b"[worker-1 b] \r0 of 3\r1 of 3\r2 of 3\n"
+
+
 @pytest.mark.parametrize(
-    "path", ["manifest.json", "events/../status.json", "/etc/passwd", "logs/.x", "checkpoints/a"]
+    "path",
+    [
+        "manifest.json",
+        "events/../status.json",
+        "/etc/passwd",
+        "logs/.x",
+        "checkpoints/a",
+        # Of the controller and of another machine's processes.
+        "events/controller.jsonl",
+        "events/worker-0.jsonl",
+        "logs/worker-10.log",
+        "profile/worker-0.json",
+    ],
 )
-def test_a_machine_cannot_write_elsewhere(sync: LogSync, path: str) -> None:
-    with pytest.raises(LaunchError, match="not of its run"):
+def test_a_machine_writes_to_the_files_of_its_own_processes_alone(
+    sync: LogSync, tmp_path: Path, path: str
+) -> None:
+    with pytest.raises(LaunchError, match="not of its processes"):
         sync.append(path, packed("x"))
+    with pytest.raises(LaunchError, match="not of its processes"):
+        sync.replace(path, packed("x"), first=True, last=True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_machine_cannot_fill_the_disk(
+    sync: LogSync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_sync, "_MAX_BYTES", dict.fromkeys(("events", "logs", "profile"), 100))
+    for _ in range(30):
+        sync.append("events/worker-1.jsonl", packed("x" * 10))
+        sync.append("logs/worker-1.log", packed("x" * 10 + "\n"))
+        sync.replace("profile/worker-1.json", packed("x" * 10), first=False, last=False)
+    sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(sizes) == 2
+    assert max(sizes) <= 100 + len("[worker-1 b] ")
+    assert [one.getMessage() for one in caplog.records if "events/" in one.getMessage()] == [
+        "b: events/worker-1.jsonl has reached 0 MiB; the rest is not copied"
+    ]

@@ -5,8 +5,11 @@ What all launchers promise is in `tests/contract/test_launcher.py`.
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from phalanx.launch.allocation import PoolAllocation
 from phalanx.launch.base import ProcessStatus
 from phalanx.launch.fork_server import OFF, OWN
 from phalanx.launch.hosts import Host, HostGroup
+from phalanx.launch.log_sync import LogSync
 from phalanx.launch.placement import HostCapacity, place
 from phalanx.launch.ssh import SshGroup
 from phalanx.spec.data import DataSpec
@@ -118,6 +122,82 @@ def test_a_machine_that_falls_silent_is_lost(hosts: HostGroup, tmp_path: Path) -
     wait_until(lambda: not is_alive(process.pid), "the frozen agent to be killed")
 
 
+def test_a_disk_that_stalls_costs_no_machine(
+    hosts: HostGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes waits for the disk; that it came is known at once, and orders are answered."""
+    stalled, go_on = threading.Event(), threading.Event()
+    append = LogSync.append
+
+    def stall(sync: LogSync, path: str, content: str) -> None:
+        stalled.set()
+        assert go_on.wait(LIMIT_S)
+        append(sync, path, content)
+
+    monkeypatch.setattr(LogSync, "append", stall)
+    group = SshGroup(hosts, tmp_path / "run", silence_s=1.5)
+    group.start([spec(hosts, 0, "a"), spec(hosts, 1, "b").model_copy(update={"cpus": (9999,)})])
+    try:
+        assert stalled.wait(LIMIT_S), "worker-1 prints why it fails"
+        heard = {name: host.session.heard_s for name, host in hosts.by_name.items()}
+        for _ in range(3):
+            # Each machine shows life once a second, whatever the disk does.
+            for name, host in hosts.by_name.items():
+                wait_until(lambda n=name, h=host: h.session.heard_s > heard[n], "life of it")
+                heard[name] = host.session.heard_s
+            assert [one.lost for one in group.poll()] == [None, None]
+        group.kill("worker-0")
+        assert [one.lost for one in group.poll()] == [None, None]
+        assert by_name(group)["worker-1"].running, "its last lines come before its exit code"
+    finally:
+        go_on.set()
+    wait_until(lambda: by_name(group)["worker-1"].exit_code == 1, "the exit code")
+    assert "Traceback" in group.log_tail("worker-1", 100)
+    group.stop(grace_s=0.0)
+
+
+def test_a_controller_that_was_held_up_blames_no_machine(
+    hosts: HostGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a suspension: more time has passed than any machine may be silent for."""
+    group = started(hosts, tmp_path)
+    later = time.monotonic() + 3600.0
+    monkeypatch.setattr(group._silence, "_clock", lambda: later)
+    assert [one.lost for one in group.poll()] == [None, None]
+    group.stop(grace_s=0.0)
+
+
+def test_a_machine_that_does_not_answer_a_start_is_lost_and_the_run_goes_on(
+    hosts: HostGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = SshGroup(hosts, tmp_path / "run", silence_s=60.0)
+    group.start([spec(hosts, 0, "a")])
+    monkeypatch.setattr("phalanx.launch.ssh._START_S", 0.5)
+    process = hosts.by_name["b"].session._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    group.add(spec(hosts, 1, "b"))
+    assert "no answer within" in str(by_name(group)["worker-1"].lost)
+    assert by_name(group)["worker-0"].running
+    group.stop(grace_s=0.0)
+
+
+def test_a_machine_speaks_for_its_own_processes_alone(hosts: HostGroup, tmp_path: Path) -> None:
+    group = started(hosts, tmp_path)
+    of_b = hosts.by_name["b"].session.on_news
+    forged = base64.b64encode(b"forged\n").decode()
+    for path in ("events/controller.jsonl", "events/worker-0.jsonl", "logs/worker-0.log"):
+        of_b({"news": "more", "path": path, "content": forged})
+    serials = [group._processes[f"worker-{rank}"].serial for rank in (0, 1)]
+    of_b({"news": "exit", "name": "worker-0", "serial": serials[0], "code": 0})
+    of_b({"news": "exit", "name": "worker-1", "serial": serials[1], "code": 3})
+    wait_until(lambda: not by_name(group)["worker-1"].running, "news of itself to be taken")
+    assert by_name(group)["worker-0"].running
+    found = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not any(b"forged" in path.read_bytes() for path in found)
+    group.stop(grace_s=0.0)
+
+
 def forked_on(hosts: HostGroup, name: str) -> list[int]:
     """How many processes each fork server of a machine has forked."""
     agent = hosts.by_name[name].session._process
@@ -171,6 +251,19 @@ def test_processes_move_to_machines_that_are_there(hosts: HostGroup) -> None:
     assert allocation.slot("worker", 1).machine == allocation.slot("server", 0).machine == "a"
     assert not allocation.move("worker", 2, crowd=False), "both slots are taken"
     assert allocation.move("worker", 2, crowd=True)
+
+
+def test_no_process_moves_to_a_machine_without_memory_for_it(
+    hosts: HostGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacities = [HostCapacity("a", cores=2, slots=2), HostCapacity("b", cores=4, slots=1)]
+    allocation = PoolAllocation(hosts, place(2, capacities), capacities)
+    hosts.lose("b", "gone")
+    monkeypatch.setattr("phalanx.launch.allocation.PROCESS_BYTES", 1 << 60)
+    for role, rank in (("worker", 1), ("server", 0)):
+        assert not allocation.move(role, rank, crowd=True)
+    assert allocation.move("worker", 0, crowd=False), "it is there already"
+    assert allocation.slot("server", 0).machine == "a", "a first one was counted before"
 
 
 def test_everybody_finds_the_others_in_the_environment(hosts: HostGroup) -> None:

@@ -50,7 +50,7 @@ def test_exact_parameter_counts(
 
 
 def test_every_built_in_name_has_a_builder() -> None:
-    for kind in MODELS.kinds():
+    for kind in map(MODELS.find, MODELS.names()):
         assert callable(load(kind.build))
 
 

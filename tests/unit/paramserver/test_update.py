@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.consistency.policy import PushMember, Update
+from phalanx.consistency.policy import ConsistencyPolicy, PushMember, Update
 from phalanx.consistency.rule import ConsistencyRule
 from phalanx.consistency.shards import plan_shards
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.compression import Received
+from phalanx.paramserver.shard import PushedSegment, Shard
 from phalanx.paramserver.update import Contribution, DelayCompensation, SliceUpdater, StepSize
 from phalanx.spec.optimize import AdamSpec, SgdSpec
 from phalanx.wire.bulk import Kind
@@ -133,3 +134,56 @@ def test_adaptive_delay_compensation_divides_by_the_root_mean_square() -> None:
     gradient = torch.tensor([2.0])
     correction.correct(0, slice(0, 1), gradient)
     assert gradient.item() == pytest.approx(2 + 2 / (0.05 * 4 + 1e-7) ** 0.5 * 4 * 0.5)
+
+
+def weight(rule: ConsistencyRule, samples: list[int], workers: int = 4) -> float:
+    sizes = StepSize(lambda _: 1.0, scaling="by_workers", rule=rule, push_samples=32.0)
+    members = tuple(PushMember(worker, 0, count) for worker, count in enumerate(samples))
+    return sizes.weight_of(Update(1, members), num_workers=workers)
+
+
+@pytest.mark.parametrize("rule", [ConsistencyRule(), ConsistencyRule(lead=2)])
+def test_an_update_of_few_samples_weighs_less(rule: ConsistencyRule) -> None:
+    assert weight(rule, [32]) == 1.0
+    assert weight(rule, [6]) == 6 / 32
+    assert sum(weight(rule, [count]) for count in (100, 28)) == 4.0, "unequal shares add up"
+
+
+def test_updates_of_several_gradients_weigh_by_the_samples_of_all() -> None:
+    assert weight(ConsistencyRule(gather=2), [32, 32]) == 1.0
+    assert weight(ConsistencyRule(gather=2), [32, 6]) == 38 / 64
+    assert weight(ConsistencyRule(gather=2), [32]) == 0.5, "flushed before the second came"
+
+
+def test_an_update_of_all_workers_weighs_one_as_a_single_process_would_have_it() -> None:
+    everybody = ConsistencyRule(gather=None, fresh=True, barrier=True)
+    assert weight(everybody, [6, 6, 6, 6]) == 1.0
+    assert weight(ConsistencyRule(), [0]) == 1.0, "a repeated batch brings no samples"
+
+
+def test_the_last_samples_of_an_epoch_move_the_parameters_by_their_number() -> None:
+    """Four pushes of 6 samples move as far as 24 of the samples of full pushes, not as 128."""
+
+    def moved(*pushes: int) -> float:
+        rule = ConsistencyRule()
+        shard = Shard(
+            LAYOUT.segments,
+            updater=updater(torch.zeros(10)),
+            policy=ConsistencyPolicy(rule, range(4)),
+            step_size=StepSize(lambda _: 1.0, scaling="by_workers", rule=rule, push_samples=32.0),
+        )
+        for worker in range(4):
+            shard.enter(worker, clock=0)
+        for worker, count in enumerate(pushes):
+            for index, segment in enumerate(LAYOUT.segments):
+                # The gradient of every sample is 1.
+                gradient = pushed(torch.full((segment.size,), count / 128)).gradient
+                shard.deliver(
+                    PushedSegment(
+                        worker, 1, 0, index, gradient, weight=count / 128, num_samples=count
+                    )
+                )
+        return -float(shard.updater.parameters[0])
+
+    assert moved(32, 32, 32, 32) == pytest.approx(1.0)
+    assert moved(6, 6, 6, 6) == pytest.approx(24 / 128)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.errors import SpecError
 from phalanx.records.improvement import Monitor, is_better, may_stop, note_validation
 from phalanx.records.position import Position
 from phalanx.spec.loader import job_from_mapping
@@ -65,3 +66,48 @@ def test_training_waits_only_for_measures_that_can_end_it() -> None:
     patient = job_from_mapping({"early_stop": {}, "epochs": 9})
     assert all(may_stop(patient, epoch) for epoch in range(1, 10))
     assert not may_stop(job_from_mapping({}), 1)
+
+
+def test_without_an_accuracy_the_loss_decides_which_is_best() -> None:
+    # As a job file of an earlier version says it, or a loss of the user's own on values.
+    job = job_from_mapping({"loss": "mse", "epochs": 9, "checkpoint": {"best": "val_accuracy"}})
+    position = Position()
+    best = []
+    for epoch, loss in enumerate((12.0, 11.8, 11.9, 11.7), start=1):
+        position.epoch, position.val_loss = epoch, loss
+        if note_validation(job, position):
+            best.append(epoch)
+    assert best == [1, 2, 4]
+    assert position.best_value == 11.7
+
+
+def test_an_accuracy_that_cannot_be_is_not_waited_for() -> None:
+    with pytest.raises(SpecError, match="'mse' is for values, which have no accuracy; set 'val_"):
+        job_from_mapping({"loss": "mse", "early_stop": {"monitor": "val_accuracy"}})
+    # A loss of the user's own on values: only the data tells.
+    job = job_from_mapping({"early_stop": {"monitor": "val_accuracy", "patience": 1}, "epochs": 9})
+    position = Position(epoch=1, val_loss=2.0)
+    note_validation(job, position)
+    position.epoch, position.val_loss = 2, 1.0
+    note_validation(job, position)
+    assert not position.stopped_early
+    position.epoch, position.val_loss = 3, 1.5
+    note_validation(job, position)
+    assert position.stopped_early
+
+
+@pytest.mark.parametrize(
+    ("fields", "best"),
+    [
+        ({}, "val_accuracy"),
+        ({"loss": "mse"}, "val_loss"),
+        ({"loss": {"name": "mse"}, "checkpoint": {"keep": 2}}, "val_loss"),
+        ({"loss": "mse", "checkpoint": {"best": None}}, None),
+    ],
+)
+def test_the_best_checkpoint_is_by_a_metric_that_the_loss_has(
+    fields: dict[str, object], best: str | None
+) -> None:
+    job = job_from_mapping(fields)
+    assert job.checkpoint.best == best
+    assert job_from_mapping(job.model_dump(mode="json", by_alias=True)) == job

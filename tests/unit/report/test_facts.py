@@ -26,10 +26,11 @@ def test_a_run_gives_its_epochs_phases_and_resources(tmp_path: Path) -> None:
     assert sums.backward_s == pytest.approx(4.0)
     machine, first, second = found.resources
     assert machine.is_machine
-    assert machine.name == "hall-9"
-    assert machine.received_bytes == pytest.approx(40 * MIB, rel=1e-6)
-    assert first.cpu_cores == pytest.approx(1.0)
-    assert second.memory_peak_bytes == 210 * MIB
+    assert machine.label == "machine hall-9"
+    assert machine.figure("received_bytes") == pytest.approx(40 * MIB, rel=1e-6)
+    assert first.use.cpu_cores == pytest.approx(1.0)
+    assert first.figure("received_bytes") is None
+    assert second.use.memory_peak_bytes == 210 * MIB
 
 
 def test_a_torn_line_costs_itself_only(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.errors import SpecError
 from phalanx.report.facts import read_material
-from phalanx.report.pairs import pair_cells
+from phalanx.report.gate import pair_cells
 from phalanx.report.recommend import Advice, recommend
 from phalanx.report.scope import Options, Scope, open_scope
 from support.records import Outcome, write_run

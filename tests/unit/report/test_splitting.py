@@ -9,8 +9,7 @@ import msgspec
 from phalanx.records.summary import SplitLinkSummary, SplitSummary, SplitWorkerSummary
 from phalanx.report.document import Section, Table
 from phalanx.report.facts import read_material
-from phalanx.report.parts.inference import how_fast_it_answers
-from phalanx.report.parts.split import how_it_was_split
+from phalanx.report.parts.split import how_fast_it_answers, how_it_was_split
 from phalanx.report.scope import Options, Scope, open_scope
 from phalanx.wire.messages import InferenceFacts
 from support.records import write_run

@@ -31,6 +31,9 @@ def test_part_of_what_is_left_out_starts_from_the_default() -> None:
     assert changed("loss.label_smoothing=0.1").loss == LossSpec(label_smoothing=0.1)
     assert changed("early_stop.patience=5").early_stop == EarlyStopSpec(patience=5)
     shares = job_from_mapping({"workers": 2}, ["batch.shares=[1, 3]"]).batch
+    # Where a pool would choose the number of workers, their shares say it.
+    alone = job_from_mapping({}, ["batch.shares=[1, 3]"])
+    assert (alone.workers, "workers" in alone.model_fields_set) == (2, True)
     assert shares == BatchSpec.model_validate({"global": 128, "shares": [1, 3]})
 
 

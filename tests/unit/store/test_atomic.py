@@ -7,7 +7,8 @@ from typing import BinaryIO
 import pytest
 
 from phalanx.errors import ExitCode, StoreError
-from phalanx.store.atomic import replace_atomically, write_atomically
+from phalanx.store import atomic
+from phalanx.store.atomic import link_atomically, replace_atomically, write_atomically
 
 
 @pytest.fixture
@@ -71,3 +72,32 @@ def test_a_directory_in_the_way_leaves_no_temporary_file(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="Is a directory"):
         write_atomically(tmp_path / "state.json", b"")
     assert os.listdir(tmp_path) == ["state.json"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_second_name_is_durable_before_and_after_it_appears(
+    path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    done: list[str] = []
+    other = path.with_name("best.json")
+    fsync, replace = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def rename(old: Path, new: Path) -> None:
+        done.append(f"rename to {new.name}")
+        replace(old, new)
+
+    def refuse(*_: object) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(atomic.os, "fsync", sync)
+    monkeypatch.setattr(atomic.os, "replace", rename)
+    if not has_links:
+        monkeypatch.setattr(atomic.os, "link", refuse)
+    link_atomically(path, other)
+    copied = [] if has_links else ["sync .best.json"]
+    assert done == [*copied, "rename to best.json", f"sync {path.parent.name}"]
+    assert other.read_bytes() == b"old"

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import zmq
 
 from phalanx.errors import StoreError, TimeoutExpired
+from phalanx.store import atomic
 from phalanx.store import client as store_client
-from phalanx.store.client import Download, StoreClient
-from phalanx.store.messages import CHUNK_BYTES, WINDOW
+from phalanx.store import server as store_server
+from phalanx.store.client import Download, StoreClient, _Session
+from phalanx.store.messages import (
+    CHUNK_BYTES,
+    WINDOW,
+    ChunkContent,
+    OpenFile,
+    ReadChunk,
+    StillWorking,
+    StoreResponse,
+)
 from phalanx.store.server import StoreServer
+from phalanx.store.transfers import FileTransfers
 from phalanx.wire.control import ControlServer
-from phalanx.wire.keys import KeyPair
+from phalanx.wire.keys import KeyPair, secure_client
 from support.relay import Relay
 from support.stores import ServedStore, serve_store
 from support.waiting import wait_until
@@ -186,6 +199,19 @@ def test_transfers_of_several_processes_do_not_mix(served: ServedStore) -> None:
     assert one.list_files("servers").names == tuple(names)
 
 
+def test_a_name_that_is_no_text_is_ignored(served: ServedStore) -> None:
+    broken = msgspec.msgpack.encode(OpenFile(1, "name")).replace(b"name", b"\xff\xff\xff\xff")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        secure_client(socket, served.control.admit("worker-9"), served.control.public_key)
+        socket.connect(served.address)
+        socket.send(broken)
+        socket.send(msgspec.msgpack.encode(OpenFile(2, "checkpoints/none")))
+        # The second request is answered, so the first was read, and the thread still lives.
+        assert socket.poll(20_000)
+        assert msgspec.msgpack.decode(socket.recv(), type=StoreResponse).number == 2
+
+
 def test_without_a_start_there_is_no_thread_and_no_port(tmp_path: Path) -> None:
     before = threading.active_count()
     with ControlServer() as control, StoreServer(control, tmp_path) as server:
@@ -196,3 +222,129 @@ def test_without_a_start_there_is_no_thread_and_no_port(tmp_path: Path) -> None:
         assert threading.active_count() == with_control + 1
     assert not server.is_running
     assert threading.active_count() == before
+
+
+class SlowDisk:
+    """Holds every fsync until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_busy, self.go_on = threading.Event(), threading.Event()
+        self.num_answers = 0
+        self._send = StoreServer._send
+        monkeypatch.setattr(atomic.os, "fsync", self._fsync)
+        monkeypatch.setattr(store_server, "_SWEEP_S", 0.05)
+        monkeypatch.setattr(StoreServer, "_send", lambda server, *args: self._count(server, *args))
+
+    def _fsync(self, descriptor: int) -> None:
+        self.is_busy.set()
+        assert self.go_on.wait(30)
+
+    def _count(self, server: StoreServer, route: bytes, response: object, *rest: object) -> None:
+        self.num_answers += isinstance(response, StillWorking)
+        self._send(server, route, response, *rest)  # type: ignore[arg-type]
+
+
+def in_thread(task: Callable[[], None]) -> tuple[threading.Thread, list[Exception]]:
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            task()
+        except Exception as error:  # asserted by the test
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+def test_a_slow_disk_holds_up_nobody_else_and_fails_nobody(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = served.client("worker-1")
+    store(other, b"old")
+    disk = SlowDisk(monkeypatch)
+    writer, errors = in_thread(lambda: store(served.client(limit_s=1.5), b"new"))
+    assert disk.is_busy.wait(20)
+    # While the disk is busy, others are answered; the file is as it was, and announced.
+    assert fetch(other) == b"old"
+    assert other.list_files("checkpoints").incoming == (NAME,)
+    # Fifty answers take longer than the writer would wait in silence.
+    wait_until(lambda: disk.num_answers >= 50, "the writer to be told often", limit_s=20)
+    disk.go_on.set()
+    writer.join(20)
+    assert errors == []
+    assert fetch(other) == b"new"
+    assert leftovers(served) == []
+
+
+def test_commits_take_effect_in_the_order_in_which_they_came(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    first, _ = in_thread(lambda: store(served.client("worker-0"), b"first"))
+    assert disk.is_busy.wait(20)
+    second, errors = in_thread(lambda: store(served.client("worker-1"), b"second"))
+    answers = disk.num_answers
+    wait_until(lambda: disk.num_answers >= answers + 6, "both to be told", limit_s=20)
+    disk.go_on.set()
+    first.join(20)
+    second.join(20)
+    assert errors == []
+    assert (served.root / NAME).read_bytes() == b"second"
+
+
+def test_a_disk_that_refuses_at_the_end_is_told_and_leaves_the_old_file(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served.client()
+    store(client, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic.os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left on device"):
+            store(client, b"new")
+    wait_until(lambda: not leftovers(served), "the store to forget it", limit_s=20)
+    assert fetch(client) == b"old"
+    store(client, b"new")
+    assert fetch(client) == b"new"
+
+
+def test_half_a_chunk_on_a_full_disk_never_becomes_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfers, upload = FileTransfers(tmp_path), ("key", 1)
+    transfers.begin(upload, NAME)
+    assert transfers.append(upload, 0, memoryview(b"abcd")) == 4
+    whole = atomic.Replacement.write
+
+    def short(self: atomic.Replacement, content: bytes | memoryview) -> None:
+        whole(self, content[:2])
+        raise StoreError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic.Replacement, "write", short)
+        with pytest.raises(StoreError, match="No space left"):
+            transfers.append(upload, 4, memoryview(b"efgh"))
+    # The answer was lost and there is space again: the repeated chunk must not follow its half.
+    with pytest.raises(StoreError, match="No space left"):
+        transfers.append(upload, 4, memoryview(b"efgh"))
+    with pytest.raises(StoreError, match="No space left"):
+        transfers.begin_commit(upload, 8)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize(("offset", "length"), [(2**64 - 1, 1), (2**63, 1), (-1, 1), (0, -1)])
+def test_absurd_offsets_are_refused_and_the_store_serves_on(
+    served: ServedStore, offset: int, length: int
+) -> None:
+    client = served.client()
+    store(client, b"content")
+    with client.download(NAME) as file:
+        session: _Session = file._session
+        with pytest.raises(StoreError, match="the file has no"):
+            session.request(ReadChunk(session.number, offset, length), ChunkContent)
+    assert fetch(client) == b"content"

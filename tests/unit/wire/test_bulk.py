@@ -7,7 +7,15 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.wire.bulk import HEADER, BulkOp, Header, Kind, take
+from phalanx.wire.bulk import (
+    FRAME_SLACK_BYTES,
+    HEADER,
+    BulkOp,
+    Header,
+    Kind,
+    take,
+    ticket_frames,
+)
 
 HEADERS = st.builds(
     Header,
@@ -67,5 +75,17 @@ def test_payload_must_be_as_long_as_the_header_says() -> None:
     assert bytes(taken[1]) == b"abc"
     assert take(frames(header, b"abcd")) is None
     assert take(frames(header)) is None
-    assert take(frames(header, b"abc", b"")) is None
+    assert take([]) is None
+
+
+def test_sets_of_tickets_follow_the_payload_in_as_many_frames_as_they_need() -> None:
+    header = Header(op=BulkOp.PARAMS, worker=0, num_bytes=3).pack()
+    tickets = bytes(range(256)) * 1000
+    cut = ticket_frames(tickets)
+    assert len(cut) > 1
+    assert max(map(len, cut)) <= FRAME_SLACK_BYTES
+    taken = take(frames(header, b"abc", *cut))
+    assert taken is not None
+    assert taken[2] == tickets
+    assert ticket_frames(b"") == []
     assert take([]) is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.errors import ExitCode, TimeoutExpired
-from phalanx.wire.deadline import Deadline
+from phalanx.wire.deadline import Deadline, IdleDeadline
 
 
 def test_an_expired_deadline_says_what_was_waited_for() -> None:
@@ -34,3 +34,29 @@ def test_milliseconds_are_rounded_up_so_that_a_poll_does_not_spin() -> None:
     deadline = Deadline(activity="a blink", limit_s=1.0, at=Deadline.after(1000.0, "").at)
     assert deadline.remaining_ms > deadline.remaining_s * 1000 - 1
     assert isinstance(deadline.remaining_ms, int)
+
+
+def test_an_expired_deadline_names_the_setting_that_it_comes_from() -> None:
+    deadline = Deadline.after(0.0, "the servers", setting="deadlines.exchange_s")
+    with pytest.raises(TimeoutExpired, match=r"gave up; deadlines\.exchange_s sets how long$"):
+        deadline.check()
+
+
+def test_an_idle_deadline_counts_only_the_time_in_which_nothing_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("phalanx.wire.deadline.time.monotonic", lambda: now)
+    moving = True
+    deadline = IdleDeadline(
+        60.0, "the servers", setting="deadlines.exchange_s", is_moving=lambda: moving
+    )
+    for _ in range(10):
+        now += 59.0
+        deadline.check()  # ten minutes in all, and never a minute without movement
+    moving = False
+    now += 59.0
+    deadline.check()
+    now += 2.0
+    with pytest.raises(TimeoutExpired, match=r"waited 60 s for the servers.*exchange_s"):
+        deadline.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.spec.inject import InjectSpec
+from phalanx.spec.job import InjectSpec
 from phalanx.strategy.base import StepFacts
 from phalanx.worker import inject
 from phalanx.worker.inject import InjectedSlowdown

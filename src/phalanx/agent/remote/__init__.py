@@ -6,7 +6,7 @@ torch only where speed is measured, and parse on Python 3.8. What a launcher say
 is the same on every machine, so those two modules of `wire` are sent along.
 """
 
-_OWN = ("host", "measure", "install", "child", "processes", "main")
+_OWN = ("host", "measure", "install", "outbox", "marked", "files", "child", "processes", "main")
 MODULES = (
     "phalanx.wire.forking",
     "phalanx.wire.fork_client",

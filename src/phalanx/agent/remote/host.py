@@ -108,6 +108,11 @@ def reach(targets: list[list[Any]]) -> dict[str, str]:
     return reasons
 
 
+def free_memory() -> int:
+    """Return the bytes of memory that a new process may take, within the limits of this login."""
+    return _memory()[1]
+
+
 def cpu_quota() -> float | None:
     """Return the CPU quota of the control groups, in cores; None: no limit."""
     found = []

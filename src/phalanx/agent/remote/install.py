@@ -6,7 +6,6 @@ or under a lock.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -22,6 +21,10 @@ from typing import Any
 _VERSIONS_S = 120.0
 _MAX_OUTPUT = 4000
 _COMPLETE = ".complete"
+# Names of the files of a package, written beside them.
+_LISTING = ".phalanx-package"
+KEY_LENGTH = 24
+"""Characters of a package's key, which names its folder."""
 # Run by another interpreter where an environment was built.
 _VERSIONS = """
 import json, sys
@@ -90,9 +93,30 @@ def _run_or_raise(command: list[str]) -> None:
         raise RuntimeError(f"`{' '.join(command[:5])} ...` failed: {last}")
 
 
+def is_complete(folder: Path) -> bool:
+    """Whether a folder named by its package's key holds that package unchanged.
+
+    Power may fail between the name of a file and its content, so the name alone says nothing. Files
+    beside those of the package, such as compiled modules, do not matter.
+    """
+    try:
+        names = json.loads((folder / _LISTING).read_text())
+        return _key_of(folder, names) == folder.name
+    except (OSError, ValueError):
+        return False
+
+
 def unpack(content: bytes, folder: Path) -> bool:
-    """Unpack an archive into a folder atomically; False: it exists already."""
-    if folder.exists():
+    """Unpack a package into the folder named by its key, whole or not at all.
+
+    Returns:
+        False: it was there already.
+
+    Raises:
+        ValueError: The package has arrived damaged.
+        OSError: It cannot be stored.
+    """
+    if is_complete(folder):
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Machines may share a home directory, and several may unpack at once.
@@ -102,9 +126,44 @@ def unpack(content: bytes, folder: Path) -> bool:
         archive.write_bytes(content)
         with zipfile.ZipFile(archive) as opened:
             opened.extractall(temporary)
-        with contextlib.suppress(OSError):  # another machine was quicker
+            names = sorted(opened.namelist())
+        if _key_of(temporary, names) != folder.name:
+            raise ValueError("the package arrived damaged; try again")
+        (temporary / _LISTING).write_text(json.dumps(names))
+        _sync(temporary)
+        # What an earlier machine or a failure of power left incomplete.
+        if folder.exists() and not is_complete(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
             temporary.rename(folder)
+        except OSError:
+            # Another machine with the same home was quicker; anything else is a fault.
+            if not is_complete(folder):
+                raise
+        _sync_one(folder.parent)
     finally:
         archive.unlink(missing_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
     return True
+
+
+def _key_of(folder: Path, names: list[str]) -> str:
+    """Return the key of files in a folder, as `launch.code_package` computes it."""
+    digest = hashlib.sha256()
+    for name in names:
+        content = (folder / name).read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def _sync(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.remote import host, install, measure, processes
+from phalanx.agent.remote import host, install, measure, outbox, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     Order = dict[str, Any]
     Verb = Callable[[Order], object]
 
-MARKER = "@phalanx@"
 _TICK_S = 0.2
-# While a fork is awaited: a worker must not start later than it has to.
+# While a fork is awaited or files wait: neither may come later than it has to.
 _SHORT_TICK_S = 0.05
 _ALIVE_S = 1.0
 _END_S = 12.0
+_LAST_WORDS_S = 0.5
 # Orders before a run may take a while; `begin` sets the limit of a run.
 _PATIENCE_S = 120.0
 
@@ -47,9 +47,9 @@ class Agent:
         self._heard = time.monotonic()
         self._limit_s = _PATIENCE_S
         self._said_alive = 0.0
-        self._sending = threading.Lock()
         self._ending = threading.Lock()
-        self._run = processes.RunProcesses(self._send)
+        self._outbox = outbox.Outbox(sys.stdout.fileno())
+        self._run = processes.RunProcesses(self._outbox)
         self._verbs = self._quick_verbs()
         self._slow_verbs = _slow_verbs(measure.Listener())
 
@@ -60,7 +60,7 @@ class Agent:
             "clock": lambda order: time.time(),
             "resolve": lambda order: host.numeric_address(order["address"]),
             "ports": lambda order: host.free_ports(order["address"], order["count"]),
-            "exists": lambda order: _path(order["path"]).exists(),
+            "memory": lambda order: host.free_memory(),
             "begin": self._begin,
             "start": run.start,
             "kill": lambda order: run.kill(order["name"]),
@@ -76,12 +76,13 @@ class Agent:
             signal.signal(number, self._on_signal)
         # Ctrl-C at a terminal reaches all processes that share it; only the controller decides.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._send({"news": "hello", **host.introduce()})
+        self._outbox.start()
+        self._outbox.put({"news": "hello", **host.introduce()})
         threading.Thread(target=self._read, args=(sys.stdin.buffer,), daemon=True).start()
         threading.Thread(target=self._guard, daemon=True).start()
         while True:
             with contextlib.suppress(queue.Empty):
-                tick_s = _SHORT_TICK_S if self._run.awaits_forks else _TICK_S
+                tick_s = _SHORT_TICK_S if self._run.is_busy else _TICK_S
                 order = self._orders.get(timeout=tick_s)
                 if order is None:
                     self._end_all()
@@ -90,7 +91,7 @@ class Agent:
             self._run.tick()
             if time.monotonic() - self._said_alive >= _ALIVE_S:
                 self._said_alive = time.monotonic()
-                self._send({"news": "alive"})
+                self._outbox.put({"news": "alive"})
 
     def _read(self, stream: BufferedReader) -> None:
         while line := stream.readline():
@@ -108,7 +109,7 @@ class Agent:
                 order["content"] = bytes(content)
                 self._orders.put(order)
         self._orders.put(None)
-        # The main thread may be blocked sending to a controller that is gone.
+        # The main thread may be busy with an order.
         time.sleep(_TICK_S * 2)
         self._end_all()
 
@@ -116,7 +117,10 @@ class Agent:
         """End everything after too long a silence; a network may fail without an end of input."""
         while True:
             time.sleep(_TICK_S)
-            if time.monotonic() - self._heard > self._limit_s:
+            silent_s = time.monotonic() - self._heard
+            if silent_s > self._limit_s:
+                # Read by a controller that was suspended, when it wakes up.
+                self._outbox.put({"news": "ending", "silent_s": silent_s})
                 self._end_all()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -128,6 +132,7 @@ class Agent:
             # Another thread is cleaning up and will exit; this one must not return meanwhile.
             time.sleep(_END_S)
         self._run.clean()
+        self._outbox.flush(_LAST_WORDS_S)
         os._exit(0)
 
     def _obey(self, order: Order) -> None:
@@ -138,6 +143,7 @@ class Agent:
             return
         self._answer(order, lambda order: self._verbs[order["do"]](order))
         if order["do"] == "end":
+            self._outbox.flush(_END_S)
             os._exit(0)
 
     def _answer(self, order: Order, action: Verb) -> None:
@@ -145,20 +151,13 @@ class Agent:
             answer = {"ok": action(order)}
         except Exception as error:  # the process boundary: the caller gets the error, and may go on
             answer = {"error": f"{type(error).__name__}: {error}"}
-        self._send({"news": "answer", "id": order["id"], **answer})
+        self._outbox.put({"news": "answer", "id": order["id"], **answer})
 
     def _begin(self, order: Order) -> str:
         folder = self._run.begin(order)
         # Only now: from here on processes run that must not outlive the connection.
         self._limit_s = order["limit_s"]
         return folder
-
-    def _send(self, news: dict[str, Any]) -> None:
-        data = (MARKER + json.dumps(news) + "\n").encode()
-        # The reader may be gone; the end of the input will report that.
-        with self._sending, contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 def _slow_verbs(listener: measure.Listener) -> dict[str, Verb]:
@@ -167,10 +166,12 @@ def _slow_verbs(listener: measure.Listener) -> dict[str, Verb]:
         "describe": lambda order: host.describe(order["workdir"], order["quick"]),
         "speed": lambda order: measure.measure_speed(order["seconds"]),
         "listen": lambda order: listener.open(order["token"]),
+        "hush": lambda order: listener.close(),
         "contact": lambda order: measure.contact(
             order["hosts"], order["port"], order["token"], order["seconds"]
         ),
         "reach": lambda order: host.reach(order["targets"]),
+        "holds": lambda order: install.is_complete(_path(order["path"])),
         "unpack": lambda order: install.unpack(order["content"], _path(order["path"])),
         "versions": lambda order: install.versions(order["python"], order["names"]),
         "build": lambda order: install.build(_path(order["root"]), order["versions"]),
@@ -184,4 +185,6 @@ def _path(text: str) -> Path:
 
 def main() -> None:
     """Serve this connection; called after all modules are loaded."""
+    # Code, data, records and logs of a run are nobody else's business.
+    os.umask(0o077)
     Agent().serve()

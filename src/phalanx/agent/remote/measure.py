@@ -33,6 +33,8 @@ _WARM_UP_SHARE = 0.3
 _NUM_SPANS = 10
 _BLOCK = b"\0" * (1 << 18)
 _GEMM_SIZE = 768
+# All machines of a pool may call at once.
+_BACKLOG = 1024
 
 
 def measure_speed(seconds: float) -> dict[str, object] | None:
@@ -87,7 +89,7 @@ def _rate(work: Callable[[], object], flops: int, seconds: float) -> tuple[float
 class Listener:
     """Server for link measurements by other machines; connections without the token are refused.
 
-    The thread and its socket end with the process.
+    The socket is open from `open` to `close`, or to the end of the process.
     """
 
     def __init__(self) -> None:
@@ -106,13 +108,22 @@ class Listener:
         if self._socket is None:
             try:
                 self._socket = socket.create_server(
-                    ("", 0), family=socket.AF_INET6, dualstack_ipv6=True
+                    ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
                 )
             except (OSError, ValueError):
-                self._socket = socket.create_server(("", 0))
+                self._socket = socket.create_server(("", 0), backlog=_BACKLOG)
             threading.Thread(target=self._serve, args=(self._socket,), daemon=True).start()
         port: int = self._socket.getsockname()[1]
         return port
+
+    def close(self) -> None:
+        """Close the port; the thread ends. May be called without `open`."""
+        listening, self._socket = self._socket, None
+        if listening is not None:
+            # Wakes the thread out of `accept`, which closing alone does not.
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
 
     def _serve(self, listening: socket.socket) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Start, poll and end the processes of one run on this machine, and send their files.
+"""Start, poll and end the processes of one run on this machine.
 
 Part of the agent. Every process carries the run's token in its environment, so that it is found and
 killed even if its parent is gone. However a run ends, nothing of it remains.
@@ -6,7 +6,6 @@ killed even if its parent is gone. However a run ends, nothing of it remains.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -19,36 +18,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.remote.child import Child, MachineForkServer
+from phalanx.agent.remote.files import FileSender
+from phalanx.agent.remote.marked import RUN_VARIABLE, kill_marked, start_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from phalanx.agent.remote.outbox import Outbox
 
-RUN_VARIABLE = "PHALANX_RUN"
-"""Environment variable that identifies the processes of a run and their children."""
 LOCK = ".supervisor"
 AGENT_NAME = "phalanx-agent"
 """Marker in the command line of the agent."""
 _KILL_S = 3.0
 # Longer than the report of a fork server that is frozen is waited for.
 _REAP_S = 8.0
-_MAX_CHUNK_BYTES = 1 << 17
-# Files that grow while a process runs, and files written once when it ends.
-_GROWING = ("events", "logs")
-_WHOLE = ("profile",)
+# For the last lines of all processes; the controller waits longer for the end of a run.
+_HOME_S = 5.0
 
 
 class RunProcesses:
     """Processes of one run on this machine.
 
     Args:
-        send: Sends one item of news to the controller.
+        outbox: Takes news for the controller.
     """
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
-        self._send = send
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._files = FileSender(outbox.put, lambda: outbox.has_room)
         self._children: dict[str, Child] = {}
         self._fork_server = MachineForkServer()
-        self._sent: dict[Path, int] = {}
         self._folder: Path | None = None
         self._lock: int | None = None
         self._made_parent = False
@@ -67,15 +64,21 @@ class RunProcesses:
         # Held until this program ends: a directory whose lock is free was abandoned.
         self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        note = {"pid": os.getpid(), "token": order["token"], "made_parent": self._made_parent}
+        note = {
+            "pid": os.getpid(),
+            "started": start_ticks(os.getpid()),
+            "token": order["token"],
+            "made_parent": self._made_parent,
+        }
         os.write(self._lock, json.dumps(note).encode())
         self._folder, self._token = folder, order["token"]
+        self._files.begin(folder)
         return str(folder)
 
     @property
-    def awaits_forks(self) -> bool:
-        """Whether a fork server has yet to answer, so that `tick` should be called sooner."""
-        return any(child.is_pending for child in self._children.values())
+    def is_busy(self) -> bool:
+        """Whether `tick` should be called sooner: a fork server has yet to answer, files wait."""
+        return self._files.has_more or any(child.is_pending for child in self._children.values())
 
     def start(self, order: dict[str, Any]) -> int | None:
         """Start a process, or have it forked; returns its id if that is known already."""
@@ -85,6 +88,7 @@ class RunProcesses:
         variables[RUN_VARIABLE] = self._token
         child = Child(order, variables=variables, log=self._folder / "logs" / f"{name}.log")
         child.start(self._fork_server)
+        self._files.forget_end(name)
         self._children[name] = child
         return child.pid
 
@@ -114,7 +118,11 @@ class RunProcesses:
         kill_marked(self._token)
         for child in self._children.values():
             child.wait(_KILL_S)
+        giving_up = time.monotonic() + _HOME_S
         self.tick()
+        while self._children and time.monotonic() < giving_up:
+            self._outbox.flush(0.1)
+            self.tick()
         self.clean()
 
     def clean(self) -> None:
@@ -124,7 +132,7 @@ class RunProcesses:
             remove(self._folder, with_parent=self._made_parent)
 
     def tick(self) -> None:
-        """Send the bytes written since the last call, and the exits."""
+        """Send some of the bytes written since the last call, and the exits."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
@@ -133,58 +141,33 @@ class RunProcesses:
         for child in self._children.values():
             child.settle()
             if child.cold_because is not None:
-                self._send({"news": "cold", "name": child.name, "reason": child.cold_because})
+                self._outbox.put({"news": "cold", "name": child.name, "reason": child.cold_because})
                 child.cold_because = None
         # First who has ended, then what was written: the last lines are home before the exit code.
         ended = [child for child in self._children.values() if child.poll() is not None]
-        self._send_files()
+        self._files.send_some()
         for child in ended:
-            self._send_whole(child.name)
-            del self._children[child.name]
-            child.close()
-            code = child.poll()
-            self._send({"news": "exit", "name": child.name, "serial": child.serial, "code": code})
+            if self._files.is_home(child.name):
+                self._tell_end(child)
 
-    def _send_files(self) -> None:
-        """Send the bytes appended to the growing files."""
-        if self._folder is None:
-            return
-        for part in _GROWING:
-            for path in sorted((self._folder / part).glob("*")):
-                while self._send_more(path):
-                    pass
-
-    def _send_more(self, path: Path) -> bool:
-        """Send the next chunk of a file; return whether there may be more."""
-        assert self._folder is not None
-        start = self._sent.get(path, 0)
-        with path.open("rb") as file:
-            file.seek(start)
-            chunk = file.read(_MAX_CHUNK_BYTES)
-        if chunk:
-            self._sent[path] = start + len(chunk)
-            content = base64.b64encode(chunk).decode()
-            where = str(path.relative_to(self._folder))
-            self._send({"news": "more", "path": where, "content": content})
-        return len(chunk) == _MAX_CHUNK_BYTES
-
-    def _send_whole(self, name: str) -> None:
-        """Send the files that a process writes once when it ends."""
-        assert self._folder is not None
-        for part in _WHOLE:
-            for path in (self._folder / part).glob(f"{name}.*"):
-                content = base64.b64encode(path.read_bytes()).decode()
-                where = str(path.relative_to(self._folder))
-                self._send({"news": "whole", "path": where, "content": content})
+    def _tell_end(self, child: Child) -> None:
+        self._files.send_whole(child.name)
+        self._files.forget_end(child.name)
+        del self._children[child.name]
+        child.close()
+        code = child.poll()
+        self._outbox.put({"news": "exit", "name": child.name, "serial": child.serial, "code": code})
 
 
 def sweep(folder: Path, token: str) -> None:
     """Clean up for a dead or frozen agent: kill it and its processes, remove its files."""
     note: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, KeyError):
         note = json.loads((folder / LOCK).read_text())
-        # The agent first, so that it starts nothing more; its pid may have been reused.
-        if AGENT_NAME.encode() in Path(f"/proc/{note['pid']}/cmdline").read_bytes():
+        # The agent first, so that it starts nothing more. A number alone may belong to another
+        # process by now, even to another run's agent: the time of its start tells them apart.
+        is_agent = AGENT_NAME.encode() in Path(f"/proc/{note['pid']}/cmdline").read_bytes()
+        if is_agent and note["started"] == start_ticks(note["pid"]):
             os.kill(note["pid"], signal.SIGKILL)
     kill_marked(token)
     remove(folder, with_parent=note.get("made_parent", False))
@@ -206,31 +189,6 @@ def _sweep_abandoned(folder: Path) -> None:
         os.close(descriptor)
     kill_marked(note["token"])
     remove(folder)
-
-
-def kill_marked(token: str) -> None:
-    """Kill every process with this token in its environment, until none is left."""
-    if not token:
-        return  # no run has begun
-    giving_up = time.monotonic() + _KILL_S
-    # Repeated, because a process may fork between listing and killing.
-    while (found := _marked(token)) and time.monotonic() < giving_up:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _marked(token: str) -> list[int]:
-    mark = f"{RUN_VARIABLE}={token}".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                # A zombie has no environment.
-                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                    found.append(int(name))
-    return found
 
 
 def remove(folder: Path, *, with_parent: bool = False) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.backends.ddp.optimizer import make_optimizer
 from phalanx.data.stream import Batch
-from phalanx.engine.loss import Loss
+from phalanx.engine.loss import Loss, error_sums
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.replica import as_tensors
 from phalanx.engine.result import EvaluationSums
@@ -47,9 +47,13 @@ class DdpModel:
 
     def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return summed loss and correct samples of our module, or of what DDP made of it."""
+        return self._outputs_and_loss(module, batch)[1:]
+
+    def _outputs_and_loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         inputs, targets = as_tensors(batch)
         with autocast(self._precision):
-            return self._loss.sum_and_correct(module(inputs), targets)
+            outputs = module(inputs)
+            return outputs, *self._loss.sum_and_correct(outputs, targets)
 
     def penalty(self) -> Tensor | None:
         """Return the L2 regulariser, differentiable; None if the job has none."""
@@ -72,8 +76,9 @@ class DdpModel:
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            loss_sum, num_correct = self.loss(self.module, batch)
-        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets))
+            outputs, loss_sum, num_correct = self._outputs_and_loss(self.module, batch)
+            errors = error_sums(outputs, batch.targets)
+        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs."""

@@ -125,7 +125,8 @@ class DdpSteps(Strategy):
         # Others have samples and wait for this worker's gradients: zeros, from a synthetic sample
         # in evaluation mode, which leaves running statistics untouched.
         module.eval()
-        blank = torch.zeros((1, *self._input_shape))
+        dtype = torch.from_numpy(batch.inputs).dtype
+        blank = torch.zeros((1, *self._input_shape), dtype=dtype)
         outputs = module(blank.permute(0, 3, 1, 2) if blank.ndim == 4 else blank)
         return 0.0 * outputs.sum(), torch.zeros((), dtype=torch.int64)
 

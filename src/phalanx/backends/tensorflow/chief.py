@@ -254,5 +254,6 @@ class TicketLoop:
             position.epoch_correct,
             position.epoch_samples,
             duration_s=position.train_s,
+            has_classes=self._dataset.is_classification,
         )
         self.evaluations.end_epoch(train, lr=self._lr)

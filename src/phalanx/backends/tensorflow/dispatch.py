@@ -72,6 +72,9 @@ class TicketDispatcher:
     ) -> None:
         self._strategy = strategy
         self._dataset = dataset
+        # Every update is divided by the samples of an ordinary one: the few that are left at the
+        # end of an epoch move the parameters by their number.
+        self._push_samples = job.global_batch / job.workers
         self._maker = StepMaker(job, network, options=None, may_be_empty=False)
         self._transform = make_transform(dataset.train, job.data.augment)
         with strategy.scope():
@@ -130,7 +133,11 @@ class TicketDispatcher:
                 own = tf.gather(inputs, rows)
                 seen = self._version.read_value()
             loss_sum, correct, _, stamps = self._maker.replica_step(
-                self._transform(own, changes), tf.gather(targets, rows), tf.size(rows), lr, number
+                self._transform(own, changes),
+                tf.gather(targets, rows),
+                tf.constant(self._push_samples, tf.float32),
+                lr,
+                number,
             )
             begin, forward, backward, _, applied = tf.unstack(stamps)
             with tf.control_dependencies([applied]):

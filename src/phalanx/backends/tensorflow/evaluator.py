@@ -52,7 +52,11 @@ def run_evaluator(context: WorkerContext, dataset: Dataset) -> Done:
             network.load_state(store.load(STATE_FILE).tensors, optimizer=False)
             begin = time.perf_counter()
             sums = parts.sums(ask.part)
-            measures = Measures.from_sums(*sums, duration_s=time.perf_counter() - begin)
+            measures = Measures.from_sums(
+                *sums,
+                duration_s=time.perf_counter() - begin,
+                has_classes=dataset.is_classification,
+            )
             send_message(context, CHIEF, PartEvaluated(number=ask.number, measures=measures))
     return Done()
 

@@ -108,6 +108,8 @@ def make_transform(part: Part, changes: Sequence[str]) -> Transform:
             inputs = tf.where(flipped, inputs[:, :, ::-1], inputs)
         if "pad-crop" in changes:
             inputs = _crop(inputs, drawn[:, 1], drawn[:, 2])
+        if part.normalizer.dtype == np.int64:
+            return tf.cast(inputs, tf.int64)
         return tf.cast(inputs, tf.float32) * scale + shift
 
     return transform

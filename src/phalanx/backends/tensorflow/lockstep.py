@@ -136,7 +136,11 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         begin = time.perf_counter()
         rank, size = self._group.eval_share
         sums = self.total(self._parts.sums(part, rank=rank, num_workers=size))
-        return Measures.from_sums(*sums, duration_s=time.perf_counter() - begin)
+        return Measures.from_sums(
+            *sums,
+            duration_s=time.perf_counter() - begin,
+            has_classes=self.dataset.is_classification,
+        )
 
     @override
     def regularisation(self) -> float:
@@ -188,7 +192,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             return tf.function(distributed_step, reduce_retracing=True)
         part = self.dataset.train
         batch = (
-            tf.TensorSpec([None, *part.inputs.shape[1:]], tf.float32),
+            tf.TensorSpec([None, *part.inputs.shape[1:]], tf.as_dtype(part.normalizer.dtype)),
             tf.TensorSpec([None, *part.targets.shape[1:]], tf.as_dtype(part.targets.dtype)),
         )
         numbers = [tf.TensorSpec([], one) for one in (tf.int32, tf.float32, tf.int32)]

@@ -1,18 +1,22 @@
 """Assign tickets to workers on request. Pure: no clock, no I/O.
 
 Tickets are assigned up to a gate (the end of an epoch, a checkpoint); those behind it wait until
-everything before it is done. Every ticket is completed exactly once: tickets of a lost worker go to
-others, and a completion counts only if it comes from the current holder. Where every update takes a
-gradient of every worker, empty tickets are assigned too, so that all push equally often.
+everything before it is done. Every ticket counts exactly once: tickets of a lost worker go to
+others, a completion counts only if it comes from the current holder, and what is computed again for
+a restored server counts no second time. Where every update takes a gradient of every worker, empty
+tickets are assigned too, so that all push equally often. Tickets that wait are kept as ranges: an
+epoch may have millions.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from phalanx.consistency.rule import ConsistencyRule
+from phalanx.control.parameter_server.done_tickets import DoneTickets
 from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.wire.tickets import TicketPlan
 
@@ -50,13 +54,22 @@ class BatchScheduler:
         # In rounds no worker can run ahead, and one ticket of each part makes a global batch.
         self._static = static or self._in_rounds or plan.portions is not None
         self._is_open = False
-        self._waiting: dict[int, deque[int]] = {}
+        self.done = DoneTickets(plan.num_parts)
+        self._waiting: dict[int, range] = {}
         self._returned: deque[int] = deque()
         self._held: dict[int, int] = {}
         self._highest = 0
         self._wanted: dict[int, int] = {}
         self._num_given: dict[int, int] = {}
         self._last_progress = now
+
+    @property
+    def num_open(self) -> Counter[int]:
+        """Tickets that each worker owes: assigned and not completed, or its own by rank."""
+        owed = Counter(self._held.values())
+        if self._static:
+            owed.update({part: len(queue) for part, queue in self._waiting.items() if queue})
+        return owed
 
     @property
     def is_drained(self) -> bool:
@@ -72,11 +85,27 @@ class BatchScheduler:
             present: Workers that take part.
         """
         self._is_open = True
-        for ticket in filter(self.plan.has_samples, range(first, stop)):
-            queue = self.plan.unit(ticket).part if self._static else 0
-            self._waiting.setdefault(queue, deque()).append(ticket)
+        self.done.begin(first)
+        parts = self.plan.num_parts
+        self._waiting = (
+            {part: self._with_samples(range(first + part, stop, parts)) for part in range(parts)}
+            if self._static
+            else {0: range(first, stop)}
+        )
         self._num_given.clear()
         return self._assign_all(present)
+
+    def repeat(self, server: int, present: Collection[int]) -> tuple[int, list[BatchAssignment]]:
+        """Compute what a restored server lacks again, also behind a gate that was closed.
+
+        Returns:
+            How many tickets that are, and what the workers get of them now.
+        """
+        lacking = self.done.lacking(server, self._held.keys() | set(self._returned))
+        self._returned.extend(lacking)
+        if lacking:
+            self._is_open = True
+        return len(lacking), self._assign_all(present) if lacking else []
 
     def close(self) -> None:
         """Assign nothing until the next gate is opened."""
@@ -92,10 +121,14 @@ class BatchScheduler:
             begun = self.plan.unit(self._highest)
             stop = self.plan.first(begun.epoch, begun.step + 1)
         else:
-            stop = min(ticket for queue in self._waiting.values() for ticket in queue)
+            stop = min(queue[0] for queue in self._waiting.values() if queue)
         for part, queue in self._waiting.items():
-            self._waiting[part] = deque(ticket for ticket in queue if ticket < stop)
+            self._waiting[part] = queue[: bisect_left(queue, stop)]
         return stop
+
+    def only_held(self, tickets: Iterable[int]) -> list[int]:
+        """Return those tickets that workers hold."""
+        return [ticket for ticket in tickets if ticket in self._held]
 
     def request(self, worker: int, count: int) -> None:
         """Note how many tickets a worker has room for."""
@@ -107,14 +140,20 @@ class BatchScheduler:
         """Note completed tickets of a worker, and its room for more.
 
         Returns:
-            What counts: tickets that this worker still held.
+            What counts: tickets that this worker still held, and that were not done before.
         """
         self._last_progress = now
         if want > 0:
             self._wanted[worker] = want
-        counted = [one for one in done if self._held.get(one.ticket) == worker]
-        for one in counted:
+        counted = []
+        for one in done:
+            if self._held.get(one.ticket) != worker:
+                continue
             del self._held[one.ticket]
+            if self.done.complete(one.ticket):
+                counted.append(one)
+            if self.done.is_due_again(one.ticket):
+                self._returned.append(one.ticket)
         return counted
 
     def lose(self, worker: int, present: Collection[int]) -> tuple[int, list[BatchAssignment]]:
@@ -128,6 +167,7 @@ class BatchScheduler:
         lost = sorted(ticket for ticket, holder in self._held.items() if holder == worker)
         for ticket in lost:
             del self._held[ticket]
+            self.done.returned(ticket)
         # To the front: the gate waits for these, the oldest tickets, in any case.
         self._returned.extendleft(reversed(lost))
         return len(lost), self._assign_all(present)
@@ -175,26 +215,31 @@ class BatchScheduler:
     def _take(self, worker: int, count: int, present: Collection[int]) -> list[int]:
         taken: list[int] = []
         while len(taken) < count:
-            queue = self._queue_for(worker, present)
-            if queue is None:
+            ticket = self._next_ticket(worker, present)
+            if ticket is None:
                 break
-            ticket = queue.popleft()
             self._held[ticket] = worker
             self._highest = max(self._highest, ticket)
             taken.append(ticket)
         return taken
 
-    def _queue_for(self, worker: int, present: Collection[int]) -> deque[int] | None:
+    def _next_ticket(self, worker: int, present: Collection[int]) -> int | None:
         if self._returned:
-            return self._returned
-        if not self._static:
-            return self._waiting.get(0) or None
-        own = self._waiting.get(worker)
-        if own:
-            return own
-        orphaned = (part for part, queue in self._waiting.items() if queue and part not in present)
-        part = min(orphaned, default=None)
-        return None if part is None else self._waiting[part]
+            return self._returned.popleft()
+        part: int | None = worker if self._static else 0
+        if self._static and not self._waiting.get(worker):
+            # The parts of workers that are gone go to any worker.
+            gone = (part for part, queue in self._waiting.items() if queue and part not in present)
+            part = min(gone, default=None)
+        queue = self._waiting.get(part) if part is not None else None
+        if not queue or part is None:
+            return None
+        self._waiting[part] = queue[1:]
+        return queue[0]
+
+    def _with_samples(self, tickets: range) -> range:
+        """Return the tickets of one part until it runs out of samples in this epoch."""
+        return tickets[: bisect_left(tickets, 1, key=lambda one: not self.plan.has_samples(one))]
 
     def _holds(self, worker: int) -> bool:
         return worker in self._held.values()

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing_extensions import override
 
 from phalanx.consistency.rule import rule_for
-from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.coordinator import Awaited, ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
+from phalanx.control.parameter_server.awaited import awaited_in
 from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
 from phalanx.control.parameter_server.membership import Membership
@@ -37,6 +38,8 @@ from phalanx.wire.parameter_server import (
     Ready,
     RequestWork,
     Restored,
+    RestoredTickets,
+    RestoreProgress,
     Saved,
     ServerUp,
     SnapshotTaken,
@@ -86,7 +89,12 @@ class ParameterServerCoordinator(Coordinator):
             is_static=self._spec.dispatch == "static",
             course=TrainingProgress(job, position, bound or PhaseBound()),
             membership=Membership(
-                self._num_servers, api, num_workers=job.workers, incarnations=incarnations
+                self._num_servers,
+                api,
+                num_workers=job.workers,
+                incarnations=incarnations,
+                clock=clock,
+                patience_s=job.deadlines.exchange_s,
             ),
             evaluation=EvaluationScheduler(job, api),
             account=RunCounts(position, now=clock()),
@@ -150,7 +158,7 @@ class ParameterServerCoordinator(Coordinator):
                 # A successor that starts after the phase was left has nothing to join.
                 run.api.send(process, Finish())
             case ServerUp():
-                run.membership.server_up(process, message.address, restoring=message.restoring)
+                run.membership.server_up(process, message)
                 cycle.dismiss_if_finishing(process)
             case Ready():
                 self._take_ready(process, message)
@@ -162,7 +170,11 @@ class ParameterServerCoordinator(Coordinator):
                 run.statistics.note(rank, message.statistics)
                 cycle.worker_paused(rank)
             case HeldVersion():
-                run.membership.copy_offered(process, message.server, message.version)
+                run.membership.copy_offered(process, message)
+            case RestoreProgress():
+                run.membership.restore_moved(message)
+            case RestoredTickets():
+                self._note_tickets(message)
             case Restored():
                 self._take_restored(message)
             case Flushed():
@@ -176,6 +188,7 @@ class ParameterServerCoordinator(Coordinator):
                 self._take_end(process, message)
             case _:
                 raise ProtocolError(f"it sent {type(message).__name__}, of another strategy")
+        self._note_sources()
         cycle.advance()
 
     @override
@@ -189,7 +202,13 @@ class ParameterServerCoordinator(Coordinator):
         verdict = losses.verdict()
         if verdict.failure is None:
             self._cycle.even_out()
+            self._run.membership.tick()
+            self._note_sources()
         return verdict
+
+    @override
+    def awaited(self) -> Sequence[Awaited]:
+        return awaited_in(self._cycle, self._run)
 
     @override
     def left(self, process: str) -> None:
@@ -208,6 +227,7 @@ class ParameterServerCoordinator(Coordinator):
             case _:
                 run.evaluation.evaluator_left()
                 run.membership.peer_left(Process(role, rank))
+        self._note_sources()
         self._cycle.advance()
 
     @override
@@ -226,7 +246,7 @@ class ParameterServerCoordinator(Coordinator):
                 train on.
         """
         kind = type(message).__name__
-        if isinstance(message, ServerUp | Restored | Flushed):
+        if isinstance(message, ServerUp | RestoreProgress | RestoredTickets | Restored | Flushed):
             host = "worker" if self._run.is_colocated else "server"
             if not process.startswith(host):
                 raise ProtocolError(f"it sent {kind}, but servers are in each {host}")
@@ -246,6 +266,7 @@ class ParameterServerCoordinator(Coordinator):
             self._run.evaluation.evaluator_ready()
             return
         self._run.account.precision = message.precision
+        self._run.account.has_classes = message.has_classes
         if self._run.is_colocated and not message.serves:
             membership.server_without_slice(rank)
         self._cycle.plan(message)
@@ -262,17 +283,31 @@ class ParameterServerCoordinator(Coordinator):
         return in_rounds and self._num_servers > 1 and is_new
 
     def _take_restored(self, message: Restored) -> None:
-        run = self._run
-        run.membership.server_restored(message.server)
+        run, server = self._run, message.server
+        self._note_tickets(message)
+        if not run.membership.server_restored(server):
+            return  # a repeated report
+        num_repeated = self._cycle.server_restored(server, run.membership.host_of(server))
         run.api.record(
             events.ServerRestored(
-                server=message.server,
+                server=server,
                 version=message.version,
-                lost_updates=run.servers.restored(message.server, message.version),
+                lost_updates=run.servers.restored(server, message.version),
                 optimizer_version=message.optimizer_version,
+                repeated=num_repeated,
             )
         )
-        self._cycle.server_restored(run.membership.host_of(message.server))
+
+    def _note_tickets(self, message: RestoredTickets | Restored) -> None:
+        try:
+            self._cycle.tickets_held(message.server, message.tickets)
+        except ValueError as error:
+            raise ProtocolError(f"what it holds cannot be read: {error}") from error
+
+    def _note_sources(self) -> None:
+        """Fix what a lost server has to contain, at the moment when its source was chosen."""
+        for server, acknowledged in self._run.membership.restorations.take_chosen().items():
+            self._cycle.source_chosen(server, acknowledged)
 
     def _take_end(self, process: str, message: Done | PhaseOver) -> None:
         if isinstance(message, Done) and message.times is not None:

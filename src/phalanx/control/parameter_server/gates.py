@@ -6,7 +6,7 @@ table in `states`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from phalanx.consistency.rule import ConsistencyRule
@@ -33,6 +33,9 @@ from phalanx.control.parameter_server.training_progress import TrainingProgress
 from phalanx.control.state_machine import StateMachine
 from phalanx.wire.parameter_server import Finish, Flush, Pause, Ready, Work, WorkDone
 from phalanx.wire.switch import HandOver
+
+# Before every server has written its state: tickets that one has lost are computed again.
+_REOPENS = (Training, Pausing, Flushing)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class GateCycle:
     def is_planned(self) -> bool:
         """Whether a worker has told what there is to train on."""
         return self._batches is not None
+
+    @property
+    def num_open(self) -> Mapping[int, int]:
+        """Tickets up to the gate that each worker owes."""
+        return self._batches.num_open if self._batches is not None else {}
 
     def advance(self) -> None:
         """Make every transition that is due; called after every message and every loss."""
@@ -138,10 +146,36 @@ class GateCycle:
         if isinstance(self.state, Flushing):
             self._machine.update(Flushing(self.state.unflushed - {process}))
 
-    def server_restored(self, process: str | None) -> None:
-        """Flush a restored server whose predecessor was lost before it had answered."""
-        if isinstance(self.state, Flushing) and process in self.state.unflushed:
-            self._run.api.send(process, self._flush())
+    def source_chosen(self, server: int, acknowledged: Iterable[int]) -> None:
+        """Note what a lost server must contain again: what is done, and what it acknowledged."""
+        if self._batches is not None:
+            held = self._batches.only_held(acknowledged)
+            self._batches.done.source_chosen(server, held)
+
+    def tickets_held(self, server: int, tickets: bytes) -> None:
+        """Note tickets that a restored server contains, in one or several parts."""
+        if self._batches is not None:
+            self._batches.done.note_held(server, tickets)
+
+    def server_restored(self, server: int, process: str | None) -> int:
+        """Have tickets computed again that a restored server lacks; returns how many.
+
+        Where late gradients are dropped by rule, done tickets need not be on any server.
+        """
+        run, batches = self._run, self._batches
+        repeats = not run.rule.fresh or run.rule.in_rounds(run.num_workers)
+        num_repeated, work = 0, list[BatchAssignment]()
+        if batches is not None and repeats and isinstance(self.state, _REOPENS):
+            num_repeated, work = batches.repeat(server, run.membership.workers)
+        if num_repeated > 0 and not isinstance(self.state, Training):
+            # Not flushed: the gate closes again, and all servers are flushed then.
+            self._machine.advance(GateEvent.REPEATED, Training(run.clock()))
+        elif isinstance(self.state, Flushing) and process in self.state.unflushed:
+            # Its predecessor was lost before it had answered.
+            run.api.send(process, self._flush())
+        # After the transition: workers must not be asked to pause before these tickets are done.
+        self._send(work)
+        return num_repeated
 
     def worker_handed_over(self, worker: int) -> None:
         """Note that a worker has read the final state of the servers."""
@@ -182,7 +216,7 @@ class GateCycle:
         match self.state:
             case Training(opened_at) if self._batches is not None and self._batches.is_drained:
                 self._close_gate(self._batches, opened_at)
-            case Pausing(unpaused) if not unpaused and self._run.membership.is_complete:
+            case Pausing(unpaused) if not unpaused and self._run.membership.is_whole:
                 # A server that was lost meanwhile has to be restored first.
                 self._flush_servers()
             case Flushing(unflushed) if not unflushed:
@@ -308,20 +342,29 @@ class GateCycle:
         return evaluation.has_measured if self._run.course.bound.to_memory else evaluation.is_free
 
     def _send(self, work: Iterable[BatchAssignment], statistics: bytes = b"") -> None:
+        run = self._run
         for one in work:
-            order = Work(one.tickets, statistics) if one.tickets else Pause(leave=True)
-            self._run.api.send(f"worker-{one.worker}", order)
+            if one.tickets:
+                run.membership.worker_called(one.worker)
+                run.api.send(f"worker-{one.worker}", Work(one.tickets, statistics))
+            else:
+                run.membership.worker_left_servers(one.worker)
+                run.api.send(f"worker-{one.worker}", Pause(leave=True))
 
     def _pause(self, worker: int) -> None:
         """Pause a worker; it leaves the servers if others would wait for it meanwhile."""
         leave = self._run.rule.holds_back(self._run.num_workers)
+        if leave:
+            self._run.membership.worker_left_servers(worker)
         self._run.api.send(f"worker-{worker}", Pause(leave=leave))
 
     def _flush(self) -> Flush:
         run = self._run
         # Servers in separate processes pass optimiser state on through the files they write.
         write = not (run.course.goes_on_in_memory and run.is_colocated)
-        done_below, _ = run.course.next_stretch()
+        # Not the tickets of the stretch that ends here: a server that is lost before the gate has
+        # opened may need them again, and the others must then recognise them.
+        done_below = self._batches.done.first if self._batches is not None else 0
         return Flush(done_below=done_below, write=write)
 
     def _dismiss_all(self) -> None:

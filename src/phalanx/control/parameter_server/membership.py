@@ -1,27 +1,40 @@
 """Track which servers, workers and evaluator take part, and introduce them to each other.
 
 A server accepts only clients that were announced to it, and clients know only announced servers;
-both hold through every restart on either side. A restarted server gets the freshest copy of its
-parameters that a worker holds.
+both hold through every restart on either side. `restoring` decides where the parameters of a
+restarted server come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from phalanx.control.coordinator import ControllerApi, Process
+from phalanx.control.parameter_server.restoring import Order, Restorations
 from phalanx.wire.parameter_server import (
     Admit,
     Connect,
     Dismiss,
-    QueryVersion,
-    RestoreFromDisk,
-    SendParameters,
+    HeldVersion,
+    RestoreProgress,
     ServerAddress,
+    ServerLost,
+    ServerUp,
 )
 
 _READER = "reader"  # what servers call the evaluator
+
+
+@dataclass
+class _ServerPlace:
+    """Where a server is, or was last."""
+
+    host: str
+    address: ServerAddress
+    is_up: bool = True
 
 
 class Membership:
@@ -32,6 +45,8 @@ class Membership:
         api: Sends messages and knows identities.
         num_workers: Workers that the run starts with.
         incarnations: Of processes that were replaced before this run or phase began.
+        clock: Returns the time in seconds.
+        patience_s: A copy for a restarted server that does not move for so long is given up.
     """
 
     def __init__(
@@ -41,20 +56,24 @@ class Membership:
         *,
         num_workers: int,
         incarnations: Mapping[str, int] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = 60.0,
     ) -> None:
         self._api = api
         self._num_workers = self._num_started = num_workers
         self._incarnations = incarnations
-        self._addresses: dict[int, ServerAddress] = {}
+        self._servers: dict[int, _ServerPlace] = {}
         self._expected = set(range(num_servers))
         self._peers: set[Process] = set()
-        self._offers: dict[int, dict[str, int | None]] = {}
-        self._donors: dict[int, str] = {}
-        self._hosts: dict[int, str] = {}
+        self._introduced: set[str] = set()
+        self._clock = clock
+        self.restorations = Restorations(api.identity, patience_s=patience_s)
+        """Servers that are being restored."""
         self._left: set[Process] = set()
         self._waiting: set[int] = set()
         self._connected: set[int] = set()
         self._joining: set[int] = set()
+        self._away: set[int] = set()
 
     @property
     def workers(self) -> set[int]:
@@ -80,7 +99,7 @@ class Membership:
     @property
     def hosts(self) -> list[str]:
         """Processes that host a server."""
-        return [self._hosts[server] for server in sorted(self._addresses)]
+        return [place.host for _, place in sorted(self._servers.items()) if place.is_up]
 
     @property
     def peers(self) -> list[str]:
@@ -89,17 +108,33 @@ class Membership:
 
     def host_of(self, server: int) -> str | None:
         """Return the process that hosts a server, or did last; None: it was never up."""
-        return self._hosts.get(server)
+        place = self._servers.get(server)
+        return place.host if place is not None else None
 
     @property
     def is_complete(self) -> bool:
         """Whether every server that owns parameters is up."""
-        return bool(self._addresses) and self._expected <= self._addresses.keys()
+        up = {server for server, place in self._servers.items() if place.is_up}
+        return bool(up) and self._expected <= up
 
-    def server_up(self, host: str, address: ServerAddress, *, restoring: bool) -> None:
+    @property
+    def missing(self) -> list[int]:
+        """Servers that own parameters and are not up."""
+        return sorted(
+            server
+            for server in self._expected
+            if server not in self._servers or not self._servers[server].is_up
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every server is up and has its parameters."""
+        return self.is_complete and self.restorations.is_over
+
+    def server_up(self, host: str, up: ServerUp) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""
-        self._hosts[address.server] = host
-        self._addresses[address.server] = address
+        address = up.address
+        self._servers[address.server] = _ServerPlace(host, address)
         for peer in self._left - self._peers:
             # Otherwise it would wait for all workers that the run began with.
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
@@ -107,12 +142,31 @@ class Membership:
             self._admit(peer, host)
         # After `Admit`: a client that connects before its key is known is refused and must retry.
         self._connect_all()
-        if restoring:
-            self._ask_for_copies(address.server)
+        if up.restoring:
+            # After `Connect`: a worker that says what it holds has left the lost server for good.
+            self._send(
+                self.restorations.begin(
+                    address.server,
+                    host,
+                    self._workers,
+                    saved_version=up.saved_version,
+                    now_s=self._clock(),
+                )
+            )
 
-    def server_restored(self, server: int) -> None:
-        """Note that a server has its parameters again."""
-        self._donors.pop(server, None)
+    def server_restored(self, server: int) -> bool:
+        """Note that a server has its parameters again; False: that was known."""
+        return self.restorations.restored(server)
+
+    def restore_moved(self, progress: RestoreProgress) -> None:
+        """Note that a copy is arriving at a server."""
+        self.restorations.moved(
+            progress.server, progress.number, progress.num_loaded, self._clock()
+        )
+
+    def tick(self) -> None:
+        """Repeat what had no effect; called several times a second."""
+        self._send(self.restorations.tick(self._workers, self._clock()))
 
     def server_without_slice(self, server: int) -> None:
         """Stop waiting for a server that owns no shard: the model is too small for it."""
@@ -121,9 +175,12 @@ class Membership:
 
     def server_left(self, server: int) -> None:
         """Forget a lost server; clients keep its old address until the new one is known."""
-        self._addresses.pop(server, None)
-        self._offers.pop(server, None)
-        self._donors.pop(server, None)
+        if server in self._servers:
+            self._servers[server].is_up = False
+        self.restorations.server_left(server)
+        # Those who wait for it must not give up before its successor is there.
+        for peer in self._peers:
+            self._api.send(peer.name, ServerLost(server))
 
     def grow(self, num_workers: int) -> list[Process]:
         """Extend the run to so many workers; returns the ones to start."""
@@ -152,6 +209,14 @@ class Membership:
         self._connected.add(worker)
         self._joining.discard(worker)
 
+    def worker_left_servers(self, worker: int) -> None:
+        """Note that a worker was told to leave the servers until it gets tickets again."""
+        self._away.add(worker)
+
+    def worker_called(self, worker: int) -> None:
+        """Note that a worker got tickets, for which it enters at every server."""
+        self._away.discard(worker)
+
     def peer_up(self, peer: Process) -> None:
         """Introduce a worker or the evaluator that is ready to connect."""
         self._peers.add(peer)
@@ -162,50 +227,27 @@ class Membership:
     def peer_left(self, peer: Process) -> None:
         """Have servers dismiss a lost worker or evaluator and stop waiting for it."""
         if peer.role == "worker":
-            for group in (self._waiting, self._joining, self._connected):
+            for group in (self._waiting, self._joining, self._connected, self._away):
                 group.discard(peer.rank)
         self._peers.discard(peer)
         # Remembered, because a server that restarts later must not expect it.
         self._left.add(peer)
         for host in self.hosts:
             self._api.send(host, Dismiss(role=_role(peer), rank=peer.rank))
-        for server, offers in list(self._offers.items()):
-            if peer.name in offers:
-                del offers[peer.name]
-                self._choose_donor(server)
-        for server, donor in list(self._donors.items()):
-            if donor == peer.name:
-                # It may have been lost before all of its copy was sent.
-                self._ask_for_copies(server)
+        self._introduced.discard(peer.name)
+        self._send(self.restorations.worker_left(peer.name, self._workers, self._clock()))
 
-    def copy_offered(self, process: str, server: int, version: int) -> None:
+    def copy_offered(self, process: str, offer: HeldVersion) -> None:
         """Note which version of a server's parameters a worker holds."""
-        offers = self._offers.get(server)
-        if offers is not None and process in offers:
-            offers[process] = version
-            self._choose_donor(server)
+        self._send(self.restorations.offered(process, offer, self._clock()))
 
-    def _ask_for_copies(self, server: int) -> None:
-        holders = [peer.name for peer in self._peers if peer.role == "worker"]
-        self._donors.pop(server, None)
-        self._offers[server] = dict.fromkeys(holders)
-        for name in holders:
-            self._api.send(name, QueryVersion(server))
-        self._choose_donor(server)
+    @property
+    def _workers(self) -> list[str]:
+        return [peer.name for peer in self._peers if peer.role == "worker"]
 
-    def _choose_donor(self, server: int) -> None:
-        """Have the freshest copy sent to the server, once all workers have answered."""
-        offers = self._offers[server]
-        if any(version is None for version in offers.values()):
-            return
-        held = {name: version for name, version in offers.items() if version is not None}
-        best = max(held, key=lambda name: held[name], default=None)
-        if best is not None and held[best] >= 0:
-            self._donors[server] = best
-            self._api.send(best, SendParameters(server))
-        else:
-            self._api.send(self._hosts[server], RestoreFromDisk())
-        del self._offers[server]
+    def _send(self, orders: Iterable[Order]) -> None:
+        for process, order in orders:
+            self._api.send(process, order)
 
     def _admit(self, peer: Process, host: str) -> None:
         identity = self._api.identity(peer.name)
@@ -214,6 +256,7 @@ class Membership:
             role=_role(peer),
             rank=peer.rank,
             incarnation=identity.incarnation,
+            expected=peer.role == "worker" and peer.rank not in self._away,
         )
         self._api.send(host, admit)
 
@@ -222,8 +265,11 @@ class Membership:
             self._connect(peer.name)
 
     def _connect(self, process: str) -> None:
-        if self.is_complete:
-            addresses = tuple(self._addresses[server] for server in sorted(self._addresses))
+        # One that has connected before learns of each successor at once, also while other servers
+        # are still away: its copy may be what the successor waits for.
+        if self.is_complete or process in self._introduced:
+            self._introduced.add(process)
+            addresses = tuple(place.address for _, place in sorted(self._servers.items()))
             self._api.send(process, Connect(addresses))
 
 

@@ -32,6 +32,7 @@ class RunCounts:
         self._made_at = now
         self._startup_s: float | None = None
         self.precision = ""
+        self.has_classes = True
         self.num_lost = 0
         """Processes that were lost."""
 
@@ -53,7 +54,8 @@ class RunCounts:
         """Turn the sums of the epoch into means, and begin the next epoch."""
         position = self.position
         position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
-        position.train_accuracy = position.epoch_correct / max(1, position.epoch_samples)
+        correct = position.epoch_correct / max(1, position.epoch_samples)
+        position.train_accuracy = correct if self.has_classes else None
         position.begin_next_epoch()
 
     def summary(self, spec: ParameterServerSpec, servers: ServerCounts) -> ServingSummary:

@@ -89,10 +89,11 @@ class GateEvent(StrEnum):
     PLANNED = "planned"  # the first worker has reported; there are batches to train
     NOTHING_TO_TRAIN = "nothing to train"  # the same, but the run was resumed at its end
     DRAINED = "drained"  # every ticket up to the gate is done
-    PAUSED = "all paused"  # no worker computes, and every server is there
+    PAUSED = "all paused"  # no worker computes, and every server is whole
     FLUSHED = "all flushed"
     EVALUATOR_FREE = "evaluator free"
     GATE_OPENED = "gate opened"
+    REPEATED = "tickets to repeat"  # that a restored server lacks
     LIMIT_REACHED = "limit reached"  # of the phase
     HANDED_OVER = "handed over"
     JOB_DONE = "job done"
@@ -105,7 +106,9 @@ TRANSITIONS: Transitions[RunState] = {
     (Starting, GateEvent.NOTHING_TO_TRAIN): Pausing,
     (Training, GateEvent.DRAINED): Pausing,
     (Pausing, GateEvent.PAUSED): Flushing,
+    (Pausing, GateEvent.REPEATED): Training,
     (Flushing, GateEvent.FLUSHED): Closing,
+    (Flushing, GateEvent.REPEATED): Training,
     (Closing, GateEvent.EVALUATOR_FREE): AtGate,
     (AtGate, GateEvent.GATE_OPENED): Training,
     (AtGate, GateEvent.LIMIT_REACHED): HandingOver,

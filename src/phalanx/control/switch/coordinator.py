@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from typing_extensions import override
 
-from phalanx.control.coordinator import ControllerApi, Coordinator, PhaseEnd, Process
+from phalanx.control.coordinator import Awaited, ControllerApi, Coordinator, PhaseEnd, Process
 from phalanx.control.failure_policy import ProcessFacts, RunVerdict, find_losses
 from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.state_machine import StateMachine
@@ -150,6 +150,25 @@ class SwitchCoordinator(Coordinator):
         if spare.failure is not None:
             return spare
         return RunVerdict(replace=(*verdict.replace, *spare.replace))
+
+    @override
+    def awaited(self) -> Sequence[Awaited]:
+        match self.state:
+            case Gathering():
+                idle = self._attendance.idle
+                return [
+                    Awaited(one.name, "to report that it is idle")
+                    for one in self.processes()
+                    if one.name not in idle
+                ]
+            case Committed(phase):
+                return [Awaited(one, "to leave its phase") for one in phase.awaited_processes]
+            case HandedOn():
+                return [Awaited(one.name, "to end") for one in self.processes()]
+            case Ending():
+                return ()  # those that have not said that they are done
+            case InPhase(phase) | Leaving(phase):
+                return phase.coordinator.awaited()
 
     @override
     def left(self, process: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from typing_extensions import override
@@ -51,6 +51,11 @@ class PhaseRun(ABC):
     @abstractmethod
     def end(self) -> PhaseEnd | None:
         """State that the phase leaves to the next; None: processes are still in it."""
+
+    @property
+    def awaited_processes(self) -> Collection[str]:
+        """Processes that have to leave the phase before the next one begins."""
+        return ()
 
     @abstractmethod
     def enter(self, process: str) -> None:
@@ -169,14 +174,16 @@ class ServedPhase(PhaseRun):
     @property
     @override
     def end(self) -> PhaseEnd | None:
+        return None if self.awaited_processes else self._servers.end
+
+    @property
+    @override
+    def awaited_processes(self) -> Collection[str]:
         end = self._servers.end
-        if end is None:
-            return None
-        awaited = self._inside
-        if not end.snapshot:
+        if end is not None and not end.snapshot:
             # Only workers hold the state that goes on; servers and evaluator may still be busy.
-            awaited = {process for process in awaited if process.startswith("worker-")}
-        return None if awaited else end
+            return {process for process in self._inside if process.startswith("worker-")}
+        return self._inside
 
     @override
     def enter(self, process: str) -> None:

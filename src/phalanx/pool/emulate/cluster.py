@@ -93,11 +93,17 @@ class EmulatedCluster:
     def up(self) -> list[str]:
         """Create the cluster; return remarks, such as that leftovers were removed.
 
+        Where a cluster is up but for some ssh servers, these are started again and nothing else is
+        touched.
+
         Raises:
             SpecError: Not root, a tool is missing, or the cluster is up already.
             LaunchError: A system call failed; everything created so far has been removed.
         """
         require_tools()
+        mended = self._mend()
+        if mended:
+            return mended
         notes = self._make_room()
         try:
             with _choosing_network():
@@ -111,7 +117,7 @@ class EmulatedCluster:
                     host.group, cores=host.spec.cores, memory_bytes=host.spec.memory
                 )
                 sshd.start_sshd(host, folders)
-            sshd.await_sshd(layout)
+            sshd.await_sshd(layout.hosts)
             sshd.write_ssh_config(self._spec, layout, self._path)
             self._write_state("up", layout)
         except BaseException:
@@ -181,7 +187,7 @@ class EmulatedCluster:
         network.switch_link(self._host(name), on=on)
 
     def kill_sshd(self, name: str) -> None:
-        """Kill the ssh server of a host with all sessions; only `down` and `up` restore it.
+        """Kill the ssh server of a host with all sessions; `up` starts it again.
 
         Raises:
             SpecError: The cluster is down, or has no such host.
@@ -205,6 +211,23 @@ class EmulatedCluster:
         if host is None:
             raise SpecError(f"cluster '{self._spec.cluster}' has no host '{name}' that is up")
         return host
+
+    def _mend(self) -> list[str]:
+        """Start dead ssh servers of a cluster that is up; return one remark for each."""
+        state = self._read_state()
+        # After a reboot the state file reads up, but nothing else exists.
+        if state is None or state.phase != "up" or len(self.leftovers()) <= 1:
+            return []
+        hosts = self._layout(state).hosts
+        # A host whose link was taken down does not answer either, and that is intended.
+        dead = [one for one in hosts if network.link_is_up(one) and not sshd.answers(one)]
+        folders = groups.find_groups(self._prefix)
+        for host in dead:
+            sshd.start_sshd(host, [one for one in folders if one.name == host.group])
+        sshd.await_sshd(dead)
+        return [
+            f"the ssh server of {host.spec.name} was dead and is started again" for host in dead
+        ]
 
     def _make_room(self) -> list[str]:
         notes = []

@@ -96,14 +96,14 @@ def kill_sshd(processes: Iterable[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def await_sshd(layout: ClusterLayout) -> None:
-    """Wait until every ssh server responds.
+def await_sshd(hosts: Iterable[EmulatedHost]) -> None:
+    """Wait until the ssh server of every host responds.
 
     Raises:
         TimeoutExpired: One does not; the deadline names it.
     """
     pause = threading.Event()
-    for host in layout.hosts:
+    for host in hosts:
         deadline = Deadline.after(_START_S, f"the ssh server of {host.spec.name}")
         while not answers(host):
             deadline.check()

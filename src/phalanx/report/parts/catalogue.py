@@ -60,7 +60,7 @@ REPORT_PARTS = Registry(
     built_in=_built_in(
         ("summary", "overview:in_short", ("advice",)),
         ("setup", "overview:what_was_run"),
-        ("data", "spread:show_data_distribution"),
+        ("data", "overview:show_data_distribution"),
         ("results", "results:results"),
         ("metrics", "metrics:show_metrics"),
         ("equivalence", "contrasts:same_result", ("pairs",)),
@@ -71,7 +71,7 @@ REPORT_PARTS = Registry(
         ("scaling", "scaling:scaling"),
         ("times", "times:where_time_went", ("blamed",)),
         ("split", "split:how_it_was_split"),
-        ("inference", "inference:how_fast_it_answers"),
+        ("inference", "split:how_fast_it_answers"),
         ("machines", "machines:machines"),
         ("doubts", "run_list:doubts"),
         ("runs", "run_list:every_run"),

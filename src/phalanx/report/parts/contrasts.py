@@ -22,9 +22,8 @@ from phalanx.report.document import (
     table_of,
     text,
 )
-from phalanx.report.gate import GateResult, Verdict
+from phalanx.report.gate import GateResult, Pair, Verdict
 from phalanx.report.measures import MEASURES, Measure, shared_digits
-from phalanx.report.pairs import Pair
 from phalanx.report.scope import Scope
 from phalanx.report.stats import Contrast
 
@@ -205,7 +204,12 @@ def backend_lines(pairs: Sequence[Pair]) -> list[str]:
     if not found:
         return []
     sentences = [
-        f"{first} against {second}: " + "; ".join(_judged(v, p) for v, p in verdicts.items()) + "."
+        f"{first} against {second}: "
+        + "; ".join(
+            f"{_WORDS[verdict]} for {' and '.join(dict.fromkeys(places))}"
+            for verdict, places in verdicts.items()
+        )
+        + "."
         for (first, second), verdicts in found.items()
     ]
     intro = (
@@ -220,7 +224,3 @@ def _place(cell: Cell, *, backend: str) -> str:
     """Name a cell without its backend: task, the rest of its method, batch."""
     method = [part for part in cell.method.split(", ") if part != backend]
     return ", ".join([cell.task, *method, f"batch {cell.batch}"])
-
-
-def _judged(verdict: Verdict, places: Sequence[str]) -> str:
-    return f"{_WORDS[verdict]} for {' and '.join(dict.fromkeys(places))}"

@@ -13,11 +13,12 @@ from phalanx.report.document import (
     Panel,
     Section,
     Table,
-    Value,
+    label,
     number,
+    table_of,
     text,
 )
-from phalanx.report.measures import MEASURES, CurvePoint, Measure, curve_of, spread
+from phalanx.report.measures import MEASURES, Measure, curve_of, spread
 from phalanx.report.scope import Scope
 
 _TABLE_EPOCHS = 8
@@ -94,13 +95,13 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
             for words, x in {"epoch": epochs, **counted, "training time": seconds}.items()
             if (one, words) not in ((loss, "epoch"), (quality, "epoch")) and one != quality
         ]
-    return [
-        Panel(
-            title=_capital(f"{heading}{title}"),
-            spec=lines(rows[measure.key], styles, x, axis("value", _title(measure)), band=True),
-        )
-        for measure, x, title in charts
-    ]
+    panels = []
+    for measure, x, words in charts:
+        title = f"{heading}{words}"
+        y = axis("value", f"{measure.title}, {measure.unit}".removesuffix(", "))
+        spec = lines(rows[measure.key], styles, x, y, band=True)
+        panels.append(Panel(title=title[0].upper() + title[1:], spec=spec))
+    return panels
 
 
 def _epochs_differ(cells: Sequence[Cell]) -> bool:
@@ -111,14 +112,6 @@ def _epochs_differ(cells: Sequence[Cell]) -> bool:
         if run.epochs and cell.job["data"].get("distribution")
     }
     return len(counts) > 1
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]
-
-
-def _title(measure: Measure) -> str:
-    return f"{measure.title}, {measure.unit}" if measure.unit else measure.title
 
 
 def _rows(cells: Sequence[Cell], measure: Measure) -> Rows:
@@ -139,21 +132,19 @@ def _rows(cells: Sequence[Cell], measure: Measure) -> Rows:
 
 
 def _table(id: str, task: str, cells: Sequence[Cell], measure: Measure) -> Table:
-    curves = {cell.id: {p.epoch: p for p in curve_of(cell, measure.key)} for cell in cells}
-    every = sorted({epoch for curve in curves.values() for epoch in curve})
-    shown = spread(every, _TABLE_EPOCHS)
-    columns = [
-        Column("cell", "cell", is_text=True),
-        *(Column(f"epoch_{epoch}", f"epoch {epoch}", measure.unit) for epoch in shown),
-    ]
-    digits = measure.digits or 4
+    curves = [{p.epoch: p.mean for p in curve_of(cell, measure.key)} for cell in cells]
+    shown = spread(sorted({epoch for curve in curves for epoch in curve}), _TABLE_EPOCHS)
     rows = [
-        [text(cell.label), *(_entry(curves[cell.id].get(e), digits, measure.scale) for e in shown)]
-        for cell in cells
+        {
+            label("cell"): text(cell.label),
+            **{
+                Column(f"epoch_{epoch}", f"epoch {epoch}", measure.unit): number(
+                    curve.get(epoch), measure.digits or 4, scale=measure.scale
+                )
+                for epoch in shown
+            },
+        }
+        for cell, curve in zip(cells, curves, strict=True)
     ]
     caption = f"{task}: mean {measure.title} over the runs of a cell after some of the epochs."
-    return Table(id=id, caption=caption, columns=columns, rows=rows)
-
-
-def _entry(point: CurvePoint | None, digits: int, scale: float) -> Value:
-    return number(point.mean if point else None, digits, scale=scale)
+    return table_of(id, caption, rows)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from phalanx.records.usage import UsePoint
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, axis, lines, shorten
 from phalanx.report.document import (
@@ -22,9 +23,8 @@ from phalanx.report.document import (
     table_of,
     text,
 )
-from phalanx.report.facts import RunRecord
+from phalanx.report.facts import Resources, RunRecord
 from phalanx.report.format import count_noun
-from phalanx.report.resources import Resources
 from phalanx.report.scope import Scope, Style
 
 MAX_CELLS = 12
@@ -66,12 +66,20 @@ def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
     hosts = [use for use in shown if use.is_machine]
     processes = [use for use in shown if not use.is_machine]
     charts = [
-        ("processor", "busy cores", _rows(shown, "cpu_cores")),
-        ("memory of processes", "memory, MiB", _rows(processes, "memory_bytes", _MIB)),
-        ("network of machines", "received, MiB/s", _rows(hosts, "received_bytes_per_s", _MIB)),
+        ("processor", "busy cores", _rows(shown, lambda point: point.cpu_cores)),
+        (
+            "memory of processes",
+            "memory, MiB",
+            _rows(processes, lambda point: point.memory_bytes * _MIB),
+        ),
+        (
+            "network of machines",
+            "received, MiB/s",
+            _rows(hosts, lambda point: point.received_bytes_per_s["all"] * _MIB),
+        ),
     ]
-    if any(use.energy_j is not None for use in hosts):
-        charts.append(("power of machines", "power, W", _rows(hosts, "watts")))
+    if any(use.use.energy_j is not None for use in hosts):
+        charts.append(("power of machines", "power, W", _rows(hosts, lambda point: point.watts)))
     panels = [
         Panel(
             title=title,
@@ -93,13 +101,9 @@ def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
     return Figure(id=f"use-{index}", caption=caption, panels=panels, legend=legend)
 
 
-def _label(use: Resources) -> str:
-    return f"machine {use.name}" if use.is_machine else use.name
-
-
 def _styles(uses: Sequence[Resources]) -> dict[str, Style]:
-    hosts = [_label(use) for use in uses if use.is_machine]
-    processes = [_label(use) for use in uses if not use.is_machine]
+    hosts = [use.label for use in uses if use.is_machine]
+    processes = [use.label for use in uses if not use.is_machine]
     dashes = [(), *_DASHES[1:]]
     return {
         name: Style("#000000", _DASHES[n % len(_DASHES)], "circle") for n, name in enumerate(hosts)
@@ -114,12 +118,12 @@ def _only(styles: dict[str, Style], rows: Rows) -> dict[str, Style]:
     return {name: style for name, style in styles.items() if name in present}
 
 
-def _rows(uses: Sequence[Resources], field: str, scale: float = 1.0) -> Rows:
+def _rows(uses: Sequence[Resources], value: Callable[[UsePoint], float | None]) -> Rows:
     return [
-        {"series": _label(use), "seconds": shorten(t_s), "value": shorten(value * scale)}
+        {"series": use.label, "seconds": shorten(point.t_s), "value": shorten(value(point))}
         for use in uses
-        for t_s, value in zip(use.series.t_s, getattr(use.series, field), strict=True)
-        if value is not None
+        for point in use.use.series
+        if value(point) is not None
     ]
 
 
@@ -137,18 +141,18 @@ def _users(cell: Cell) -> list[Entries]:
     named: dict[str, list[Resources]] = {}
     for run in cell.finished:
         for use in run.resources:
-            named.setdefault(_label(use), []).append(use)
+            named.setdefault(use.label, []).append(use)
     return [_values(name, uses) for name, uses in named.items()]
 
 
 def _values(name: str, uses: Sequence[Resources]) -> Entries:
     def mean(key: str, title: str, unit: str, digits: int, scale: float = 1.0) -> Entries:
-        known = [value for use in uses if (value := getattr(use, key)) is not None]
+        known = [value for use in uses if (value := use.figure(key)) is not None]
         return {
             Column(key, title, unit): number(fmean(known) if known else None, digits, scale=scale)
         }
 
-    sources = sorted({use.energy_source for use in uses if use.energy_source})
+    sources = sorted({use.use.energy_source for use in uses} - {""})
     return {
         label("who", "machine or process"): text(name),
         Column("runs", "n"): number(len(uses), 0),

@@ -20,22 +20,29 @@ from phalanx.report.scope import Scope
 _MOST_CLASSES = 24
 _MOST_CELLS = 12
 
+_ABOUT_CLASSES = (
+    "kappa: agreement beyond chance; class mean: accuracy averaged over classes; within one: "
+    "off by at most one class."
+)
+_ABOUT_VALUES = (
+    "Errors are those of the test part, in the unit of the targets. R²: the share of the targets' "
+    "variance that the predictions explain; 1 at best, 0 for the mean of the targets."
+)
+
 
 def show_metrics(scope: Scope) -> Section | None:
     """Tabulate metrics and draw predictions; None if no data has metrics other than accuracy."""
     blocks: list[Block] = []
+    explained: dict[str, None] = {}
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         measures = metrics_of(cells)
         if measures:
+            explained |= dict.fromkeys([_ABOUT_VALUES if "rmse" in measures else _ABOUT_CLASSES])
             blocks.append(measures_table(f"metrics-{index}", task, cells, measures))
             blocks += _predictions(index, task, cells)
     if not blocks:
         return None
-    explained = (
-        "kappa: agreement beyond chance; class mean: accuracy averaged over classes; within one: "
-        "off by at most one class."
-    )
-    blocks.insert(0, Text(lines=[explained]))
+    blocks.insert(0, Text(lines=list(explained)))
     return Section(id="metrics", title="Metrics and predictions", blocks=blocks)
 
 

@@ -16,7 +16,7 @@ from phalanx.report.document import (
     text,
 )
 from phalanx.report.measures import MEASURES, Measure, estimate_cell, shared_digits, value_of
-from phalanx.report.scope import Scope, cost_of, has_values
+from phalanx.report.scope import Scope, cost_of, quality_keys
 from phalanx.report.stats import Estimate, flag_outliers
 
 _SHOWN = (
@@ -86,7 +86,7 @@ def _table(id: str, task: str, cells: Sequence[Cell], scope: Scope) -> Table:
         ],
         rows=[[text(c.method), text(c.batch), number(len(c.finished), 0)] for c in cells],
     )
-    add_estimates(table, cells, [MEASURES[key] for key in _SHOWN if has_values(cells, key)])
+    add_estimates(table, cells, [MEASURES[key] for key in quality_keys(cells, _SHOWN)])
     if scope.settings.price_per_hour is not None:
         table.columns.append(Column("cost_mean", "cost", scope.settings.currency))
         for row, cell in zip(table.rows, cells, strict=True):

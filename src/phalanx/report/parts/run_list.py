@@ -20,7 +20,7 @@ from phalanx.report.facts import RunRecord
 from phalanx.report.format import count_noun
 from phalanx.report.measures import MEASURES, shared_digits, value_of
 from phalanx.report.parts.results import outliers_of
-from phalanx.report.scope import Scope, has_values
+from phalanx.report.scope import Scope, quality_keys
 
 _SHOWN = ("test_accuracy", "val_accuracy", "train_s", "samples_per_s", "elapsed_s")
 _CAUSE_CHARACTERS = 300
@@ -37,7 +37,7 @@ def doubts(scope: Scope) -> Section:
 def every_run(scope: Scope) -> Section:
     """Tabulate all runs, one per row."""
     runs = [(cell, run) for cell in scope.cells for run in cell.runs]
-    keys = [key for key in _SHOWN if has_values(scope.cells, key)]
+    keys = quality_keys(scope.cells, _SHOWN)
     odd = {key: {name for cell in scope.cells for name in outliers_of(cell, key)} for key in keys}
     digits = {
         key: shared_digits(MEASURES[key], [value_of(run, key) for _, run in runs]) for key in keys
@@ -74,7 +74,7 @@ def _value(run: RunRecord, key: str, digits: int, is_odd: bool) -> Value:
 def _outliers(scope: Scope) -> list[Block]:
     lines = []
     for cell in scope.cells:
-        for key in _SHOWN:
+        for key in quality_keys([cell], _SHOWN):
             measure = MEASURES[key]
             for name in sorted(outliers_of(cell, key)):
                 run = next(run for run in cell.runs if run.name == name)

@@ -142,13 +142,12 @@ def blame_typical(scope: Scope) -> list[Blamed]:
     cells = [cell for cell in scope.cells if cell.workers > 1]
     for cell in cells[:MAX_CELLS]:
         run = cell.typical
-        if run is not None and _log_bytes(run) <= MAX_LOG_BYTES:
+        if run is None:
+            continue
+        logs = (run.path / "events").glob("worker-*.jsonl")
+        if sum(path.stat().st_size for path in logs) <= MAX_LOG_BYTES:
             found.append((cell, run, blame_run(RunDir(run.path))))
     return found
-
-
-def _log_bytes(run: RunRecord) -> int:
-    return sum(path.stat().st_size for path in (run.path / "events").glob("worker-*.jsonl"))
 
 
 def _stragglers(scope: Scope, blamed: Sequence[Blamed]) -> list[Block]:

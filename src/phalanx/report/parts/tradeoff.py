@@ -1,4 +1,4 @@
-"""Make the chapters `Time against accuracy` and `Time to accuracy`."""
+"""Make the chapters `Time against accuracy` and `Time to accuracy`; of values, the loss."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tradeoff(scope: Scope) -> Section | None:
         if points:
             blocks.append(_figure(f"tradeoff-{index}", task, cells, points, scope, quality))
             blocks.append(_table(f"front-{index}", task, cells, points, quality))
-    title = "Time against accuracy"
+    title = f"Time against {_noun(quality)}"
     return Section(id="time-accuracy", title=title, blocks=blocks) if blocks else None
 
 
@@ -95,7 +95,8 @@ def _figure(
     )
     caption = (
         f"{task}: {quality.title} against training time. Large points are means, small ones single "
-        "runs; the dashed line is the Pareto front: no mean lies to the left of it and above."
+        "runs; the dashed line is the Pareto front: no mean lies to the left of it and "
+        f"{'above' if quality.high_is_good else 'below'}."
     )
     legend = [
         *scope.swatches(shown, points=True),
@@ -147,7 +148,12 @@ def time_to_accuracy(scope: Scope) -> Section | None:
     )
     intro = f"Target: {shown} ({origin}). {when} Start-up and evaluation are not counted."
     blocks: list[Block] = [Text(lines=[intro]), _reach_table(scope, key, value)]
-    return Section(id="time-to-accuracy", title="Time to accuracy", blocks=blocks)
+    return Section(id="time-to-accuracy", title=f"Time to {_noun(measure)}", blocks=blocks)
+
+
+def _noun(measure: Measure) -> str:
+    """Return what a measure is, whatever part it was taken on."""
+    return measure.title.rsplit(" ", maxsplit=1)[-1]
 
 
 def _reach_table(scope: Scope, key: str, target: float) -> Table:
@@ -190,7 +196,11 @@ def dominators(points: Mapping[str, Point]) -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {}
     for name, point in points.items():
-        better = [other for other in points if _dominates(points[other], point)]
+        better = [
+            other
+            for other, (time, quality) in points.items()
+            if time <= point[0] and quality >= point[1] and points[other] != point
+        ]
         best = min(
             better, key=lambda other: (-points[other][1], points[other][0], other), default=None
         )
@@ -202,7 +212,3 @@ def front(points: Mapping[str, Point]) -> list[str]:
     """Return the names on the Pareto front, fastest first."""
     on = [name for name, other in dominators(points).items() if other is None]
     return sorted(on, key=lambda name: (points[name], name))
-
-
-def _dominates(one: Point, other: Point) -> bool:
-    return one[0] <= other[0] and one[1] >= other[1] and one != other

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
+from phalanx.engine.loss import error_sums
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.part_profiler import Form
 from phalanx.engine.precision import Precision
@@ -107,7 +108,11 @@ class SplitNetwork:
         """Evaluate one batch; the result is at the worker with the last part, others get zeros."""
         inputs, targets = self.tensors(batch)
         passed = self.runner.evaluate(inputs, targets)
-        return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples)
+        errors = (0.0, 0.0)
+        if passed.output is not None:
+            rows = slice(passed.first_row, passed.first_row + len(passed.output))
+            errors = error_sums(passed.output, batch.targets[rows])
+        return EvaluationSums(passed.loss_sum, passed.num_correct, passed.num_samples, *errors)
 
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
         """Evaluate likewise; the worker with the last part writes the predicted classes."""

@@ -1,9 +1,9 @@
-"""Write checkpoints in the background where the store is slow.
+"""Write checkpoints in the background: a file may take longer than any exchange is allowed to.
 
-A local store is fast: checkpoints of a synchronous run are written at once. For a remote one the
-state is copied, since training goes on changing it, and sent in background. The state at a switch
-is always written in background, into copies whose memory was reserved beforehand: fresh pages would
-cost more time at the switch than the copy itself.
+Checkpoints of a synchronous run are written to a local store from the live state, while all workers
+wait together (`chief_io`), which costs no memory. For a remote store the state is copied, and
+training goes on while it is sent. The state at a switch is written from copies in both, whose
+memory was reserved beforehand: fresh pages would cost more time at the switch than the copy itself.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AsyncCheckpointer:
     def save(
         self, position: Position, tensors: Mapping[str, torch.Tensor], *, best: bool, begun: float
     ) -> None:
-        """Write a live state; it may change once this returns.
+        """Start to write a live state; it may change once `wait_until_free` returns True.
 
         Args:
             position: Where the run stands.
@@ -108,16 +108,22 @@ class AsyncCheckpointer:
             begun: When the work on it began, by `time.perf_counter`.
 
         Raises:
-            StoreError: It, or the checkpoint before, could not be written.
+            StoreError: The checkpoint before could not be written.
         """
         # The previous checkpoint may still be read from the memory that is about to be overwritten.
         self.wait()
-        if not self.checkpoints.is_remote:
-            self._write(position, tensors, best=best, begun=begun)
-            return
         at = msgspec.structs.replace(position)
-        copies = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
-        self._background.start(lambda: self._write(at, copies, best=best, begun=begun))
+        if self.checkpoints.is_remote:
+            tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
+        self._background.start(lambda: self._write(at, tensors, best=best, begun=begun))
+
+    def wait_until_free(self, limit_s: float) -> bool:
+        """Wait until the state last saved may change, at most for the limit; return whether it may.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        return self.checkpoints.is_remote or self.wait(limit_s)
 
     def wait(self, limit_s: float | None = None) -> bool:
         """Wait for the write under way, at most for the limit; return whether it is done.

@@ -19,6 +19,7 @@ from phalanx.records.position import Position
 from phalanx.spec.job import CheckpointSpec
 from phalanx.store.base import CheckpointStore
 from phalanx.store.tensors import EVERYTHING, TensorT
+from phalanx.wire.moments import reach
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,9 @@ class Checkpoints(Generic[TensorT]):
         """
         name = name_at(position)
         header = {"position": msgspec.json.encode(position).decode()} | dict(metadata or {})
+        reach("writing checkpoint")
         size_bytes = self._store.save(_path(name), tensors, header)
+        reach("checkpoint written")
         names = self._newest_first()
         # A checkpoint of a later position goes too: it could not be read when the run was
         # resumed before it, and would push a good one out.

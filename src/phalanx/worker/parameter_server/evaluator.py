@@ -16,8 +16,9 @@ from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.paramserver.reader import Reader
 from phalanx.records.position import Position
-from phalanx.wire.deadline import Deadline
+from phalanx.wire.deadline import IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import (
     Connect,
     Evaluated,
@@ -27,6 +28,7 @@ from phalanx.wire.parameter_server import (
     Save,
     Saved,
     ServerAddress,
+    ServerLost,
     SnapshotTaken,
 )
 from phalanx.worker.checkpoint import Checkpoints, pinned
@@ -69,6 +71,7 @@ class _Evaluator:
         self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._reader: Reader | None = None
         self._addresses: dict[int, ServerAddress] = {}
+        self._lost: set[int] = set()
         self._optimizer: dict[str, torch.Tensor] = {}
         self._deferred: ReadAndEvaluate | None = None
         self._later: deque[FromCoordinator] = deque()
@@ -85,6 +88,8 @@ class _Evaluator:
         match order:
             case Connect():
                 self._connect(order)
+            case ServerLost():
+                self._lost.add(order.server)
             case ReadAndEvaluate() if self._reader is None:
                 # A server was lost as well: the addresses of all of them are yet to come.
                 self._deferred = order
@@ -96,6 +101,10 @@ class _Evaluator:
                 raise AssertionError(f"{order} is not for an evaluator")
 
     def _connect(self, order: Connect) -> None:
+        self._lost.clear()
+        reach("meeting servers")
+        reach("meeting servers")
+        self._lost.clear()
         if self._reader is None:
             self._reader = Reader(
                 self._layout,
@@ -117,17 +126,25 @@ class _Evaluator:
         """Take the addresses of restarted servers while they are awaited."""
         while not self._context.control.inbox.empty():
             order = self._context.control.inbox.get()
-            if isinstance(order, Connect):
-                self._connect(order)
+            if isinstance(order, Connect | ServerLost):
+                self.obey(order)
             else:
                 self._later.append(order)
 
     def _look(self, order: ReadAndEvaluate) -> None:
         assert self._reader is not None, "asked to evaluate before the servers were known"
         limit_s = self._context.job.deadlines.exchange_s
+        reach("reading servers")
         self._context.metrics.activity = "reading"
-        deadline = Deadline.after(limit_s, "the servers' state")
-        self._reader.pull(self._replica.parameters, deadline, self._attend)
+        reader = self._reader
+        deadline = IdleDeadline(
+            limit_s,
+            "the servers' state",
+            setting="deadlines.exchange_s",
+            # Connected, or being replaced: it is only slow.
+            is_moving=lambda: self._lost.issuperset(reader.unreachable),
+        )
+        reader.pull(self._replica.parameters, deadline, self._attend)
         if order.statistics:
             statistics = np.frombuffer(order.statistics, dtype=np.float32).copy()
             self._replica.buffers.copy_(torch.from_numpy(statistics))
@@ -155,6 +172,7 @@ class _Evaluator:
         )
 
     def _save(self, order: Save) -> None:
+        reach("saving")
         begin = time.perf_counter()
         position = msgspec.json.decode(order.position, type=Position)
         state = served_state(self._replica, self._optimizer, position)
@@ -171,7 +189,7 @@ class _Evaluator:
                 size_bytes=written.size_bytes,
                 duration_s=time.perf_counter() - begin,
                 parameters=parameters.numel(),
-                parameters_sha256=hashlib.sha256(parameters.numpy().tobytes()).hexdigest(),
+                parameters_sha256=hashlib.sha256(parameters.numpy().data).hexdigest(),
                 pinned=pinned(written.name) if order.pin else "",
             )
         )

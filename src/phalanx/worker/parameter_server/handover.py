@@ -28,9 +28,11 @@ from torch import Tensor
 from phalanx.comm.base import Collective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.engine.replica import Replica
+from phalanx.errors import SpecError
 from phalanx.paramserver.shard import Shard
 from phalanx.records.position import Position
 from phalanx.spec.optimize import OptimizerSpec
+from phalanx.wire.delivery import MAX_MESSAGE_BYTES
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.rate import Ramp
 
@@ -115,6 +117,18 @@ def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:
     one = tensor.reshape(1).clone()
     collective.broadcast(one, source=source)
     tensor.copy_(one[0])
+
+
+def check_statistics(replica: Replica) -> None:
+    """Refuse, before training, a model whose statistics the control channel cannot carry."""
+    size = replica.buffers.nbytes
+    # With room for the rest of the message.
+    if size > MAX_MESSAGE_BYTES - (1 << 16):
+        raise SpecError(
+            f"the float buffers of the model take {size / 2**20:.0f} MiB, more than the "
+            f"{MAX_MESSAGE_BYTES >> 20} MiB that workers can average; register constant tables "
+            "with persistent=False"
+        )
 
 
 def set_statistics(replica: Replica, statistics: bytes) -> None:

@@ -1,8 +1,9 @@
 """Run a parameter server, as a process or inside a worker.
 
-The server itself runs in a thread; this module forwards the coordinator's orders to it and writes
-its state to the store, from which a successor restores the optimiser. The parameters of a lost
-server come from a worker.
+The server itself runs in a thread; this module forwards the coordinator's orders to it, and ends
+with its error if it fails. It writes the server's state to the store, from which a successor
+restores the optimiser. The parameters of a lost server come from a worker, or from the store if no
+worker holds newer ones.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import (
     Admit,
     Dismiss,
+    ExpectParameters,
     Finish,
     Flush,
     Flushed,
     Restored,
+    RestoredTickets,
     RestoreFromDisk,
+    RestoreProgress,
     ServerUp,
 )
 from phalanx.wire.server_stats import ServerStats
@@ -54,6 +59,8 @@ from phalanx.worker.replica import build_replica
 
 _TICK_S = 0.25
 _CALL_LIMIT_S = 30.0
+# Ranges of tickets in one control message: 256 KiB.
+_RANGES_PER_MESSAGE = 1 << 14
 
 
 def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
@@ -116,6 +123,7 @@ class HostedServer:
         samples_per_epoch: int,
         start: PhaseEntry,
     ) -> None:
+        reach("making server")
         spec, job = context.spec, context.job
         self._context = context
         self._index = spec.rank
@@ -135,8 +143,12 @@ class HostedServer:
         elif start.position is not None and start.carries:
             give_to_shard(replica, self._shard, layout.bounds(self._index), start.momentum)
             self._shard.restore(version=start.position.updates, samples_seen=start.position.samples)
+        self._saved: ServerState | None = None
+        self._num_loaded = 0
+        self._error: Exception | None = None
         if self._restoring:
-            self._optimizer_version = self._recall_optimizer()
+            # Read now and not when it is needed: the serving thread never waits for the store.
+            self._saved = self._read_saved()
         else:
             self._file.forget()
         self._server = Server(
@@ -154,13 +166,17 @@ class HostedServer:
                 restoring=self._restoring,
             ),
         )
-        self._thread = threading.Thread(target=self._server.serve, name="server")
+        self._thread = threading.Thread(target=self._serve, name="server")
 
     def __enter__(self) -> HostedServer:
         self._server.__enter__()
         self._thread.start()
         # Only once the thread runs: workers connect as soon as they learn the address.
-        up = ServerUp(address=self._server.address, restoring=self._restoring)
+        up = ServerUp(
+            address=self._server.address,
+            restoring=self._restoring,
+            saved_version=-1 if self._saved is None else self._saved.version,
+        )
         self._context.control.send(up)
         return self
 
@@ -177,6 +193,12 @@ class HostedServer:
         if error is None:
             self._file.close()
 
+    def _serve(self) -> None:
+        try:
+            self._server.serve()
+        except Exception as error:  # the end of a thread: `tick` raises it in the main one
+            self._error = error
+
     def obey(self, order: FromCoordinator) -> bool:
         """Carry out an order; False: it is not for a server."""
         server = self._server
@@ -185,41 +207,78 @@ class HostedServer:
             case Admit():
                 role = "worker" if order.role == "worker" else "reader"
                 client = ClientIdentity(role, order.rank, order.incarnation)
-                server.call(lambda: self._admit(order.public_key, client)).result(_CALL_LIMIT_S)
+                admit = lambda: self._admit(order.public_key, client, order.expected)  # noqa: E731
+                server.call(admit).result(_CALL_LIMIT_S)
             case Dismiss():
                 role = "worker" if order.role == "worker" else "reader"
                 server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
+            case ExpectParameters():
+                client = ClientIdentity("worker", order.donor, order.incarnation)
+                server.call(lambda: server.expect(order.number, client)).result(_CALL_LIMIT_S)
+                self._report_again()
             case RestoreFromDisk():
-                server.call(self._recall).result(_CALL_LIMIT_S)
+                if server.is_restoring:
+                    self._restore_saved(order.number)
+                self._report_again()
             case Flush() if self._server.is_restoring:
                 pass  # nothing to apply or to write yet; sent again once the restore is over
             case Flush():
+                reach("flushing")
                 # Apply first, so that the version written and reported holds every pending push.
                 server.call(server.flush).result(_CALL_LIMIT_S)
                 ledger = self._shard.ledger
                 server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
                 version = self._write_now() if order.write else self._shard.policy.version
+                reach("flushed")
                 self._context.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
         return True
 
     def tick(self) -> None:
-        """Report and save what has changed; called a few times a second."""
+        """Report and save what has changed; called a few times a second.
+
+        Raises:
+            Exception: The serving thread has failed with it.
+        """
+        if self._error is not None:
+            raise self._error
         self._context.metrics.version = self._shard.policy.version
-        restored = self._server.restored_version
-        if self._restoring and restored is not None:
-            self._restoring = False
-            self._context.control.send(
-                Restored(
-                    server=self._index,
-                    # Not the present version: updates may have been made since.
-                    version=restored,
-                    optimizer_version=self._optimizer_version,
-                )
+        if self._restoring:
+            self._report_restore()
+        elif self._file.is_due:
+            state = self._server.call(self._settled_state).result(_CALL_LIMIT_S)
+            if state is not None:
+                self._file.write_meanwhile(state)
+
+    def _report_restore(self) -> None:
+        restore, send = self._server.restore, self._context.control.send
+        version = restore.version
+        if version is None:
+            if restore.num_loaded != self._num_loaded:
+                self._num_loaded = restore.num_loaded
+                number = restore.state.number
+                send(RestoreProgress(self._index, number=number, num_loaded=self._num_loaded))
+            return
+        self._restoring = False
+        self._saved = None
+        held = self._server.call(self._shard.ledger.held).result(_CALL_LIMIT_S)
+        *others, last = held.parts(_RANGES_PER_MESSAGE)
+        for part in others:
+            send(RestoredTickets(self._index, part.encode()))
+        send(
+            Restored(
+                server=self._index,
+                # Not the present version: updates may have been made since.
+                version=version,
+                optimizer_version=self._optimizer_version,
+                tickets=last.encode(),
             )
-        if not self._restoring and self._file.is_due:
-            self._file.write_meanwhile(self._take_state())
+        )
+
+    def _report_again(self) -> None:
+        """Have `tick` repeat the report of a restore that the coordinator still waits for."""
+        self._restoring = True
 
     def give_back(self, replica: Replica) -> None:
         """Put the slice and its optimiser state into the replica; no worker pushes any more."""
@@ -232,56 +291,58 @@ class HostedServer:
         self._context.log.record(events.Served(facts=facts))
         return facts
 
-    def _admit(self, public_key: str, client: ClientIdentity) -> None:
+    def _admit(self, public_key: str, client: ClientIdentity, expected: bool) -> None:
         self._server.admit(public_key, client)
-        if self._server.is_restoring and client.role == "worker":
-            # All workers were there before the loss: the next update has to wait for them again.
+        if self._server.is_restoring and client.role == "worker" and expected:
+            # It was there before the loss: the next update has to wait for it again. One that had
+            # left comes back with its next ticket only, and all would wait for it until then.
             self._shard.policy.expect(client.rank)
 
     def _write_now(self) -> int:
-        state = self._take_state()
+        state = self._server.call(self._take_state).result(_CALL_LIMIT_S)
         self._file.write(state)
         return state.version
 
+    def _settled_state(self) -> ServerState | None:
+        """Return a copy of the state; None: it is a mix of two versions at this moment."""
+        if self._shard.policy.rule.barrier and not self._shard.is_settled:
+            return None
+        return self._take_state()
+
     def _take_state(self) -> ServerState:
-        state = self._server.call(self._shard.state).result(_CALL_LIMIT_S)
-        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
-        self._context.log.record(events.Served(facts=facts))
-        return ServerState(
-            version=state.version,
-            samples_seen=state.samples_seen,
-            parameters=state.parameters,
-            optimizer=state.optimizer,
-            tickets=state.tickets,
-        )
+        self._context.log.record(events.Served(facts=self._server.facts()))
+        return _state_of(self._shard)
 
     def _last_written(self) -> ServerState | None:
         """Return the state written last, if it is of this phase."""
         found = self._file.read()
         return found if found is not None and found.samples_seen >= self._phase_begin else None
 
-    def _recall_optimizer(self) -> int:
-        found = self._last_written()
-        if found is None:
-            return self._optimizer_version
-        self._shard.updater.load_state(found.optimizer)
-        self._shard.ledger.load_state(found.tickets)
-        return found.version
-
-    def _recall(self) -> None:
-        """Restore the state written last, or that of the phase's beginning if there is none."""
+    def _read_saved(self) -> ServerState | None:
+        """Return the state to restore if no worker has a newer one, and load its optimiser."""
         found = self._last_written()
         if found is not None:
-            self._shard.updater.parameters.copy_(found.parameters)
-            self._server.restored(version=found.version, samples_seen=found.samples_seen)
-        elif self._begins_anew:
+            self._shard.updater.load_state(found.optimizer)
+            self._optimizer_version = found.version
+            return found
+        # The beginning of the run or phase; kept, because a donor that is lost half way leaves
+        # the slice a mix of both.
+        return None if self._begins_anew else _state_of(self._shard)
+
+    def _restore_saved(self, number: int) -> None:
+        """Restore the state written last, or that of the phase's beginning if there is none."""
+        saved = self._saved
+        if saved is None:
             raise StoreError(
                 f"server {self._index} was lost at the switch, and no worker has a copy of its "
                 "parameters; continue with `phalanx train --resume`"
             )
-        else:
-            shard = self._shard
-            self._server.restored(version=shard.policy.version, samples_seen=shard.samples_seen)
+
+        def install() -> None:
+            self._shard.updater.parameters.copy_(saved.parameters)
+            self._server.restored(version=saved.version, tickets=saved.tickets, number=number)
+
+        self._server.call(install).result(_CALL_LIMIT_S)
 
     def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
@@ -304,6 +365,17 @@ class HostedServer:
         self._shard.updater.load_state(scale_momentum(optimizer, start.momentum, job.optimizer))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
         self._optimizer_version = position.updates
+
+
+def _state_of(shard: Shard) -> ServerState:
+    state = shard.state()
+    return ServerState(
+        version=state.version,
+        samples_seen=state.samples_seen,
+        parameters=state.parameters,
+        optimizer=state.optimizer,
+        tickets=state.tickets,
+    )
 
 
 def make_shard(
@@ -339,5 +411,11 @@ def make_shard(
         ),
         # A successor does not wait for workers that may be gone by now.
         policy=ConsistencyPolicy(rule, () if start.restoring else range(job.workers)),
-        step_size=StepSize(rate, scaling=serving.lr_scaling, rule=rule),
+        step_size=StepSize(
+            rate,
+            scaling=serving.lr_scaling,
+            rule=rule,
+            push_samples=job.global_batch / job.workers,
+        ),
+        num_parts=job.workers,
     )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
-import msgspec
 import torch
 
 from phalanx.consistency.shards import ShardLayout
-from phalanx.errors import StoreError
+from phalanx.errors import StoreError, TimeoutExpired
+from phalanx.paramserver.ledger import SegmentTickets
+from phalanx.wire.moments import reach
 from phalanx.worker.checkpoint.async_checkpointer import BackgroundTask
 from phalanx.worker.checkpoint.torch_tensors import TorchStore
 
+_log = logging.getLogger(__name__)
+
 _PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
+# As tensors: the header of the file has a limit of size.
+_TICKETS, _SAMPLES = "tickets/", "num_samples"
 # On a slow link, uploads take at most about this share of the time.
 _TRAVELLING_SHARE = 0.1
 
@@ -26,8 +32,8 @@ class ServerState:
     samples_seen: int
     parameters: torch.Tensor
     optimizer: dict[str, torch.Tensor]
-    tickets: dict[int, int]
-    """Segments taken of each batch; see `paramserver.shard.Ledger`."""
+    tickets: list[SegmentTickets]
+    """Batches that each segment contains; see `paramserver.ledger`."""
 
 
 class ServerFile:
@@ -51,7 +57,7 @@ class ServerFile:
         """Return whether it is time to write again.
 
         Raises:
-            StoreError: The previous write failed.
+            StoreError: The store refused the previous write.
         """
         return self._background.wait(0.0) and time.monotonic() > self._due
 
@@ -62,11 +68,8 @@ class ServerFile:
         self._write(state)
 
     def write_meanwhile(self, state: ServerState) -> None:
-        """Replace the file; in a remote store without waiting for the upload."""
-        if self._store.is_remote:
-            self._background.start(lambda: self._write(state))
-        else:
-            self._write(state)
+        """Start to replace the file; a store that does not answer is tried again the next time."""
+        self._background.start(lambda: self._try_to_write(state))
 
     def read(self) -> ServerState | None:
         """Return the state written last; None: there is no complete file."""
@@ -76,12 +79,13 @@ class ServerFile:
             return ServerState(
                 version=int(metadata["version"]),
                 samples_seen=int(metadata["samples_seen"]),
-                parameters=tensors.pop(_PARAMETERS),
+                parameters=tensors[_PARAMETERS],
                 optimizer=_optimizer(tensors),
-                tickets=msgspec.json.decode(metadata["tickets"], type=dict[int, int]),
+                tickets=_read_tickets(tensors),
             )
-        except (StoreError, KeyError, ValueError, msgspec.DecodeError):
+        except (StoreError, KeyError, ValueError) as error:
             # A damaged file counts as absent: parameters come from a worker instead.
+            _log.warning("%s cannot be used, so the optimiser begins anew: %s", self._name, error)
             return None
 
     def forget(self) -> None:
@@ -92,16 +96,23 @@ class ServerFile:
         """Wait for the last write: the next phase has a server of the same name."""
         self._background.wait()
 
+    def _try_to_write(self, state: ServerState) -> None:
+        try:
+            self._write(state)
+        except TimeoutExpired as error:
+            # An older snapshot costs momentum if this server is lost; ending it costs that now.
+            _log.warning("the snapshot of version %d was not written: %s", state.version, error)
+            self._due = time.monotonic() + self._every_s
+
     def _write(self, state: ServerState) -> None:
         begin = time.monotonic()
         tensors = {_PARAMETERS: state.parameters}
         tensors |= {_OPTIMIZER + name: tensor for name, tensor in state.optimizer.items()}
-        metadata = {
-            "version": str(state.version),
-            "samples_seen": str(state.samples_seen),
-            "tickets": msgspec.json.encode(state.tickets).decode(),
-        }
+        tensors |= _write_tickets(state.tickets)
+        metadata = {"version": str(state.version), "samples_seen": str(state.samples_seen)}
+        reach("writing snapshot")
         self._store.save(self._name, tensors, metadata)
+        reach("snapshot written")
         now = time.monotonic()
         rest_s = (now - begin) / _TRAVELLING_SHARE if self._store.is_remote else 0.0
         self._due = now + max(self._every_s, rest_s)
@@ -129,4 +140,27 @@ def _name(server: int) -> str:
 
 
 def _optimizer(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(_OPTIMIZER): one for name, one in tensors.items()}
+    return {
+        name.removeprefix(_OPTIMIZER): one
+        for name, one in tensors.items()
+        if name.startswith(_OPTIMIZER)
+    }
+
+
+def _write_tickets(tickets: list[SegmentTickets]) -> dict[str, torch.Tensor]:
+    written = {_SAMPLES: torch.tensor([one.num_samples for one in tickets])}
+    for index, one in enumerate(tickets):
+        if one.tickets:
+            data = torch.frombuffer(bytearray(one.tickets), dtype=torch.uint8)
+            written[f"{_TICKETS}{index}"] = data
+    return written
+
+
+def _read_tickets(tensors: dict[str, torch.Tensor]) -> list[SegmentTickets]:
+    nothing = torch.empty(0, dtype=torch.uint8)
+    return [
+        SegmentTickets(
+            tensors.get(f"{_TICKETS}{index}", nothing).numpy().tobytes(), int(num_samples)
+        )
+        for index, num_samples in enumerate(tensors[_SAMPLES].tolist())
+    ]

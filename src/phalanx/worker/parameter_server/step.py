@@ -8,6 +8,7 @@ from collections.abc import Callable
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
 from phalanx.strategy.push_pull import Pushed, PushPull
+from phalanx.wire.deadline import Deadline
 from phalanx.wire.parameter_server import CompletedTicket
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
@@ -27,6 +28,7 @@ class TicketTrainer:
         tickets: Loads batches, and reports what is done.
         rate: As the servers compute it, for the records.
         slowdown: What the job injects into this worker.
+        make_deadline: Makes the deadline of a wait for servers from its activity.
         on_idle: Called several times a second while servers are awaited.
     """
 
@@ -39,6 +41,7 @@ class TicketTrainer:
         tickets: TicketQueue,
         rate: Rate,
         slowdown: InjectedSlowdown,
+        make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],
     ) -> None:
         self._context = context
@@ -53,7 +56,7 @@ class TicketTrainer:
             basis.replica,
             client,
             overlap=context.serving.overlap,
-            limit_s=context.job.deadlines.exchange_s,
+            make_deadline=make_deadline,
             on_idle=on_idle,
         )
 

@@ -7,7 +7,9 @@ import queue
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from phalanx.consistency.rule import rule_for
 from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
 from phalanx.wire.control_client import ControlClient
 from phalanx.wire.parameter_server import CompletedTicket, RequestWork, WorkDone
@@ -35,6 +37,7 @@ class TicketLoader:
         self._context = context
         self._dataset = dataset
         self.plan = plan
+        self._in_rounds = rule_for(context.serving).in_rounds(context.job.workers)
         self._epoch = -1
         self._asked: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._stream: BatchStream | None = None
@@ -49,7 +52,12 @@ class TicketLoader:
 
     def next(self) -> Batch:
         """Return the next batch, in the order in which they were asked for."""
-        return next(self._batches)
+        batch = next(self._batches)
+        if self._in_rounds:
+            return batch
+        # Gradients of several steps may meet in one update: one divisor for all makes a sample of
+        # the last, smaller batch weigh there as much as any other.
+        return replace(batch, global_count=self._context.job.global_batch)
 
     def close(self) -> None:
         """End the threads behind it."""

@@ -18,8 +18,9 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.client_state import Detached
-from phalanx.wire.deadline import Deadline
+from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
+from phalanx.wire.moments import enter_state, reach
 from phalanx.wire.parameter_server import (
     Connect,
     Finish,
@@ -30,6 +31,7 @@ from phalanx.wire.parameter_server import (
     Ready,
     SendParameters,
     ServerAddress,
+    ServerLost,
     Work,
 )
 from phalanx.wire.switch import HandedOver, HandOver, KeepSnapshot
@@ -39,7 +41,12 @@ from phalanx.worker.checkpoint.state import rescue_optimizer_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.network_record import record_network
-from phalanx.worker.parameter_server.handover import PhaseEntry, read_statistics, set_statistics
+from phalanx.worker.parameter_server.handover import (
+    PhaseEntry,
+    check_statistics,
+    read_statistics,
+    set_statistics,
+)
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
     GATE_OPEN,
@@ -89,30 +96,42 @@ class _Servers:
     """Addresses of the servers, the client once they are known, and copies that wait for it."""
 
     addresses: dict[int, ServerAddress] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Servers that are being replaced."""
     client: Client | None = None
-    donations: list[int] = field(default_factory=list)
+    donations: list[SendParameters] = field(default_factory=list)
 
     def update(self, addresses: tuple[ServerAddress, ...]) -> None:
-        """Take the servers' present addresses."""
+        """Take the servers' present addresses; the coordinator sends them once all are up."""
+        self.lost.clear()
         for address in addresses:
             known = self.addresses.get(address.server)
             if self.client is not None and known != address:
                 self.client.relocate(address)
             self.addresses[address.server] = address
 
-    def donate(self, server: int) -> None:
+    def is_moving(self) -> bool:
+        """Return whether an answer is only slow: every server is connected, or being replaced.
+
+        A server that is connected holds an answer back until others have pushed, takes long for a
+        great update, or sends over a slow line. Whether all of them stand still is the
+        controller's to judge, which sees every process.
+        """
+        return self.client is not None and self.lost.issuperset(self.client.unreachable)
+
+    def donate(self, order: SendParameters) -> None:
         """Send a server the copy of its parameters, now or once there is a client."""
         if self.client is None:
-            self.donations.append(server)
+            self.donations.append(order)
         else:
-            self.client.donate(server)
+            self.client.donate(order.server, order.number)
 
     def open(self, client: Client) -> None:
         """Use a client from now on."""
         self.client = client
         # A restarted server may ask for its copy before this worker can connect.
-        for server in self.donations:
-            client.donate(server)
+        for order in self.donations:
+            client.donate(order.server, order.number)
 
 
 @dataclass
@@ -148,6 +167,7 @@ class ParameterServerWorker:
         """When this worker last ran out of tickets."""
         self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
         """The slices of the model over servers."""
+        check_statistics(basis.replica)
         self._context = context
         self._basis = basis
         self._stack = stack
@@ -210,6 +230,7 @@ class ParameterServerWorker:
         was_open, is_open = isinstance(before, GATE_OPEN), isinstance(after, GATE_OPEN)
         if was_open != is_open:
             self._context.sampler.mark("begin" if is_open else "end")
+        enter_state(after)
 
     def _join(self) -> None:
         context, dataset = self._context, self._basis.dataset
@@ -219,10 +240,12 @@ class ParameterServerWorker:
                 portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
+                has_classes=dataset.is_classification,
             )
         )
         context.metrics.activity = "waiting for servers"
-        deadline = Deadline.after(context.job.deadlines.start_s, "the servers to come up")
+        limit_s = context.job.deadlines.start_s
+        deadline = Deadline.after(limit_s, "the servers to come up", setting="deadlines.start_s")
         while not self._servers.addresses:
             self._read_inbox(deadline.remaining_s)
             deadline.check()
@@ -238,6 +261,7 @@ class ParameterServerWorker:
             tickets=self._tickets,
             rate=rate,
             slowdown=self._slowdown,
+            make_deadline=self._limit,
             on_idle=self._read_inbox,
         )
         self._stack.callback(self._tickets.loader.close)
@@ -284,6 +308,7 @@ class ParameterServerWorker:
 
     def _hand_over(self, order: HandOver) -> None:
         """Take over the servers' last state, so that another phase can continue from it."""
+        reach("handing over")
         self._on_end()
         if order.read:
             self._client.pull(self._limit("the servers' last state"), self._read_inbox)
@@ -314,6 +339,8 @@ class ParameterServerWorker:
         match order:
             case Connect():
                 self._servers.update(order.servers)
+            case ServerLost():
+                self._servers.lost.add(order.server)
             case Work():
                 self._tickets.extend(order.tickets)
                 set_statistics(self._basis.replica, order.statistics)
@@ -324,11 +351,9 @@ class ParameterServerWorker:
                 self._advance(WorkerEvent.PAUSED)
                 self._report_pause()
             case QueryVersion():
-                self._context.control.send(
-                    HeldVersion(order.server, self._version_of(order.server))
-                )
+                self._report_version(order)
             case SendParameters():
-                self._servers.donate(order.server)
+                self._servers.donate(order)
             case KeepSnapshot():
                 rescue_optimizer_state(
                     self._checkpoints,
@@ -343,6 +368,19 @@ class ParameterServerWorker:
             case _:
                 raise AssertionError(f"{order} is not for a worker")
 
+    def _report_version(self, order: QueryVersion) -> None:
+        # Done tickets first: the restored server is asked for whatever counts as done by then.
+        self._tickets.report()
+        client = self._servers.client
+        self._context.control.send(
+            HeldVersion(
+                server=order.server,
+                number=order.number,
+                version=self._version_of(order.server),
+                acknowledged=client.acknowledged(order.server) if client is not None else 0,
+            )
+        )
+
     def _version_of(self, server: int) -> int:
         # Before joining there is no client: the version is that of the state it came with.
         if isinstance(self.state, Joining):
@@ -355,7 +393,12 @@ class ParameterServerWorker:
         self._context.control.send(Paused(self._basis.replica.buffers.numpy().tobytes()))
 
     def _limit(self, activity: str) -> Deadline:
-        return Deadline.after(self._context.job.deadlines.exchange_s, activity)
+        return IdleDeadline(
+            self._context.job.deadlines.exchange_s,
+            activity,
+            setting="deadlines.exchange_s",
+            is_moving=self._servers.is_moving,
+        )
 
     def _make_loader(self) -> TicketLoader:
         job, dataset = self._context.job, self._basis.dataset

@@ -10,12 +10,12 @@ import hashlib
 import socket
 import statistics
 import time
-from collections.abc import Sequence
 
 import psutil
 import torch
 
 from phalanx.comm.base import Collective
+from phalanx.data.pipeline import Dataset
 from phalanx.engine.part_profiler import PartTimes, time_parts
 from phalanx.engine.precision import Precision
 from phalanx.model.parts import PartedNetwork
@@ -30,7 +30,7 @@ _FIRST_TAG = 1 << 25
 
 def survey_costs(
     network: PartedNetwork,
-    input_shape: Sequence[int],
+    dataset: Dataset,
     collective: Collective,
     *,
     spec: SplitSpec,
@@ -40,7 +40,13 @@ def survey_costs(
     """Measure the time of each part on each worker, and the links; all call it together."""
     times = _in_turns(
         collective,
-        lambda: time_parts(network, input_shape, rows=rows, precision=precision),
+        lambda: time_parts(
+            network,
+            dataset.input_shape,
+            rows=rows,
+            precision=precision,
+            whole_numbers=dataset.has_whole_numbers,
+        ),
         only_chief=spec.speeds is not None,
     )
     num_parts = len(network.reads)

@@ -138,14 +138,17 @@ def agree(
     spec = job.strategy
     assert isinstance(spec, SplitSpec)
     rows = min(job.global_batch, dataset.train.num_samples)
-    forms = forms_of(network, dataset.input_shape, precision=precision)
+    forms = forms_of(
+        network,
+        dataset.input_shape,
+        precision=precision,
+        whole_numbers=dataset.has_whole_numbers,
+    )
     moments = FlatOptimizer(job.optimizer, torch.zeros(0)).state().values()
     graph = graph_of(
         network, forms, num_moments=sum(one.ndim > 0 for one in moments), wire=spec.wire
     )
-    costs = survey_costs(
-        network, dataset.input_shape, collective, spec=spec, rows=rows, precision=precision
-    )
+    costs = survey_costs(network, dataset, collective, spec=spec, rows=rows, precision=precision)
     question = PlacementProblem(
         graph=graph,
         costs=costs,

@@ -31,6 +31,7 @@ from phalanx.strategy.allreduce import Allreduce
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.messages import Done, PhaseOver
+from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import Finish
 from phalanx.wire.switch import BeginPhase, PhaseBegun, PhaseIdle
 from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
@@ -248,6 +249,8 @@ class SwitchingWorker:
 
     def _train(self, order: BeginPhase) -> Done | None:
         """Run a synchronous phase; None: another phase follows."""
+        if order.phase > 0:
+            reach("entering lockstep")
         phase, replica = phase_context(self._context, order), self._basis.replica
         collective = self._group.join(order.group)
         metrics = self._context.metrics
@@ -304,6 +307,7 @@ class SwitchingWorker:
 
     def _end(self, loop: TrainLoop[Batch], trainer: TorchTrainer, order: BeginPhase) -> None:
         """Leave a synchronous phase, so that the next can continue from exactly here."""
+        reach("leaving lockstep")
         stays = self._next_is_same(loop, order)
         loop.leave(synchronize=not stays)
         state = trainer.state()
@@ -343,6 +347,7 @@ class SwitchingWorker:
 
     def _serve(self, order: BeginPhase) -> Done | None:
         """Run a phase with servers; None: another phase follows."""
+        reach("entering servers")
         phase = phase_context(self._context, order)
         metrics, start = self._context.metrics, start_of(self._context, order)
         metrics.sent_before = metrics.sent_bytes
@@ -373,6 +378,7 @@ class SwitchingWorker:
         """Restore the optimiser's state from the servers of the previous phase."""
         if self._served is None:
             return
+        reach("putting together")
         served, self._served = self._served, None
         replica = self._basis.replica
         if served.colocated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Collection
 
@@ -13,6 +14,7 @@ from phalanx.consistency.rule import ConsistencyRule
 from phalanx.control.parameter_server.batches import BatchAssignment, BatchScheduler
 from phalanx.spec.epoch_quota import EpochQuota
 from phalanx.wire.parameter_server import CompletedTicket
+from phalanx.wire.ticket_set import TicketSet
 from phalanx.wire.tickets import TicketPart, TicketPlan
 
 ASYNC = ConsistencyRule()
@@ -238,3 +240,71 @@ def test_parts_that_run_out_get_no_more_tickets() -> None:
     assert steps == [0, 1, 2]
     assert [plan.step_at(samples) for samples in (0, 4, 6, 7)] == [0, 1, 2, 3]
     assert [samples for samples in range(8) if plan.begins_at(samples)] == [0, 4, 6, 7]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_an_epoch_of_millions_of_tickets_is_opened_at_once(static: bool) -> None:
+    plan = TicketPlan(200, 100_000)
+    scheduler = BatchScheduler(plan, ConsistencyRule(), static=static, now=0.0)
+    scheduler.request(7, 3)
+    tracemalloc.start()
+    [work] = scheduler.open(plan.first(1), plan.first(2), present=range(200))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1 << 20
+    first = plan.first(1)
+    step = plan.num_parts if static else 1
+    begin = first + 7 if static else first
+    assert work.tickets == (begin, begin + step, begin + 2 * step)
+    assert not scheduler.is_drained
+
+
+def held_by(scheduler: BatchScheduler, *tickets: int) -> None:
+    """A restored server says what it contains."""
+    scheduler.done.note_held(0, TicketSet(scheduler.plan.num_parts, tickets).encode())
+
+
+def completed(*tickets: int) -> list[CompletedTicket]:
+    return [CompletedTicket(ticket, 1, 0.0, 0) for ticket in tickets]
+
+
+def test_what_a_restored_server_lacks_is_done_again_and_counts_no_second_time() -> None:
+    plan = TicketPlan(2, 3)
+    scheduler = BatchScheduler(plan, ConsistencyRule(), static=False, now=0.0)
+    scheduler.request(0, 6)
+    present = [0]
+    given = [t for one in scheduler.open(1, 7, present) for t in one.tickets]
+    assert scheduler.complete(0, completed(*given), want=6, now=0.0)
+    while not scheduler.is_drained:
+        given = [t for one in scheduler.assign(0, present) for t in one.tickets]
+        scheduler.complete(0, completed(*given), want=6, now=0.0)
+    scheduler.close()
+    scheduler.done.source_chosen(0, [])
+    held_by(scheduler, 1, 2, 4, 5)
+    count, work = scheduler.repeat(0, present)
+    assert (count, work) == (2, [BatchAssignment(0, (3,))])
+    assert scheduler.complete(0, completed(3), want=1, now=0.0) == []
+    assert scheduler.assign(0, present) == [BatchAssignment(0, (6,))]
+    assert scheduler.complete(0, completed(6), want=1, now=0.0) == []
+    assert scheduler.is_drained
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_batch_that_only_the_lost_server_had_taken_follows_when_it_is_done(is_lost: bool) -> None:
+    scheduler = BatchScheduler(TicketPlan(1, 1), ConsistencyRule(), static=False, now=0.0)
+    scheduler.request(0, 1)
+    assert scheduler.open(1, 2, [0]) == [BatchAssignment(0, (1,))]
+    scheduler.done.source_chosen(0, scheduler.only_held([1, 99]))
+    held_by(scheduler)
+    assert scheduler.repeat(0, [0]) == (0, [])
+    scheduler.request(1, 1)
+    if is_lost:
+        # Whoever computes it instead pushes it to every server.
+        assert scheduler.lose(0, [1]) == (1, [BatchAssignment(1, (1,))])
+        assert len(scheduler.complete(1, completed(1), want=0, now=0.0)) == 1
+    else:
+        assert len(scheduler.complete(0, completed(1), want=0, now=0.0)) == 1
+        assert not scheduler.is_drained
+        assert scheduler.assign(1, [0, 1]) == [BatchAssignment(1, (1,))]
+        assert scheduler.complete(1, completed(1), want=0, now=0.0) == []
+    assert scheduler.is_drained

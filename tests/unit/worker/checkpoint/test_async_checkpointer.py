@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_at_the_next_occasion(
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_saved_state_may_change_at_once(tmp_path: Path, remote: bool) -> None:
+def test_a_saved_state_may_change_once_it_is_free(tmp_path: Path, remote: bool) -> None:
     with serve_store(tmp_path) as served, EventLog(tmp_path / "log.jsonl") as log:
         adapter = TorchAdapter()
         store: TorchStore = LocalStore(tmp_path, adapter)
@@ -133,6 +133,7 @@ def test_a_saved_state_may_change_at_once(tmp_path: Path, remote: bool) -> None:
         for samples, best in ((640, True), (700, False)):
             position.samples = samples
             checkpointer.save(position, live, best=best, begun=time.perf_counter())
+            assert checkpointer.wait_until_free(60.0)
             position.samples = -1
             for tensor in live.values():
                 tensor.add_(1)

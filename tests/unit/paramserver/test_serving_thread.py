@@ -1,0 +1,170 @@
+"""The serving thread: roles at its door, a slice from one donor, and what its failure does."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.connection_table import ClientMessage
+from phalanx.paramserver.handshake import ClientIdentity
+from phalanx.paramserver.server import Server
+from phalanx.wire.bulk import BulkOp, Header, Kind
+from phalanx.wire.keys import KeyPair
+from support.paramserver import (
+    LIMIT_S,
+    client_for,
+    consistency_rule,
+    exchange,
+    make_shard,
+    serving,
+    settings_for,
+    small_layout,
+    soon,
+)
+from support.waiting import wait_until
+
+SIZE = 600
+LAYOUT = small_layout(SIZE, servers=2)
+ASYNC = consistency_rule(consistency="async")
+WORKER = ClientIdentity("worker", 0, 1)
+KEYS = KeyPair.make()
+
+
+def make_server(index: int = 0, *, restoring: bool = False, incarnation: int = 1) -> Server:
+    shard = make_shard(LAYOUT, rule=ASYNC, workers=(), server=index)
+    settings = settings_for(LAYOUT, index, restoring=restoring, incarnation=incarnation)
+    return Server(shard, keys=KeyPair.make(), settings=settings)
+
+
+def load(server: Server, client: ClientIdentity, *, number: int = 1, version: int = 3) -> None:
+    """A client sends all segments of a copy."""
+    for segment in LAYOUT.of_server(0):
+        values = torch.full((segment.size,), 666.0)
+        header = Header(
+            op=BulkOp.LOAD,
+            worker=client.rank,
+            incarnation=client.incarnation,
+            clock=number,
+            segment=segment.index,
+            readver=version,
+            kind=Kind.F32,
+            num_bytes=4 * segment.size,
+        )
+        payload = values.view(torch.uint8).numpy().data
+        server._take(ClientMessage(client, header, payload))
+
+
+@pytest.mark.parametrize(
+    "client", [ClientIdentity("reader", 0, 1), ClientIdentity("worker", 1, 1)], ids=str
+)
+def test_nobody_but_the_donor_writes_parameters(client: ClientIdentity) -> None:
+    with make_server(restoring=True) as server:
+        server.expect(1, WORKER)
+        load(server, client)
+        assert server.is_restoring
+        assert server.facts().refused == len(LAYOUT.of_server(0))
+        load(server, WORKER)
+        assert (server.is_restoring, server.restore.version) == (False, 3)
+
+
+def test_a_server_that_lost_nothing_takes_no_copy() -> None:
+    with make_server() as server:
+        server.expect(1, WORKER)
+        load(server, WORKER)
+        assert server.facts().refused == len(LAYOUT.of_server(0))
+
+
+def test_tickets_that_cannot_be_read_are_refused() -> None:
+    with make_server(restoring=True) as server:
+        server.expect(1, WORKER)
+        segment = LAYOUT.of_server(0)[0]
+        header = Header(
+            op=BulkOp.LOAD,
+            worker=0,
+            incarnation=1,
+            clock=1,
+            segment=segment.index,
+            kind=Kind.F32,
+            num_bytes=4 * segment.size,
+        )
+        payload = memoryview(bytearray(4 * segment.size))
+        server._take(ClientMessage(WORKER, header, payload, b"?"))
+        assert server.facts().refused == 1
+        assert server.restore.num_loaded == 0
+
+
+def attend_until_restored(client: Client, servers: list[Server]) -> None:
+    def restored() -> bool:
+        client.attend()
+        return not any(s.call(lambda s=s: s.is_restoring).result(LIMIT_S) for s in servers)
+
+    wait_until(restored, "the servers to be whole", limit_s=LIMIT_S)
+
+
+def test_copies_for_two_servers_arrive_though_their_connections_break() -> None:
+    with ExitStack() as stack:
+
+        def start(index: int, **fields: object) -> Server:
+            server = make_server(index, **fields)  # type: ignore[arg-type]
+            stack.enter_context(serving(server))
+            server.call(lambda: server.admit(KEYS.public, WORKER)).result(LIMIT_S)
+            return server
+
+        old = [start(index) for index in range(2)]
+        client, parameters, gradients = client_for(
+            LAYOUT, [server.address for server in old], KEYS, whole=True
+        )
+        stack.enter_context(client)
+        client.connect(soon("the servers"))
+        gradients.fill_(1.0)
+        exchange(client, ticket=5)
+        for server in old:
+            server.stop()
+        new = [start(index, restoring=True, incarnation=2) for index in range(2)]
+        for index, server in enumerate(new):
+            client.relocate(server.address)
+            client.donate(index, number=1 + index)
+        for _ in range(3):
+            # Cut at a moment when anything between nothing and all has been handed over.
+            client.attend()
+            for index in range(2):
+                client._connections[index].renew()
+        for index, server in enumerate(new):
+            server.call(lambda s=server, i=index: s.expect(1 + i, WORKER)).result(LIMIT_S)
+        attend_until_restored(client, new)
+        held = [s.call(s._shard.ledger.held).result(LIMIT_S) for s in new]
+        assert [list(one) for one in held] == [[5], [5]], "each knows what its parameters contain"
+        # The same batch again, as if its worker had died before it had reported it.
+        before = parameters.clone()
+        exchange(client, ticket=5)
+        assert torch.equal(parameters, before)
+
+
+def test_an_error_in_the_serving_thread_reaches_whoever_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with make_server() as server:
+        failed: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                server.serve()
+            except MemoryError as error:
+                failed.append(error)
+
+        def fail() -> None:
+            raise MemoryError("no room for a copy")
+
+        waiting = server.call(lambda: None)
+        monkeypatch.setattr(server._calls, "run", fail)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join(LIMIT_S)
+        for call in (waiting, server.call(lambda: None)):
+            with pytest.raises(MemoryError, match="no room"):
+                call.result(LIMIT_S)
+        assert len(failed) == 1

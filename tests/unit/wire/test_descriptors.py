@@ -1,0 +1,52 @@
+"""Limits of this process are restored after each test."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from phalanx.errors import PlanError
+from phalanx.wire.control import ControlServer
+from phalanx.wire.descriptors import ensure_descriptors
+from support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _limits() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_limit_is_raised_as_far_as_it_goes() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 300), hard))
+    assert ensure_descriptors(num_machines=2, num_processes=4) == hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def test_a_run_that_needs_more_is_refused_with_the_numbers() -> None:
+    with pytest.raises(PlanError, match=r"200 machines need about \d+ open files.*may have"):
+        ensure_descriptors(num_machines=200, num_processes=100_000_000)
+
+
+def test_a_stranger_who_says_nothing_is_dismissed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own limit is half a minute."""
+    monkeypatch.setattr("phalanx.wire.keys._HANDSHAKE_MS", 300)
+    with ControlServer() as server, ExitStack() as stack:
+        port = int(server.address.rpartition(":")[2])
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20.0))
+            for _ in range(50)
+        ]
+        begin = time.monotonic()
+        for one in strangers:
+            while one.recv(1024):
+                pass
+        assert time.monotonic() - begin < 20.0
+        wait_until(lambda: server.receive(0.0) is None, "nothing was taken from them")
