@@ -30,6 +30,7 @@ from phalanx.records.events import (
     Failure,
     Finished,
     HostSample,
+    NetworkBuilt,
     ProcessSample,
     ServerRestored,
     Started,
@@ -109,7 +110,7 @@ def lives_of(run: RunDir, worker: int) -> list[list[AnyEvent]]:
     lives: list[list[AnyEvent]] = []
     for event in events_of(run, f"worker-{worker}"):
         # Clocks and samples begin before a worker has come to train, maybe in a life without that.
-        if isinstance(event, Clock | ProcessSample | Watching | HostSample):
+        if isinstance(event, Clock | ProcessSample | Watching | HostSample | NetworkBuilt):
             continue
         if isinstance(event, Started):
             lives.append([])

@@ -216,8 +216,8 @@ def _epoch_table(epochs: Sequence[Epoch]) -> Table:
         number_field("lr", "lr", "{:.4g}".format),
         (Column("samples_per_s", "samples/s"), lambda one: shown(rates[one.epoch], format_count)),
     ]
-    has_classes = any(one.train_accuracy is not None for one in epochs)
-    columns = [one for one in columns if has_classes or not one[0].key.endswith("accuracy")]
+    if all(one.train_accuracy is None for one in epochs):
+        columns = [one for one in columns if not one[0].key.endswith("accuracy")]
     return tabulate("epochs", epochs, columns)
 
 

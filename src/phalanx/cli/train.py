@@ -75,8 +75,7 @@ BuildOption = Annotated[
     bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
 ForceOption = Annotated[
-    bool,
-    flag("Start although this machine has too little memory for so many workers.", "--force"),
+    bool, flag("Start although this machine has too little memory for so many workers.", "--force")
 ]
 DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
 JsonOption = Annotated[

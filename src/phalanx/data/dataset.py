@@ -145,7 +145,7 @@ def open_dataset(
 ) -> Dataset:
     """Find a data set, decode it unless it is cached, and split it.
 
-    With `whole_numbers` the network reads whole numbers as such (see
+    `whole_numbers`: whether the network reads whole numbers as such (see
     `JobSpec.reads_whole_numbers`) rather than as quantities to be normalised.
 
     Raises:

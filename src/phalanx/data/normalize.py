@@ -1,8 +1,8 @@
-"""Measure stored inputs per channel or feature, and normalise them to float32 for a network.
+"""Measure stored inputs per channel or feature, and normalise them for a network.
 
 Statistics are computed once, from the whole training part as the files offer it, when the cache is
-filled. They do not depend on the split, so every run on a data set normalises alike. Whole
-numbers that a network reads as such, token ids for example, are only copied.
+filled. They do not depend on the split, so every run on a data set normalises alike. Whole numbers
+that a network reads as such, token ids for example, are only copied.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 class Normalizer:
     """Map a stored value v of channel c to v * scale[c] + shift[c].
 
-    `like` gives shape and type of the stored samples; `whole_numbers` leaves stored whole numbers
-    as they are, whatever the kind.
+    `like` gives shape and type of the stored samples. With `whole_numbers`, stored whole numbers
+    are left as they are, whatever the kind.
     """
 
     def __init__(

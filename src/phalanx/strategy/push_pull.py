@@ -34,8 +34,8 @@ class Pushed:
 class PushPull(Strategy):
     """Train a replica whose parameters are overwritten by what the servers send.
 
-    With `overlap` it computes while a push is on its way. `make_deadline` makes the deadline of a
-    wait for servers from its activity; `on_idle` is called several times a second meanwhile.
+    With `overlap` it computes while a push is on its way; `make_deadline` makes the deadline of a
+    wait for servers from its activity; `on_idle` is called several times a second while it waits.
     """
 
     def __init__(

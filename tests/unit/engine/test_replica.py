@@ -92,7 +92,7 @@ def test_a_share_without_samples_reports_every_bucket() -> None:
     assert seen == list(range(len(worker.buckets)))
     assert not worker.gradients.any()
     assert torch.equal(worker.buffers, statistics)
-    assert tuple(worker.evaluate(samples().part(0, 0))) == (0.0, 0, 0)
+    assert not any(worker.evaluate(samples().part(0, 0)))
 
 
 def test_dropout_depends_on_seed_rank_and_step_alone() -> None:
@@ -200,7 +200,7 @@ def test_inputs_are_not_copied_and_read_only_ones_are_safe() -> None:
 def test_batches_that_do_not_fit_are_refused() -> None:
     batch = samples()
     double = batch.inputs.astype(np.float64)
-    with pytest.raises(EngineError, match="contiguous float32, not float64"):
+    with pytest.raises(EngineError, match="contiguous float32 or int64, not float64"):
         replica().evaluate(Samples(double, batch.targets, 12))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="12 inputs came with 11 targets"):
         replica().evaluate(Samples(batch.inputs, batch.targets[1:], 12))

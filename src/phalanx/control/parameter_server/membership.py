@@ -118,18 +118,15 @@ class Membership:
         return bool(up) and self._expected <= up
 
     @property
-    def missing(self) -> list[int]:
-        """Servers that own parameters and are not up."""
-        return sorted(
-            server
-            for server in self._expected
-            if server not in self._servers or not self._servers[server].is_up
-        )
-
-    @property
     def is_whole(self) -> bool:
         """Whether every server is up and has its parameters."""
         return self.is_complete and self.restorations.is_over
+
+    @property
+    def missing(self) -> list[int]:
+        """Servers that own parameters and are not up."""
+        up = {server for server, place in self._servers.items() if place.is_up}
+        return sorted(self._expected - up)
 
     def server_up(self, host: str, up: ServerUp) -> None:
         """Introduce a listening server, and find a copy for it if it lost its parameters."""

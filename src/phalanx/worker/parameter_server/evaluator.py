@@ -101,10 +101,7 @@ class _Evaluator:
                 raise AssertionError(f"{order} is not for an evaluator")
 
     def _connect(self, order: Connect) -> None:
-        self._lost.clear()
         reach("meeting servers")
-        reach("meeting servers")
-        self._lost.clear()
         if self._reader is None:
             self._reader = Reader(
                 self._layout,
@@ -116,6 +113,7 @@ class _Evaluator:
         for address in order.servers:
             known = self._addresses.get(address.server)
             if known is not None and known != address:
+                self._lost.discard(address.server)
                 self._reader.relocate(address)
             self._addresses[address.server] = address
         if self._deferred is not None:

@@ -102,11 +102,12 @@ class _Servers:
     donations: list[SendParameters] = field(default_factory=list)
 
     def update(self, addresses: tuple[ServerAddress, ...]) -> None:
-        """Take the servers' present addresses; the coordinator sends them once all are up."""
-        self.lost.clear()
+        """Take the servers' present addresses; a lost one keeps its old one until it is back."""
         for address in addresses:
-            known = self.addresses.get(address.server)
-            if self.client is not None and known != address:
+            if self.addresses.get(address.server) == address:
+                continue
+            self.lost.discard(address.server)
+            if self.client is not None:
                 self.client.relocate(address)
             self.addresses[address.server] = address
 

@@ -31,9 +31,14 @@ def test_a_server_that_cannot_be_reached_is_waited_for_only_while_it_is_being_re
     assert not servers(0, 1, lost=(0,)).is_moving()
 
 
-def test_once_all_servers_are_up_again_none_is_excused() -> None:
-    found = servers(0, lost=(0,))
-    found.update((ServerAddress(0, "tcp://", "key"),))
+def test_a_server_is_excused_until_its_successor_is_known() -> None:
+    found = servers(0, lost=(0, 1))
+    old = (ServerAddress(0, "tcp://old", "key"), ServerAddress(1, "tcp://old", "key"))
+    found.addresses = dict(enumerate(old))
+    found.update(old)
+    assert found.lost == {0, 1}, "these are the addresses of their predecessors"
+    found.update((ServerAddress(0, "tcp://new", "key"), old[1]))
+    assert found.lost == {1}
     assert not found.is_moving()
 
 
