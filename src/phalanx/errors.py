@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     DEADLINE = 5  # something took longer than its deadline
     STORE = 6  # the run directory, a checkpoint or the disk failed
     INTERRUPTED = 130  # Ctrl-C
-    TERMINATED = 143  # SIGTERM
+    TERMINATED = 143  # SIGTERM, or the terminal was closed
 
 
 class PhalanxError(Exception):
