@@ -66,6 +66,8 @@ def values(annotation: object) -> st.SearchStrategy[object]:
             choices.append(st.dictionaries(st.text(), json_values, max_size=3))
         elif any(isinstance(one, Words) and "module:" in one.text for one in constraints):
             choices.append(user_names)
+        elif any(isinstance(one, Words) and "file or folder" in one.text for one in constraints):
+            choices.append(st.lists(identifiers, min_size=1, max_size=3).map("/".join))
         elif core in (int, float):
             choices.append(numbers(core is int, constraints))
         else:
