@@ -439,8 +439,11 @@ class ForkServerPeer(FuzzTarget):
             connection.settimeout(wait_s)
             connection.connect(to_socket_name(self._server.address))
             sent = socket.send_fds(connection, [data], [stream.fileno()] * num_streams)
-            connection.sendall(data[sent:])
-            connection.shutdown(socket.SHUT_WR)
+            # It may have answered and gone before it was told the rest.
+            with suppress(OSError):
+                if sent < len(data):
+                    connection.sendall(data[sent:])
+                connection.shutdown(socket.SHUT_WR)
             return bool(connection.recv(4096))
         return False
 
