@@ -124,6 +124,13 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     early = mapping.get("early_stop")
     if isinstance(early, dict) and early.get("bar") is None:
         early.pop("patience", None)
+    loss = mapping.get("loss")
+    if isinstance(loss, dict) and loss.get("name") == "mse":
+        # Values have no accuracy to go by.
+        for section in (early, mapping.get("checkpoint")):
+            for key in ("monitor", "best"):
+                if isinstance(section, dict) and section.get(key) == "val_accuracy":
+                    section[key] = "val_loss"
     for one in mapping.get("inject", ()):
         one |= {"rank": 0, "begin": 0.25, "end": 0.5}
     if isinstance(mapping.get("profile"), dict):
