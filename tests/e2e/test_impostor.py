@@ -61,8 +61,9 @@ def publish():
             keys[one.control_address] = one.controller_key
         elif isinstance(one, Client):
             keys |= {address.door: address.public_key for address in one._connections.addresses}
-    Path("keys.tmp").write_text(json.dumps(keys))
-    os.replace("keys.tmp", "keys.json")
+    own = Path(f"keys-{os.getpid()}.tmp")
+    own.write_text(json.dumps(keys))
+    os.replace(own, "keys.json")
 
 def wait_at_gate():
     pause = threading.Event()
@@ -184,16 +185,18 @@ def listening_ports(pid: int) -> dict[str, list[int]]:
     # Some are children of the fork server that the session shares; no other run goes on.
     below = psutil.Process().children(recursive=True)
     for process in [psutil.Process(pid), *(one for one in below if one.pid != pid)]:
-        # Not its open files: the controller opens the logs of others to read or to hand them on.
-        printed_to = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
-        name = printed_to.stem if printed_to.suffix == ".log" else "controller"
-        ports = [
-            connection.laddr.port
-            for connection in process.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        if ports:
-            found[name] = ports
+        # One that ends meanwhile, such as a stage of a start, has no port.
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            # Not its open files: the controller opens the logs of others to read or hand them on.
+            printed_to = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+            name = printed_to.stem if printed_to.suffix == ".log" else "controller"
+            ports = [
+                connection.laddr.port
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            ]
+            if ports:
+                found[name] = ports
     return found
 
 

@@ -297,7 +297,7 @@ def changed_pool(lab: Lab, before: str, after: str) -> Path:
 @pytest.mark.parametrize(
     ("before", "after", "arguments", "sentence"),
     [
-        ("name: a,", "name: a, password: x,", (), "'password' is refused"),
+        ("host: a,", "host: a, password: x,", (), "'password' is refused"),
         ("host: b,", "host: a,", (), "machines 1 and 2 have the same address 'a'"),
         ("host: b,", "host: nowhere.invalid,", (), "Could not resolve hostname nowhere.invalid"),
         ("name: b", "name: b, memory: 100MB", (), "b: 1 process needs 0.26 GB of memory, and 0.10"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 
 from phalanx.records.rundir import RunDir
 from support.runs import ENDLESS, LIMIT_S, Place, is_running, started_pid
@@ -15,6 +16,8 @@ def test_closing_the_terminal_ends_a_run_in_order(place: Place) -> None:
     command = place.command("train", job)
     pid, master = pty.fork()
     if pid == 0:
+        # Also if these tests run under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.chdir(place.folder)
         os.execvp(command[0], command)
 

@@ -18,7 +18,7 @@ from phalanx.records.log import EventLog, read_events
 from phalanx.wire.messages import Progress, WorkTimes
 
 # Between two records: a tenth of the training so far, so that hardly more is ever missing.
-_SHORTEST_S, _LONGEST_S = 1.0, 30.0
+_SHORTEST_S, _LONGEST_S = 0.2, 30.0
 
 
 def earlier_totals(path: Path, attempt: int) -> AttemptTotals:
@@ -68,6 +68,8 @@ class RunTotals:
         trained_s = elapsed_s - (self._startup_s or 0.0)
         if elapsed_s - self._recorded_s >= min(_LONGEST_S, max(_SHORTEST_S, 0.1 * trained_s)):
             self.record(workers, lost, elapsed_s)
+            # At once: a killed controller takes what is only buffered along.
+            self._log.flush()
 
     def record(
         self, workers: Mapping[str, Progress], lost: Mapping[str, WorkTimes], elapsed_s: float

@@ -68,6 +68,8 @@ def test_a_closed_terminal_is_recorded_and_output_goes_nowhere() -> None:
     )
     pid, master = pty.fork()
     if pid == 0:
+        # Also if these tests run under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.execv(sys.executable, [sys.executable, "-c", code])
     said = b""
     while b"ready" not in said:
