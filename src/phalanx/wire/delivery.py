@@ -39,6 +39,8 @@ _MAX_QUEUED_BYTES = 4 * MAX_MESSAGE_BYTES
 _MAX_QUEUED_FRAMES = 100_000
 # Notes of the other end, twice a second, without a sign that it took one of the frames sent.
 _PATIENCE_NOTES = 60
+# Own notes without an acknowledgement of what was sent, until its first frame is sent again.
+_PROBE_NOTES = 4
 
 
 class MessageTooLarge(PhalanxError):
@@ -71,6 +73,7 @@ class Delivery:
         self._is_lossy = False
         self._complained_at = -1
         self._num_idle_notes = 0
+        self._num_own_notes = 0
 
     @property
     def num_unacknowledged(self) -> int:
@@ -121,6 +124,11 @@ class Delivery:
 
     def frames(self) -> Iterator[bytes]:
         """Yield the frames that may be sent now; each counts as sent once it is yielded."""
+        if self._num_sent and self._num_own_notes >= _PROBE_NOTES:
+            # All may have arrived, and the last acknowledgement be lost with its connection: the
+            # other end has nothing more to say, unless it hears a frame again.
+            self._num_own_notes = 0
+            yield self._pack(*self._queue[0])
         while self._num_sent < min(len(self._queue), _WINDOW_FRAMES):
             number, flag, part = self._queue[self._num_sent]
             if self._num_sent and self._sent_bytes + len(part) > _WINDOW_BYTES:
@@ -131,6 +139,7 @@ class Delivery:
 
     def note(self, body: bytes = b"") -> bytes:
         """Return an unnumbered frame, which may be lost: a heartbeat, or news alone."""
+        self._num_own_notes += 1
         return self._pack(0, _Flag(0), body)
 
     def repeat(self) -> None:
@@ -193,7 +202,7 @@ class Delivery:
                 self._sent_bytes -= len(part)
             moved = True
         if moved or not self._num_sent:
-            self._num_idle_notes = 0
+            self._num_idle_notes = self._num_own_notes = 0
         elif is_note:
             self._num_idle_notes += 1
 

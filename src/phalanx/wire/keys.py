@@ -43,3 +43,5 @@ def secure_client(socket: zmq.Socket[bytes], keys: KeyPair, server_public: str) 
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
     socket.curve_serverkey = server_public.encode()
+    # A connection that breaks in the middle of its handshake is made anew as soon as that.
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)

@@ -182,3 +182,23 @@ def test_parts_without_an_end_do_not_fill_the_memory() -> None:
     with pytest.raises(MalformedFrame, match="longer than any message"):
         flood()
     assert sum(map(len, one._parts)) <= MAX_MESSAGE_BYTES + 2 * module._PART_BYTES
+
+
+def test_a_lost_acknowledgement_is_asked_for() -> None:
+    """The last message has arrived; only the sender does not know, and the other end is silent."""
+    line = Line()
+    line.ends[0].put(b"done")
+    line.send(0)
+    line.arrive(0)
+    assert line.got[1] == [b"done"]
+    assert line.ends[1].note()  # swallowed with its connection
+    for _ in range(10):
+        line.beat(0)
+        line.send(0)
+        while line.wires[0]:
+            line.arrive(0)
+        if line.ends[1].has_news:
+            line.beat(1)
+            line.arrive(1)
+    assert line.ends[0].num_unacknowledged == 0
+    assert line.got[1] == [b"done"], "it came twice"
