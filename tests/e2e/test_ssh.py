@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 
 from phalanx.errors import SpecError
 from phalanx.records.events import Epoch, HostSample, Started
 from phalanx.records.log import read_events, read_logs
 from support.lab import HOSTS, LIMIT_S, SERVED, Lab, make_whole, running_lab
+from support.leaks import leave_to_fixture
 from support.waiting import wait_until
 
 
@@ -353,6 +355,9 @@ def test_a_killed_ssh_server_costs_a_served_run_one_machine(lab: Lab) -> None:
     )
     assert "go on without worker-3" in lab.decisions()
     assert lab.cluster.up() == ["the ssh server of d was dead and is started again"]
+    for one in psutil.Process().children(recursive=True):
+        if "hosts/d/sshd_config" in " ".join(one.cmdline()):
+            leave_to_fixture(one.pid)
     assert lab.cluster.status().state == "up"
     with pytest.raises(SpecError, match="is up already"):
         lab.cluster.up()

@@ -59,6 +59,14 @@ def watch_children_of(pid: int) -> Iterator[None]:
         _watched.discard(pid)
 
 
+_left: set[int] = set()
+
+
+def leave_to_fixture(pid: int) -> None:
+    """Do not count a process that a fixture which outlives the test will end."""
+    _left.add(pid)
+
+
 def take_census() -> Census:
     """What there is now."""
     return Census(
@@ -108,7 +116,7 @@ def _children() -> dict[int, str]:
             continue
         with contextlib.suppress(OSError):
             state, parent, *_ = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            if parent not in own or int(name) in _watched:
+            if parent not in own or int(name) in _watched | _left:
                 continue
             if state == "Z":
                 # A fork server buries its own.
