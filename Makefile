@@ -25,10 +25,10 @@ demo: $(STAMP) ## train on a local cluster of four processes and compare strateg
 	@$(BIN)/phalanx demo
 
 test: $(STAMP) ## run the tests that a change needs: at most a quarter of an hour on two cores
-	@$(PYTEST) -m "not full" --durations-file test-durations.csv $(TESTS)
+	@$(PYTEST) -m "not full" --durations-file=test-durations.csv $(TESTS)
 
 test-all: $(STAMP) ## run all tests: every fault at every moment, every backend, every launcher
-	@$(PYTEST) --durations-file test-durations-all.csv $(TESTS)
+	@$(PYTEST) --durations-file=test-durations-all.csv $(TESTS)
 
 fuzz: $(STAMP) ## search for new examples that break a property
 	@$(PYTEST) --hypothesis-profile search -m "hypothesis and not full" $(TESTS)
