@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all fuzz check bench clean
+.PHONY: help setup demo test test-full test-all fuzz check bench clean
 
 # Two processes, a file of tests at a time: files share runs that are dear to make.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
@@ -27,8 +27,10 @@ demo: $(STAMP) ## train on a local cluster of four processes and compare strateg
 test: $(STAMP) ## run the tests that a change needs: at most a quarter of an hour on two cores
 	@$(PYTEST) -m "not full" --durations-file=test-durations.csv $(TESTS)
 
-test-all: $(STAMP) ## run all tests: every fault at every moment, every backend, every launcher
-	@$(PYTEST) --durations-file=test-durations-all.csv $(TESTS)
+test-full: $(STAMP) ## run the other tests: every fault at every moment, backend and launcher
+	@$(PYTEST) -m full --durations-file=test-durations-full.csv $(TESTS)
+
+test-all: test test-full ## run all tests
 
 fuzz: $(STAMP) ## search for new examples that break a property
 	@$(PYTEST) --hypothesis-profile search -m "hypothesis and not full" $(TESTS)

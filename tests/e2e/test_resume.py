@@ -152,9 +152,7 @@ def test_a_group_resumes_to_the_same_bits(group_place: Place, killed: Killed) ->
         for event in events_of(RunDir(run), "controller")
         if isinstance(event, AttemptTotals)
     }
-    # An attempt whose controller is killed in its first moments may have recorded nothing yet.
-    assert 2 in totals
-    assert totals.keys() <= {1, 2}
+    assert sorted(totals) == [1, 2]
     assert all(one.elapsed_s > 0 for one in totals.values())
     assert resumed["elapsed_s"] == pytest.approx(sum(one.elapsed_s for one in totals.values()))
     assert resumed["bytes_sent"] == sum(one.times.sent_bytes for one in totals.values())

@@ -1,6 +1,6 @@
 """A pytest plugin: two tiers of tests, skips that fail where nothing may be skipped, durations.
 
-`make test` runs everything but what is marked `full`; `make test-all` runs all of it. With
+`make test` runs everything but what is marked `full`; `make test-full` runs the rest. With
 `--no-skips`, as in CI, a test that cannot run here fails instead of being passed over. With
 `--durations-file` every test's duration is written to a CSV file, longest first, so that a slow
 suite can be attributed.

@@ -57,7 +57,7 @@ class RunTotals:
         self._attempt = attempt
         self._before = before
         self._startup_s: float | None = None
-        self._recorded_s = 0.0
+        self._recorded_s: float | None = None
 
     def note(
         self, workers: Mapping[str, Progress], lost: Mapping[str, WorkTimes], elapsed_s: float
@@ -66,7 +66,8 @@ class RunTotals:
         if self._startup_s is None and any(one.step for one in workers.values()):
             self._startup_s = elapsed_s
         trained_s = elapsed_s - (self._startup_s or 0.0)
-        if elapsed_s - self._recorded_s >= min(_LONGEST_S, max(_SHORTEST_S, 0.1 * trained_s)):
+        longest_s = min(_LONGEST_S, max(_SHORTEST_S, 0.1 * trained_s))
+        if self._recorded_s is None or elapsed_s - self._recorded_s >= longest_s:
             self.record(workers, lost, elapsed_s)
             # At once: a killed controller takes what is only buffered along.
             self._log.flush()

@@ -5,6 +5,7 @@ A reader sees the old content or the new, never a mixture; a crash or a full dis
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -21,8 +22,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     replace_atomically(path, lambda file: file.write(content))
 
 
-def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
+def replace_atomically(
+    path: Path, write: Callable[[BinaryIO], object], *, at_least: int = 0
+) -> int:
     """Replace `path` by what `write` puts into the file; return the size in bytes.
+
+    Args:
+        path: The file.
+        write: Writes its new content.
+        at_least: Bytes that `write` is known to need. Nothing is written if they are not free: the
+            attempt would take the last space from the logs that are to say why the run ends.
 
     Raises:
         StoreError: The disk is full or the directory cannot be written; `path` is as it was.
@@ -30,6 +39,7 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> int:
     replacement = Replacement(path)
     try:
         with _as_store_error(path):
+            _require_space(path.parent, at_least)
             write(replacement.file)
         return replacement.commit()
     finally:
@@ -116,6 +126,14 @@ def _as_store_error(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror}; free some space or choose another directory",
             path=str(path),
         ) from error
+
+
+def _require_space(directory: Path, size: int) -> None:
+    disk = os.statvfs(directory)
+    num_blocks = disk.f_bavail if os.geteuid() else disk.f_bfree
+    # Some network file systems tell nothing of themselves: no blocks at all, and nothing to refuse.
+    if disk.f_blocks and num_blocks * disk.f_frsize < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _sync(path: Path) -> None:

@@ -46,7 +46,11 @@ class LocalStore(CheckpointStore[TensorT]):
         # A directory that cannot be made is reported by the write, with the path of the file.
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-        return replace_atomically(path, lambda file: write_tensors(file, views, metadata))
+        return replace_atomically(
+            path,
+            lambda file: write_tensors(file, views, metadata),
+            at_least=sum(view.memory.nbytes for view in views.values()),
+        )
 
     @override
     def load(

@@ -276,7 +276,12 @@ class Intruder:
             header = Header(
                 op=op, worker=0, incarnation=1, clock=1, kind=Kind.F32, num_bytes=len(payload)
             )
-            dealer.send_multipart([header.pack(), payload])
+            try:
+                dealer.send_multipart([header.pack(), payload], flags=zmq.NOBLOCK)
+            except zmq.Again:
+                # Refused already: ZeroMQ then drops the connection for good, and a send that
+                # waits for another one never returns.
+                return
 
     def raw(self, address: str, data: bytes) -> None:
         with connect_raw(address) as connection:

@@ -49,6 +49,18 @@ def test_the_old_content_is_there_until_the_new_is_complete(path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+def test_what_cannot_fit_takes_no_space(path: Path) -> None:
+    def written(file: BinaryIO) -> None:
+        pytest.fail("it was begun")
+
+    free = os.statvfs(path.parent)
+    too_much = (free.f_bfree + 1) * free.f_frsize * 2
+    with pytest.raises(StoreError, match="No space left on device; free some space"):
+        replace_atomically(path, written, at_least=too_much)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == ["state.json"]
+
+
 def test_a_full_disk_is_a_store_error_and_leaves_the_old_content(path: Path) -> None:
     def fill(file: BinaryIO) -> None:
         with open("/dev/full", "wb", buffering=0) as full:
