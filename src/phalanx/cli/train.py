@@ -21,6 +21,7 @@ from phalanx.cli.options import (
     examples,
     flag,
     option,
+    run_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -56,7 +57,12 @@ EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
 StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
-    str | None, option("RUN", "Continue a run: its name, unique prefix, path, or 'last'.")
+    str | None,
+    option(
+        "RUN",
+        "Continue a run: its name, unique prefix, path, or 'last'.",
+        autocompletion=run_names,
+    ),
 ]
 PlanOption = Annotated[
     Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")

@@ -229,7 +229,7 @@ class JobSpec(Spec):
             raise fault(
                 f"infer measures single, allreduce, local_sgd and split, not '{self.strategy.name}'"
                 f"{'' if self.backend == 'native' else f' on {self.backend}'}",
-                "; use `phalanx infer` on the finished run",
+                "; use `phalanx bench-inference` on the finished run",
                 at=("infer",),
             )
         check_backend(self)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from phalanx.errors import SpecError
 from phalanx.spec.document import Document, from_mapping, read
+from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.job import JobSpec
 from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides
@@ -50,6 +51,7 @@ def read_job(path: str | os.PathLike[str]) -> Document:
             file=str(path),
             line=document.mark(()).line,
         )
+    refuse_other_kind(document.data, str(path), "job")
     locate_code(document.data, Path(path).parent)
     return document
 
