@@ -16,7 +16,7 @@ from phalanx.spec.document import Document, Mark, from_mapping, parse, read_sett
 from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
-from phalanx.spec.loader import locate_code, read_job
+from phalanx.spec.loader import locate_paths, read_job
 from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides, apply_setting
 from phalanx.spec.study import StudySpec
@@ -101,7 +101,7 @@ def _base_job(document: Document, folder: Path) -> Document:
     if isinstance(given, str):
         return read_job(folder / given)
     if isinstance(given, dict):
-        locate_code(given, folder)
+        locate_paths(given, folder)
         return document.part("job")
     where = f"{mark}: " if mark.source else ""
     raise SpecError(
