@@ -27,6 +27,8 @@ class Relay:
         self._threads: list[threading.Thread] = []
         self.num_cuts = 0
         self.num_connections = 0
+        self.recorded: list[bytearray] = []
+        """What came from clients, by connection."""
 
     def __enter__(self) -> Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -70,16 +72,19 @@ class Relay:
                     near.close()
                     continue
                 self.num_connections += 1
+                self.recorded.append(bytearray())
                 far = socket.create_connection(("127.0.0.1", self._port))
                 self._open += [near, far]
-                self._start(self._pass, near, far, True)
-                self._start(self._pass, far, near, False)
+                self._start(self._pass, near, far, self.recorded[-1])
+                self._start(self._pass, far, near, None)
 
-    def _pass(self, source: socket.socket, target: socket.socket, counts: bool) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, record: bytearray | None) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if counts and self._is_cut_here(len(data)):
-                    break
+                if record is not None:
+                    record += data
+                    if self._is_cut_here(len(data)):
+                        break
                 target.sendall(data)
         for one in (source, target):
             with contextlib.suppress(OSError):
