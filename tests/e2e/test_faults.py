@@ -74,6 +74,26 @@ def test_a_lost_worker_is_named_within_ten_seconds_and_ends_the_run(
     assert 0 < noticed - struck < NOTICED_S
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_lost_worker_is_named_within_ten_seconds_without_a_spare_core(
+    place: Place, number: signal.Signals
+) -> None:
+    """Many more workers than this machine has cores, all of them training."""
+    num_workers = 12
+    place.write_job(ENDLESS | {"workers": num_workers, "threads": 1, "batch": {"global": 96}})
+    with place.start("job.yaml", "--quiet") as training:
+        pids = training.worker_pids(num_workers)
+        struck = time.monotonic()
+        os.kill(pids[7], number)
+        code, _ = training.end()
+        assert code == 4
+        assert_ended(training, pids, "failed")
+        failure, noticed = cause_and_moment(training.run)
+    assert failure.rank == 7
+    assert 0 < noticed - struck < NOTICED_S
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_asked_to_end_does_so_in_order(
     place: Place, number: signal.Signals, code: int, either_start: str

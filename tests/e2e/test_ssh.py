@@ -116,6 +116,7 @@ def test_a_pulled_link_ends_lockstep_training_with_the_machine_named(lab: Lab) -
     _, said = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 4
     assert "worker-1 is lost with machine b: nothing was heard of it for" in said
+    assert f"--resume runs/{lab.run_dir().name} --without b --workers 3\n" in said
     status = json.loads((lab.run_dir() / "status.json").read_text())
     assert (status["state"], status["rank"]) == ("failed", 1)
 

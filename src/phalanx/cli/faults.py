@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -27,7 +29,7 @@ def report_error(error: PhalanxError, console: Console) -> ExitCode:
     if error.facts.get("traceback"):
         _show_traceback(str(error.facts["traceback"]), console)
     if error.exit_code is not ExitCode.BAD_INPUT and "run_dir" in error.facts:
-        _show_run(Path(error.facts["run_dir"]), console, saved=error.facts.get("saved", ""))
+        _show_run(Path(error.facts["run_dir"]), console, error.facts)
     _say(str(error), console)
     return error.exit_code
 
@@ -76,13 +78,18 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def _show_run(run_dir: Path, console: Console, *, saved: str) -> None:
+def _show_run(run_dir: Path, console: Console, facts: Mapping[str, Any]) -> None:
     console.print(Text(f"what each process printed: {run_dir / 'logs'}", "dim"), soft_wrap=True)
-    if saved:
-        console.print(Text(saved, "dim"), soft_wrap=True)
+    if facts.get("saved"):
+        console.print(Text(facts["saved"], "dim"), soft_wrap=True)
     if any((run_dir / "checkpoints").glob("*.safetensors")):
-        hint = f"to continue from the last checkpoint: phalanx train --resume {run_dir}"
+        command = f"phalanx train --resume {run_dir}"
+        hint = f"to continue from the last checkpoint: {command}"
         console.print(Text(hint, "dim"), soft_wrap=True)
+        machine, left = facts.get("lost_machine"), facts.get("workers_left")
+        if machine and left:
+            hint = f"or without {machine}: {command} --without {machine} --workers {left}"
+            console.print(Text(hint, "dim"), soft_wrap=True)
 
 
 def _say(message: str, console: Console) -> None:

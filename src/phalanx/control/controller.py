@@ -380,6 +380,8 @@ class Controller:
             rank=rank,
             detail=detail,
             exit_code=failure.exit_code,
+            lost_machine=failure.lost_machine,
+            workers_left=self._processes.workers_beside(failure.lost_machine),
         )
 
     def send(self, process: str, message: FromController) -> None:

@@ -62,6 +62,7 @@ class ProcessFailure:
     cause: str
     exit_code: ExitCode
     detail: str = ""
+    lost_machine: str = ""  # the machine that it was lost with
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ def diagnose(
             process=facts.process,
             cause=f"{facts.process} is lost with machine {facts.machine}: {facts.lost}",
             exit_code=ExitCode.WORKER_LOST,
+            lost_machine=facts.machine,
         )
     if facts.exit_code is not None and facts.exit_code < 0:
         return Severity.SIGNAL, _ended_by_signal(facts, -facts.exit_code)

@@ -296,6 +296,11 @@ class ProcessTable:
         spec = self._entries[name].spec
         return self._allocation.slot(spec.role, spec.rank).machine if spec.is_networked else ""
 
+    def workers_beside(self, machine: str) -> int:
+        """Return how many workers are not on a machine."""
+        workers = [entry.spec for entry in self._entries.values() if entry.spec.role == "worker"]
+        return sum(spec.host != machine for spec in workers)
+
     def has_joined(self, name: str) -> bool:
         """Return whether a process has reported since its last start."""
         entry = self._entries.get(name)

@@ -63,6 +63,17 @@ def test_a_run_with_a_checkpoint_says_how_to_continue(tmp_path: Path, console: C
     assert f"phalanx train --resume {tmp_path}" in written(console)[-2]
 
 
+def test_after_the_loss_of_a_machine_the_hint_says_how_to_do_without_it(
+    tmp_path: Path, console: Console
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "samples-1.safetensors").touch()
+    error = failed(tmp_path, ExitCode.WORKER_LOST, "")
+    error.facts |= {"lost_machine": "d", "workers_left": 3}
+    report_error(error, console)
+    assert written(console)[-2].endswith(f"--resume {tmp_path} --without d --workers 3")
+
+
 def test_bad_input_found_by_a_worker_shows_no_traceback(tmp_path: Path, console: Console) -> None:
     report_error(failed(tmp_path, ExitCode.BAD_INPUT, "Traceback: ..."), console)
     assert written(console) == ["phalanx: worker-1 was killed by SIGKILL"]

@@ -52,6 +52,8 @@ def test_the_store_server_starts_with_the_first_remote_process(
         ports = {spec.process: spec.store_port for spec in told}
         assert ports == {f"worker-{rank}": 0 for rank in range(3)} | dict.fromkeys(remote, port)
         assert {spec.process for spec in told if not spec.shared_run_dir} == remote
+        assert roster.workers_beside(told[0].host) == 0
+        assert roster.workers_beside("another") == 3
 
 
 def beat(*, is_starting: bool) -> Heartbeat:
