@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
@@ -87,12 +88,18 @@ class Visit:
     def sees(self, text: str) -> None:
         self.page.get_by_text(text).first.wait_for(timeout=LIMIT_MS)
 
+    def until(self, expression: str) -> None:
+        """Wait for a condition; the page forbids what Playwright would wait with."""
+        deadline_s = time.monotonic() + LIMIT_MS / 1000
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline_s, expression
+            self.page.wait_for_timeout(50)
+
     def charts(self) -> None:
         """Wait until every chart has marks."""
-        self.page.wait_for_function(
+        self.until(
             "Array.from(document.querySelectorAll('.chart')).every(c => c.querySelector('svg g'))"
-            " && document.querySelector('.chart') !== null",
-            timeout=LIMIT_MS,
+            " && document.querySelector('.chart') !== null"
         )
 
     def leave(self) -> None:
@@ -135,7 +142,7 @@ def test_a_live_run_is_followed_through_a_fault_and_a_switch_to_its_end(
     epochs = [line for line in content if b'"kind":"epoch"' in line]
     with live.events_path("worker-0").open("ab") as file:
         file.write(b"".join(epochs))
-    seen.page.wait_for_function(f"{marks} > {before}", timeout=LIMIT_MS)
+    seen.until(f"{marks} > {before}")
     append(live, "controller", Failure(rank=1, cause="worker-1 was killed by signal 9"))
     seen.sees("worker-1 was killed by signal 9")
     switch = Switched(
@@ -167,7 +174,7 @@ def test_with_keys_only_two_runs_are_found_and_compared(
     keys = seen.page.keyboard
     keys.press("/")
     keys.type("finished digits")
-    seen.page.wait_for_function("document.querySelectorAll('tbody tr').length > 2")
+    seen.until("document.querySelectorAll('tbody tr').length > 2")
     keys.press("Escape")
     for _ in range(2):
         keys.press("j")
@@ -214,10 +221,8 @@ def test_a_search_among_a_thousand_runs(
         for name in ("manifest.json", "status.json", "summary.json"):
             shutil.copyfile(root / "first" / name, run / name)
     seen = visit(browser, server)
-    seen.page.wait_for_function(
-        "document.querySelector('.filters .note').textContent.includes('1,00')"
-    )
+    seen.until("document.querySelector('.filters .note').textContent.includes('1,00')")
     assert seen.page.locator("tbody tr").count() == 200
     seen.page.get_by_label("search").fill("many-0777")
-    seen.page.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
+    seen.until("document.querySelectorAll('tbody tr').length === 1")
     seen.leave()

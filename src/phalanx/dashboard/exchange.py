@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from phalanx.dashboard.series import StepSums
+from phalanx.dashboard.series import PhaseSums
 from phalanx.records.events import Stall, Step
 
 MAX_HELD = 200_000
 """Exchanges; beyond that the oldest step is settled among those who have reported it."""
 
-Settle = Callable[[str, float, float, StepSums], None]
+Settle = Callable[[str, float, float, PhaseSums], None]
 """Takes worker, begin and end of the exchange, and its sums."""
 
 
@@ -79,5 +79,5 @@ class ExchangeSplitter:
             self._settle(one, shortest)
 
     def _settle(self, one: _Exchange, communication_s: float) -> None:
-        sums = StepSums(communication_s=communication_s, wait_s=one.seconds - communication_s)
+        sums = PhaseSums(communication_s=communication_s, wait_s=one.seconds - communication_s)
         self.settle(one.worker, one.begin_s, one.end_s, sums)

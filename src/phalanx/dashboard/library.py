@@ -25,7 +25,7 @@ _UNREADABLE = (PhalanxError, OSError, LookupError, TypeError, ValueError, msgspe
 Stamp = tuple[int, int, int] | None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LibraryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list."""
 
     id: str
@@ -71,10 +71,10 @@ class Library:
 
     def __init__(self, sources: Sequence[Path]) -> None:
         self._sources = [path.absolute() for path in sources]
-        self._known: dict[Path, tuple[tuple[Stamp, ...], Entry]] = {}
-        self._entries: dict[str, Entry] = {}
+        self._known: dict[Path, tuple[tuple[Stamp, ...], LibraryEntry]] = {}
+        self._entries: dict[str, LibraryEntry] = {}
 
-    def find(self, id: str) -> Entry:
+    def find(self, id: str) -> LibraryEntry:
         """Return an entry by its id.
 
         Raises:
@@ -87,7 +87,7 @@ class Library:
             raise SpecError("there is no such run, study or plan here")
         return self._entries[id]
 
-    def scan(self) -> dict[str, Entry]:
+    def scan(self) -> dict[str, LibraryEntry]:
         """Look at all directories again; newest first."""
         found = [entry for source in self._sources for entry in self._below(source)]
         found.sort(key=lambda one: one.started, reverse=True)
@@ -96,7 +96,7 @@ class Library:
         self._known = {path: one for path, one in self._known.items() if path in present}
         return self._entries
 
-    def _below(self, path: Path, *, study: str = "", depth: int = 1) -> Iterator[Entry]:
+    def _below(self, path: Path, *, study: str = "", depth: int = 1) -> Iterator[LibraryEntry]:
         if path.is_file():
             yield self._entry(path, "plan", (file_stamp(path),))
         elif (path / _MANIFEST).is_file():
@@ -110,7 +110,7 @@ class Library:
             for folder in _folders(path):
                 yield from self._below(folder, study=study, depth=depth - 1)
 
-    def _run(self, path: Path, study: str) -> Iterator[Entry]:
+    def _run(self, path: Path, study: str) -> Iterator[LibraryEntry]:
         stamps = _stamps(path, _MANIFEST, "status.json", "summary.json")
         yield self._entry(path, "run", stamps, study=study)
 
@@ -121,7 +121,7 @@ class Library:
         stamps: tuple[Stamp, ...],
         *,
         study: str = "",
-    ) -> Entry:
+    ) -> LibraryEntry:
         known = self._known.get(path)
         # Whether a controller still runs is in no file.
         if known is not None and known[0] == stamps and known[1].state != "running":
@@ -130,7 +130,7 @@ class Library:
             entry = _READERS[kind](path, study)
         except _UNREADABLE as error:
             # Whatever is wrong with one directory, the others are shown.
-            entry = Entry(
+            entry = LibraryEntry(
                 id=id_of(path),
                 kind=kind,
                 name=printable(path.name),
@@ -159,11 +159,11 @@ def _time_of(path: Path) -> str:
     return modified.isoformat(sep=" ", timespec="seconds")
 
 
-def _read_run(path: Path, study: str) -> Entry:
+def _read_run(path: Path, study: str) -> LibraryEntry:
     run = RunDir(path)
     job: dict[str, Any] = read_manifest(run).job
     strategy, status, summary = job["strategy"], run.read_status(), run.read_summary()
-    return Entry(
+    return LibraryEntry(
         id=id_of(path),
         kind="run",
         name=printable(run.name),
@@ -182,12 +182,12 @@ def _read_run(path: Path, study: str) -> Entry:
     )
 
 
-def _read_study(path: Path, _: str) -> Entry:
+def _read_study(path: Path, _: str) -> LibraryEntry:
     study = StudyDir(path)
     manifest, trials = study.manifest(), study.trials()
     least = sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
     failed = sum(trial.state == "failed" for trial in trials)
-    return Entry(
+    return LibraryEntry(
         id=id_of(path),
         kind="study",
         name=printable(path.name),
@@ -199,8 +199,8 @@ def _read_study(path: Path, _: str) -> Entry:
     )
 
 
-def _read_plan(path: Path, _: str) -> Entry:
-    return Entry(
+def _read_plan(path: Path, _: str) -> LibraryEntry:
+    return LibraryEntry(
         id=id_of(path),
         kind="plan",
         name=printable(path.name),

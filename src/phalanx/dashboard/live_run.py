@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.dashboard.follow import LogFollower
-from phalanx.dashboard.run_state import ProcessTime, RunState
+from phalanx.dashboard.observed_run import ProcessTime, ObservedRun
 from phalanx.dashboard.series import Thinning
 from phalanx.records.events import AnyEvent
 from phalanx.records.manifest import Manifest, read_manifest
@@ -60,7 +60,7 @@ class LiveRun:
     def __init__(self, run: RunDir) -> None:
         self.run = run
         self.manifest: Manifest = read_manifest(run)
-        self.state = RunState(self._num_workers)
+        self.state = ObservedRun(self._num_workers)
         self.status: Status = run.read_status()
         self.num_bytes_left = 0
         self._logs: dict[str, _ProcessLog] = {}
@@ -117,7 +117,7 @@ class LiveRun:
                 self._logs[name] = _ProcessLog(found[name])
 
     def _begin_again(self) -> None:
-        self.state = RunState(self._num_workers)
+        self.state = ObservedRun(self._num_workers)
         self._logs.clear()
         self._wall_less_mono_s.clear()
         self._begin_s = None

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from phalanx.dashboard.live_run import LiveRun
-from phalanx.dashboard.run_state import HostPoint
+from phalanx.dashboard.observed_run import HostPoint
 from phalanx.dashboard.time_axis import TimeAxis, finite
 from phalanx.report.charts import GREY, Rows, Spec, axis, chart, lines
 from phalanx.report.document import (

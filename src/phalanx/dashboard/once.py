@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from phalanx.dashboard.library import Entry, Library
+from phalanx.dashboard.library import LibraryEntry, Library
 from phalanx.dashboard.views import Describers, View, open_view
 from phalanx.report.document import Block, Report, Section, Text, tabulate
 from phalanx.report.format import (
@@ -64,7 +64,7 @@ def _renamed(block: Block, prefix: str) -> Block:
     return msgspec.structs.replace(block, id=f"{prefix}-{block.id}")
 
 
-def _list_section(entries: Sequence[Entry]) -> Section:
+def _list_section(entries: Sequence[LibraryEntry]) -> Section:
     table = tabulate(
         "list",
         entries,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from phalanx.dashboard.event_lines import Line, describe_switch
 from phalanx.dashboard.live_run import LiveRun
-from phalanx.dashboard.run_state import RunState
+from phalanx.dashboard.observed_run import ObservedRun
 from phalanx.dashboard.series import add_sums
 from phalanx.dashboard.time_axis import TimeAxis, finite
 from phalanx.records.events import Epoch
@@ -174,7 +174,7 @@ _CURVES = series_styles(["training", "validation", "test"])
 
 
 def _epoch_rows(
-    state: RunState, epochs: Sequence[Epoch], keys: dict[str, str], *, scale: float
+    state: ObservedRun, epochs: Sequence[Epoch], keys: dict[str, str], *, scale: float
 ) -> Rows:
     rows: Rows = [
         {"series": series, "epoch": one.epoch + 1, "value": finite(value * scale)}
@@ -235,7 +235,7 @@ def speed_section(live: LiveRun) -> Section | None:
     return Section(id="speed", title="Speed and where the time goes", blocks=blocks)
 
 
-def _share_figure(state: RunState) -> Figure:
+def _share_figure(state: ObservedRun) -> Figure:
     rows: Rows = []
     for worker, sums in sorted(state.steps.totals.items(), key=lambda one: _natural(one[0])):
         seconds = sums.seconds
@@ -260,7 +260,7 @@ def _natural(name: str) -> tuple[str, int]:
     return (kind, int(digits)) if digits.isdigit() else (name, 0)
 
 
-def _worker_table(state: RunState) -> Table:
+def _worker_table(state: ObservedRun) -> Table:
     recent, recent_s = state.steps.recent(RECENT_S)
     every = add_sums(list(recent.values())).samples
     rows = []

@@ -16,7 +16,7 @@ MAX_SAMPLES = 400
 
 
 @dataclass
-class StepSums:
+class PhaseSums:
     """Sums over steps of one worker."""
 
     samples: float = 0.0
@@ -28,7 +28,7 @@ class StepSums:
     communication_s: float = 0.0
     wait_s: float = 0.0
 
-    def add(self, other: StepSums, share: float = 1.0) -> None:
+    def add(self, other: PhaseSums, share: float = 1.0) -> None:
         """Add a share of other sums."""
         for name in _NAMES:
             setattr(self, name, getattr(self, name) + share * getattr(other, name))
@@ -44,12 +44,12 @@ class StepSums:
         }
 
 
-_NAMES = tuple(one.name for one in fields(StepSums))
+_NAMES = tuple(one.name for one in fields(PhaseSums))
 
 
-def add_sums(parts: Sequence[StepSums]) -> StepSums:
+def add_sums(parts: Sequence[PhaseSums]) -> PhaseSums:
     """Return the sum of several."""
-    total = StepSums()
+    total = PhaseSums()
     for part in parts:
         total.add(part)
     return total
@@ -60,16 +60,16 @@ class StepSeries:
     """Steps of all workers over time, in seconds since the run began."""
 
     width_s: float = 0.25
-    totals: dict[str, StepSums] = field(default_factory=dict)
+    totals: dict[str, PhaseSums] = field(default_factory=dict)
     """Of each worker over the whole run."""
-    stretches: dict[int, dict[str, StepSums]] = field(default_factory=dict)
+    stretches: dict[int, dict[str, PhaseSums]] = field(default_factory=dict)
     """By number of the stretch, then by worker."""
     rates: dict[int, float] = field(default_factory=dict)
     """The last learning rate of each stretch."""
 
-    def add(self, worker: str, begin_s: float, end_s: float, sums: StepSums) -> None:
+    def add(self, worker: str, begin_s: float, end_s: float, sums: PhaseSums) -> None:
         """Add steps of a worker, spread over the time that they took."""
-        self.totals.setdefault(worker, StepSums()).add(sums)
+        self.totals.setdefault(worker, PhaseSums()).add(sums)
         begin_s, end_s = max(0.0, begin_s), max(0.0, end_s)
         while (end_s - begin_s) / self.width_s > MAX_STRETCHES / 4:
             self._widen()
@@ -89,7 +89,7 @@ class StepSeries:
         """Note the learning rate at a moment."""
         self.rates[int(max(0.0, time_s) // self.width_s)] = rate
 
-    def recent(self, seconds: float) -> tuple[dict[str, StepSums], float]:
+    def recent(self, seconds: float) -> tuple[dict[str, PhaseSums], float]:
         """Return the sums of each worker over the last stretches, and their length in seconds.
 
         The last stretch is left out, if there are others, because it is not over.
@@ -99,20 +99,20 @@ class StepSeries:
             numbers = numbers[:-1]
         first = numbers[-1] - max(1, int(seconds // self.width_s)) + 1 if numbers else 0
         chosen = [number for number in numbers if number >= first]
-        found: dict[str, StepSums] = {}
+        found: dict[str, PhaseSums] = {}
         for number in chosen:
             for worker, sums in self.stretches[number].items():
-                found.setdefault(worker, StepSums()).add(sums)
+                found.setdefault(worker, PhaseSums()).add(sums)
         return found, self.width_s * (chosen[-1] - chosen[0] + 1) if chosen else 0.0
 
-    def over_time(self) -> Iterator[tuple[float, StepSums]]:
+    def over_time(self) -> Iterator[tuple[float, PhaseSums]]:
         """Yield the middle of each stretch, and its sums over all workers, oldest first."""
         for number in sorted(self.stretches):
             middle_s = (number + 0.5) * self.width_s
             yield middle_s, add_sums(list(self.stretches[number].values()))
 
-    def _stretch(self, number: int, worker: str) -> StepSums:
-        return self.stretches.setdefault(number, {}).setdefault(worker, StepSums())
+    def _stretch(self, number: int, worker: str) -> PhaseSums:
+        return self.stretches.setdefault(number, {}).setdefault(worker, PhaseSums())
 
     def _widen(self) -> None:
         self.width_s *= 2

@@ -25,7 +25,7 @@ from phalanx.dashboard.access import HEADERS, Access
 from phalanx.dashboard.actions import ACTIONS
 from phalanx.dashboard.chart_bundle import bundled_library
 from phalanx.dashboard.follow import read_text_from
-from phalanx.dashboard.library import Entry, Library
+from phalanx.dashboard.library import LibraryEntry, Library
 from phalanx.dashboard.views import Describers, View, open_view
 from phalanx.errors import PhalanxError
 from phalanx.records.rundir import RunDir
@@ -84,7 +84,7 @@ class Dashboard:
         self._views: OrderedDict[str, _SharedView] = OrderedDict()
         self._lock = threading.Lock()
 
-    def scan(self) -> dict[str, Entry]:
+    def scan(self) -> dict[str, LibraryEntry]:
         """Look for runs, studies and plans."""
         with self._lock:
             return dict(self.library.scan())
@@ -130,7 +130,7 @@ class Dashboard:
 
     async def library_stream(self) -> AsyncIterator[bytes]:
         """Send all entries, and from then on those that change."""
-        sent: dict[str, Entry] | None = None
+        sent: dict[str, LibraryEntry] | None = None
         quiet_since_s = time.monotonic()
         while not self.is_closing:
             entries = await run_in_threadpool(self.scan)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.dashboard.comparison import comparison_sections
-from phalanx.dashboard.library import Entry, Library, file_stamp
+from phalanx.dashboard.library import LibraryEntry, Library, file_stamp
 from phalanx.dashboard.live_run import LiveRun
 from phalanx.dashboard.machine_sections import machine_section, map_section
 from phalanx.dashboard.plan_sections import expected_table, front_figure
@@ -235,23 +235,23 @@ def open_view(library: Library, kind: str, ids: Sequence[str], describers: Descr
     return make(entries, describers)
 
 
-def _open_run(entries: Sequence[Entry], describers: Describers) -> View:
+def _open_run(entries: Sequence[LibraryEntry], describers: Describers) -> View:
     return SingleRunView(RunDir.open(entries[0].path), describers)
 
 
-def _open_comparison(entries: Sequence[Entry], describers: Describers) -> View:
+def _open_comparison(entries: Sequence[LibraryEntry], describers: Describers) -> View:
     return ComparisonView([RunDir.open(one.path) for one in entries])
 
 
-def _open_study(entries: Sequence[Entry], describers: Describers) -> View:
+def _open_study(entries: Sequence[LibraryEntry], describers: Describers) -> View:
     return StudyView(entries[0].path, describers)
 
 
-def _open_plan(entries: Sequence[Entry], describers: Describers) -> View:
+def _open_plan(entries: Sequence[LibraryEntry], describers: Describers) -> View:
     return PlanView(entries[0].path, describers)
 
 
-VIEWS: dict[str, Callable[[Sequence[Entry], Describers], View]] = {
+VIEWS: dict[str, Callable[[Sequence[LibraryEntry], Describers], View]] = {
     "run": _open_run,
     "compare": _open_comparison,
     "study": _open_study,

@@ -10,7 +10,7 @@ from phalanx.dashboard.series import (
     MAX_SAMPLES,
     MAX_STRETCHES,
     StepSeries,
-    StepSums,
+    PhaseSums,
     Thinning,
     add_sums,
 )
@@ -20,7 +20,7 @@ from phalanx.dashboard.series import (
 def test_widening_loses_no_sample(steps: list[tuple[float, float, int]]) -> None:
     series = StepSeries()
     for end_s, duration_s, samples in steps:
-        series.add("worker-0", end_s - duration_s, end_s, StepSums(samples=samples))
+        series.add("worker-0", end_s - duration_s, end_s, PhaseSums(samples=samples))
     shown = sum(sums.samples for _, sums in series.over_time())
     assert shown == pytest.approx(sum(samples for *_, samples in steps))
     assert len(series.stretches) <= MAX_STRETCHES
@@ -28,14 +28,14 @@ def test_widening_loses_no_sample(steps: list[tuple[float, float, int]]) -> None
 
 def test_a_long_step_is_spread_over_its_time() -> None:
     series = StepSeries(width_s=1.0)
-    series.add("worker-0", 0.5, 2.5, StepSums(samples=8.0))
+    series.add("worker-0", 0.5, 2.5, PhaseSums(samples=8.0))
     assert [sums.samples for _, sums in series.over_time()] == [2.0, 4.0, 2.0]
 
 
 def test_recent_figures_leave_out_the_stretch_that_is_not_over() -> None:
     series = StepSeries(width_s=1.0)
     for second in range(100):
-        series.add("worker-0", second, second + 0.5, StepSums(samples=10.0))
+        series.add("worker-0", second, second + 0.5, PhaseSums(samples=10.0))
     recent, seconds = series.recent(30.0)
     assert seconds == 30.0
     assert add_sums(list(recent.values())).samples == 300.0

@@ -2,7 +2,6 @@
 import { ask } from "/dom.js";
 
 const drawn = new Map();
-let config = null;
 
 // The drawing library comes when it is ready; lists and tables do not wait for it.
 const library = new Promise((resolve, reject) => {
@@ -12,6 +11,8 @@ const library = new Promise((resolve, reject) => {
   script.addEventListener("error", () => reject(new Error("the drawing library did not come")));
 });
 library.catch(() => null);
+const config = library.then(() => ask("/api/chart-config"));
+config.catch(() => null);
 
 const dark = () => {
   const chosen = document.documentElement.dataset.theme;
@@ -33,7 +34,7 @@ export function tint(colour) {
   return dark() ? colours(colour) : colour;
 }
 
-function configured() {
+function configured(config) {
   if (!dark()) return config;
   const axis = {
     ...config.axis, domainColor: "#777777", gridColor: "#33373d", labelColor: "#d0d0d0",
@@ -70,7 +71,7 @@ export async function draw(place, spec) {
       const view = await before.view;
       if (view === null) return;
       for (const [name, rows] of Object.entries(data)) {
-        view.change(name, vega.changeset().remove(() => true).insert(structuredClone(rows)));
+        view.data(name, structuredClone(rows));
       }
       await view.runAsync();
       return;
@@ -88,15 +89,14 @@ export async function draw(place, spec) {
 }
 
 async function embed(place, shape, data) {
-  await library;
-  config ??= await ask("/api/chart-config");
+  const shared = await config;
   const result = await vegaEmbed(place, { ...shape, datasets: structuredClone(data) }, {
     mode: "vega-lite",
     renderer: "svg",
     actions: false,
     // Expressions are interpreted: the page has no right to evaluate text as code.
     ast: true,
-    config: configured(),
+    config: configured(shared),
     defaultStyle: false,
     tooltip: { disableDefaultStyle: true },
   });

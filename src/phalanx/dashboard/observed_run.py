@@ -14,7 +14,7 @@ from typing import Any
 
 from phalanx.dashboard.event_lines import Line, line_of
 from phalanx.dashboard.exchange import ExchangeSplitter
-from phalanx.dashboard.series import StepSeries, StepSums, halve
+from phalanx.dashboard.series import StepSeries, PhaseSums, halve
 from phalanx.records.events import (
     AnyEvent,
     Clock,
@@ -70,7 +70,7 @@ class ProcessTime:
             self.offset_s = event.offset_s if abs(event.offset_s) > event.error_s else 0.0
 
 
-class RunState:
+class ObservedRun:
     """What the records of one run say.
 
     Args:
@@ -110,10 +110,10 @@ class RunState:
         self.exchange.finish()
 
 
-def _take_step(state: RunState, process: str, attempt: int, time_s: float, event: Step) -> None:
+def _take_step(state: ObservedRun, process: str, attempt: int, time_s: float, event: Step) -> None:
     compute_s = event.forward_s + event.backward_s + event.apply_s
     duration_s = event.input_s + compute_s + event.exchange_s
-    sums = StepSums(
+    sums = PhaseSums(
         samples=event.num_samples,
         loss_sum=event.loss_sum,
         correct=event.num_correct,
@@ -126,12 +126,14 @@ def _take_step(state: RunState, process: str, attempt: int, time_s: float, event
     state.exchange.take(process, attempt, event, time_s)
 
 
-def _take_stall(state: RunState, process: str, attempt: int, time_s: float, event: Stall) -> None:
+def _take_stall(
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Stall
+) -> None:
     state.exchange.take(process, attempt, event, time_s)
 
 
 def _take_host(
-    state: RunState, process: str, attempt: int, time_s: float, event: HostSample
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: HostSample
 ) -> None:
     if event.phase == "baseline":
         return
@@ -154,7 +156,9 @@ def _take_host(
     halve(points)
 
 
-def _take_epoch(state: RunState, process: str, attempt: int, time_s: float, event: Epoch) -> None:
+def _take_epoch(
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Epoch
+) -> None:
     # A resumed run repeats an epoch whose checkpoint was not written; the last repeat counts.
     state.epochs[event.epoch] = event
     if len(state.epochs) > MAX_EPOCHS:
@@ -163,7 +167,7 @@ def _take_epoch(state: RunState, process: str, attempt: int, time_s: float, even
 
 
 def _take_evaluation(
-    state: RunState, process: str, attempt: int, time_s: float, event: Evaluation
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Evaluation
 ) -> None:
     state.evaluations.pop((event.part, event.epoch), None)
     state.evaluations[event.part, event.epoch] = event
@@ -172,41 +176,45 @@ def _take_evaluation(
 
 
 def _take_started(
-    state: RunState, process: str, attempt: int, time_s: float, event: Started
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Started
 ) -> None:
     state.processes[process] = event
     state.places[process] = event.host
 
 
-def _take_served(state: RunState, process: str, attempt: int, time_s: float, event: Served) -> None:
+def _take_served(
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Served
+) -> None:
     state.servers[event.facts.server] = event.facts
 
 
 def _take_switched(
-    state: RunState, process: str, attempt: int, time_s: float, event: Switched
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Switched
 ) -> None:
     state.switches.append((time_s, event))
 
 
-def _take_placed(state: RunState, process: str, attempt: int, time_s: float, event: Placed) -> None:
+def _take_placed(
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Placed
+) -> None:
     state.placed = event
 
 
 def _take_sample(
-    state: RunState, process: str, attempt: int, time_s: float, event: ProcessSample
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: ProcessSample
 ) -> None:
     if event.host:
         state.places[process] = event.host
 
 
 def _take_warning(
-    state: RunState, process: str, attempt: int, time_s: float, event: Warned
+    state: ObservedRun, process: str, attempt: int, time_s: float, event: Warned
 ) -> None:
     if len(state.warnings) < MAX_LINES:
         state.warnings[event.message] = None
 
 
-_TAKERS: dict[type, Callable[[RunState, str, int, float, Any], None]] = {
+_TAKERS: dict[type, Callable[[ObservedRun, str, int, float, Any], None]] = {
     Step: _take_step,
     Stall: _take_stall,
     HostSample: _take_host,
