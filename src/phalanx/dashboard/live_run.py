@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.dashboard.follow import LogFollower
-from phalanx.dashboard.observed_run import ProcessTime, ObservedRun
+from phalanx.dashboard.observed_run import ObservedRun, ProcessTime
 from phalanx.dashboard.series import Thinning
 from phalanx.records.events import AnyEvent
 from phalanx.records.manifest import Manifest, read_manifest

@@ -14,7 +14,7 @@ from typing import Any
 
 from phalanx.dashboard.event_lines import Line, line_of
 from phalanx.dashboard.exchange import ExchangeSplitter
-from phalanx.dashboard.series import StepSeries, PhaseSums, halve
+from phalanx.dashboard.series import PhaseSums, StepSeries, halve
 from phalanx.records.events import (
     AnyEvent,
     Clock,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from phalanx.dashboard.library import LibraryEntry, Library
+from phalanx.dashboard.library import Library, LibraryEntry
 from phalanx.dashboard.views import Describers, View, open_view
 from phalanx.report.document import Block, Report, Section, Text, tabulate
 from phalanx.report.format import (

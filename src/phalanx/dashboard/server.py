@@ -25,7 +25,7 @@ from phalanx.dashboard.access import HEADERS, Access
 from phalanx.dashboard.actions import ACTIONS
 from phalanx.dashboard.chart_bundle import bundled_library
 from phalanx.dashboard.follow import read_text_from
-from phalanx.dashboard.library import LibraryEntry, Library
+from phalanx.dashboard.library import Library, LibraryEntry
 from phalanx.dashboard.views import Describers, View, open_view
 from phalanx.errors import PhalanxError
 from phalanx.records.rundir import RunDir

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.dashboard.comparison import comparison_sections
-from phalanx.dashboard.library import LibraryEntry, Library, file_stamp
+from phalanx.dashboard.library import Library, LibraryEntry, file_stamp
 from phalanx.dashboard.live_run import LiveRun
 from phalanx.dashboard.machine_sections import machine_section, map_section
 from phalanx.dashboard.plan_sections import expected_table, front_figure

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from phalanx.dashboard.series import (
     MAX_SAMPLES,
     MAX_STRETCHES,
-    StepSeries,
     PhaseSums,
+    StepSeries,
     Thinning,
     add_sums,
 )
