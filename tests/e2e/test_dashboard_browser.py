@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from phalanx.records.events import Event, Failure, Switched
 from phalanx.records.rundir import RunDir, Status
 from support.dashboard import JOB, serving, write_small_study
 from support.records import Outcome, write_run
+from support.runs import ENDLESS, Place
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 100_000
@@ -165,6 +170,43 @@ def test_a_live_run_is_followed_through_a_fault_and_a_switch_to_its_end(
     seen.sees("✓ finished")
     assert not seen.page.get_by_role("button", name="scale").is_visible()
     seen.leave()
+
+
+@pytest.mark.full
+def test_a_real_run_is_watched_while_a_worker_is_killed(browser: Browser, place: Place) -> None:
+    """The commands as a user starts them: training, dashboard, and a page that sees the loss."""
+    strategy = {"name": "parameter_server", "consistency": "async", "servers": 1}
+    job = place.write_job({**ENDLESS, "strategy": strategy})
+    with place.start(job) as training:
+        pids = training.worker_pids()
+        with commanded(place) as link:
+            page = browser.new_page()
+            page.goto(link, timeout=LIMIT_MS)
+            page.get_by_role("link", name=training.run.name).click(timeout=LIMIT_MS)
+            page.get_by_text("▶ running").wait_for(timeout=LIMIT_MS)
+            page.get_by_text("samples/s").first.wait_for(timeout=LIMIT_MS)
+            os.kill(pids[1], signal.SIGKILL)
+            fault = page.locator("#part-faults").get_by_text("replace worker-1")
+            fault.first.wait_for(timeout=LIMIT_MS)
+            training.process.send_signal(signal.SIGINT)
+            page.get_by_text("‖ interrupted").wait_for(timeout=LIMIT_MS)
+            page.close()
+        training.end()
+
+
+@contextmanager
+def commanded(place: Place) -> Iterator[str]:
+    """Run `phalanx dashboard`; yields its link, and interrupts it, which is its usual end."""
+    with subprocess.Popen(
+        place.command("dashboard"), cwd=place.folder, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[1]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def test_with_keys_only_two_runs_are_found_and_compared(

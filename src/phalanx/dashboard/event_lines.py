@@ -50,8 +50,11 @@ def line_of(process: str, time_s: float, event: AnyEvent) -> Line | None:
     if found is None:
         return None
     kind, words = found
-    text = printable(words(event))
-    return Line(time_s, process, kind, text, _MARKS.get(type(event), ""))
+    mark = _MARKS.get(type(event), "")
+    if isinstance(event, Decision) and event.rank is not None:
+        # What becomes of a process that was lost.
+        mark = "doubt"
+    return Line(time_s, process, kind, printable(words(event)), mark)
 
 
 def describe_switch(event: Switched) -> str:

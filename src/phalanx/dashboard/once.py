@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.dashboard.library import Library, LibraryEntry
 from phalanx.dashboard.views import Describers, View, open_view
-from phalanx.report.document import Block, Report, Section, Text, tabulate
+from phalanx.report.document import Block, Figure, Report, Section, Text, tabulate
 from phalanx.report.format import (
     format_accuracy,
     format_count,
@@ -61,7 +61,8 @@ def _renamed(block: Block, prefix: str) -> Block:
     """Make the id of a block unique among those of several runs."""
     if isinstance(block, Text):
         return block
-    return msgspec.structs.replace(block, id=f"{prefix}-{block.id}")
+    kind = "figure" if isinstance(block, Figure) else "table"
+    return msgspec.structs.replace(block, id=f"{prefix}-{kind}-{block.id}")
 
 
 def _list_section(entries: Sequence[LibraryEntry]) -> Section:

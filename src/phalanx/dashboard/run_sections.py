@@ -158,7 +158,10 @@ def learning_section(live: LiveRun) -> Section | None:
         )
     if rates:
         panels.append(
-            Panel(title="learning rate over time", spec=_lines(rates, times.channel, "rate"))
+            Panel(
+                title="learning rate over time",
+                spec=_lines(rates, times.channel, "rate", from_zero=True),
+            )
         )
     if not panels:
         return None
@@ -192,10 +195,11 @@ def _epoch_rows(
     return [row for row in rows if row["value"] is not None]
 
 
-def _lines(rows: Rows, x: Spec, title: str) -> Spec:
+def _lines(rows: Rows, x: Spec, title: str, *, from_zero: bool = False) -> Spec:
     present = list(dict.fromkeys(row["series"] for row in rows))
     styles = {name: _CURVES.get(name) or _CURVES["training"] for name in present}
-    return lines(rows, styles, x, axis("value", title), points="epoch" in rows[0])
+    y = axis("value", title, **(_FROM_ZERO if from_zero else {}))
+    return lines(rows, styles, x, y, points="epoch" in rows[0])
 
 
 def _legend(styles: dict[str, Style]) -> list[Swatch]:

@@ -60,7 +60,7 @@ function figure(block) {
       element("div", { class: "chart", role: "img", "aria-label": panel.title || block.caption })));
   const made = element("figure", { "data-figure": block.id },
     block.legend?.length ? legend(block.legend) : null,
-    element("div", { class: `panels ${panels.length === 1 ? "one" : ""}` }, panels),
+    element("div", { class: `panels ${{ 1: "one", 4: "four" }[panels.length] ?? ""}` }, panels),
     element("figcaption", {}, block.caption));
   made.titles = block.panels.map((panel) => panel.title).join("\n");
   return made;
