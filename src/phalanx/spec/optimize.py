@@ -53,6 +53,11 @@ class OptimizerSpec(Spec):
         """State that is as long as the parameters, by name."""
         return self.kind.slots
 
+    @property
+    def momentum_slots(self) -> tuple[str, ...]:
+        """State that remembers the direction of movement; a change of strategy may scale it."""
+        return () if self.kind.momentum is None else (self.kind.momentum,)
+
 
 class SgdSpec(OptimizerSpec):
     """Stochastic gradient descent."""
@@ -136,19 +141,26 @@ class AdamwSpec(_AdamFamily):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerKind:
-    """Describe an update rule that works entry by entry.
+    """Describe an update rule that works entry by entry, or an optimiser of torch.
 
-    Import paths are `package.module:function`, loaded where they are used.
+    Import paths are `package.module:function`, loaded where they are used. `update` or `live` is
+    there.
     """
 
     name: str
     spec: type[OptimizerSpec]
-    update: str
+    update: str | None = None
     """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
     moves them once and its state: slots as long as the parameters, and counters without axes. The
     state exists before the first step."""
+    live: str | None = None
+    """Takes the spec and the network; returns a `torch.optim.Optimizer` over its parameters, after
+    which those of replicas and servers are made."""
+    lr: float | None = None
+    """Peak learning rate where the job names none; None: the spec's own default."""
     slots: tuple[str, ...] = ()
-    """State that is as long as the parameters, by name."""
+    """State that is as long as the parameters, by name; of a torch optimiser as far as is known
+    without making it, for predictions."""
     momentum: str | None = None
     """The slot that remembers the direction of movement; a change of strategy may scale it."""
     torch: str | None = None
@@ -171,6 +183,18 @@ def _built_in(
     )
 
 
+def _torch_optimizer(path: str, found: object) -> OptimizerKind:
+    from phalanx.spec.torch_optimizer import optimizer_of  # it needs the table made here
+
+    return optimizer_of(path, found)
+
+
+def _known_optimizer(path: str) -> OptimizerKind | None:
+    from phalanx.spec.torch_optimizer import known_optimizer  # it needs the table made here
+
+    return known_optimizer(path)
+
+
 OPTIMIZERS = Registry(
     "optimizer",
     OptimizerKind,
@@ -185,6 +209,8 @@ OPTIMIZERS = Registry(
             _built_in("adamw", AdamwSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
         )
     },
+    known=_known_optimizer,
+    adapt=_torch_optimizer,
 )
 
 OptimizerField = Annotated[
