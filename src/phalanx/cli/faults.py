@@ -6,6 +6,7 @@ the screen is always the one to read first.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import traceback
 from pathlib import Path
@@ -27,7 +28,8 @@ def report_error(error: PhalanxError, console: Console) -> ExitCode:
     if error.facts.get("traceback"):
         _show_traceback(str(error.facts["traceback"]), console)
     if error.exit_code is not ExitCode.BAD_INPUT and "run_dir" in error.facts:
-        _show_run(Path(error.facts["run_dir"]), console, saved=error.facts.get("saved", ""))
+        saved = error.facts.get("saved", "")
+        _show_run(Path(error.facts["run_dir"]), console, saved=saved, says="--resume" in str(error))
     _say(str(error), console)
     return error.exit_code
 
@@ -76,12 +78,14 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def _show_run(run_dir: Path, console: Console, *, saved: str) -> None:
+def _show_run(run_dir: Path, console: Console, *, saved: str, says: bool) -> None:
+    """Show where the records of a run are; how to go on, unless the error says so."""
     console.print(Text(f"what each process printed: {run_dir / 'logs'}", "dim"), soft_wrap=True)
     if saved:
         console.print(Text(saved, "dim"), soft_wrap=True)
-    if any((run_dir / "checkpoints").glob("*.safetensors")):
-        hint = f"to continue from the last checkpoint: phalanx train --resume {run_dir}"
+    if not says and any((run_dir / "checkpoints").glob("*.safetensors")):
+        place = shlex.quote(str(run_dir))
+        hint = f"to continue from the last checkpoint: phalanx train --resume {place}"
         console.print(Text(hint, "dim"), soft_wrap=True)
 
 
