@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from phalanx.control.controller import Controller
 from phalanx.control.process_table import RunRequest
 from phalanx.control.progress import Observer
-from phalanx.errors import Interrupted, StoreError, Terminated
+from phalanx.errors import StoreError
 from phalanx.launch.base import Launcher, LaunchRequest, PoolRequest
 from phalanx.launch.catalogue import default_launcher, make_launcher
 from phalanx.launch.fork_server import warm_workers
@@ -250,11 +250,7 @@ def survey(
     def run_trial(trial: JobSpec) -> Summary:
         on_trial(trial)
         trials = runs / calibration.TRIALS
-        try:
-            return train(trial, runs=trials, data_root=data_root, cache_root=cache_root)
-        except (Interrupted, Terminated) as error:
-            # A trial is not worth continuing: the next plan makes another.
-            raise type(error)("interrupted in a short trial run; nothing was planned") from None
+        return train(trial, runs=trials, data_root=data_root, cache_root=cache_root)
 
     sizes = calibration.data_sizes(job, data_root=data_root, cache_root=cache_root)
     return calibration.survey(
