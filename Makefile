@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What using Phalanx needs, and what working on it needs besides: TensorFlow, MLflow, checkers.
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 .PHONY: help setup demo test test-full test-all fuzz check bench clean
 
@@ -12,36 +14,41 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: $(STAMP) ## install everything into .venv
+setup: $(DEV) ## install everything into .venv
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Phalanx needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time: PyTorch is large) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(STAMP)
+	@echo "Installing what tests and checks need into $(VENV) (TensorFlow is large, too) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## train on a local cluster of four processes and compare strategies
 	@$(BIN)/phalanx demo
 
-test: $(STAMP) ## run the tests that a change needs: at most a quarter of an hour on two cores
+test: $(DEV) ## run the tests that a change needs: at most a quarter of an hour on two cores
 	@$(PYTEST) -m "not full" --durations-file=test-durations.csv $(TESTS)
 
-test-full: $(STAMP) ## run the other tests: every fault at every moment, backend and launcher
+test-full: $(DEV) ## run the other tests: every fault at every moment, backend and launcher
 	@$(PYTEST) -m full --durations-file=test-durations-full.csv $(TESTS)
 
 test-all: test test-full ## run all tests
 
-fuzz: $(STAMP) ## search for new examples that break a property
+fuzz: $(DEV) ## search for new examples that break a property
 	@$(PYTEST) --hypothesis-profile search -m "hypothesis and not full" $(TESTS)
 
-check: $(STAMP) ## ruff, mypy --strict, import-linter
+check: $(DEV) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP) ## measure against plain PyTorch and the limits of memory and TCP
+bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/input.py
 	@$(BIN)/python benchmarks/sync.py
 	@$(BIN)/python benchmarks/paramserver.py

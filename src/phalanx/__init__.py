@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from phalanx._version import __version__
 
 if TYPE_CHECKING:
-    from phalanx.api import resume, train
     from phalanx.integrations.keras import fit
     from phalanx.launch.fork_server import warm_workers
-    from phalanx.results.trained_run import open_run
+    from phalanx.notebook.run import open_run, resume, train
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
 
@@ -28,12 +27,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "train": "phalanx.api",
-    "resume": "phalanx.api",
+    "train": "phalanx.notebook.run",
+    "resume": "phalanx.notebook.run",
     "fit": "phalanx.integrations.keras",
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
-    "open_run": "phalanx.results.trained_run",
+    "open_run": "phalanx.notebook.run",
     "warm_workers": "phalanx.launch.fork_server",
 }
 

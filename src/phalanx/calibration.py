@@ -16,7 +16,7 @@ import psutil
 from msgspec.structs import replace
 
 from phalanx.data.dataset import open_dataset
-from phalanx.errors import PlanError
+from phalanx.errors import Interrupted, PlanError, Terminated
 from phalanx.launch.fork_server import warm_workers
 from phalanx.observe.cgroup import memory_limit
 from phalanx.plan.calibrate import calibrate as fit_runs
@@ -78,6 +78,8 @@ def survey(
     if calibrate == "fresh" or (
         calibrate == "auto" and not (known and is_enough(fit_runs(known), here))
     ):
+        if pool is not None:
+            _require_probe(pool, here)
         known += _run_trials(job, sizes, here, run_trial)
     if not known:
         raise PlanError(
@@ -108,14 +110,28 @@ def _run_trials(
     job: JobSpec, sizes: DataSizes, here: ThisMachine, run_trial: RunTrial
 ) -> list[RunMeasures]:
     """Measure a job by trial runs on this machine; the first sets the length of the others."""
-    with warm_workers():
-        look = run_trial(first_trial(job, sizes.train))
-        steps = trial_steps(look.train_s / max(1, look.updates))
-        workers = min(here.cores, 4)
-        trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
-        found = [run_trial(trial) for trial in trials]
+    try:
+        with warm_workers():
+            look = run_trial(first_trial(job, sizes.train))
+            steps = trial_steps(look.train_s / max(1, look.updates))
+            workers = min(here.cores, 4)
+            trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
+            found = [run_trial(trial) for trial in trials]
+    except (Interrupted, Terminated) as error:
+        # A trial is not worth continuing: the next plan makes others.
+        raise type(error)("interrupted in a short trial run; nothing was planned") from None
     measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
     return [one for one in measured if one is not None]
+
+
+def _require_probe(pool: Inventory, here: ThisMachine) -> None:
+    """Refuse before trials of a minute, whose speed no machine of the pool could be compared with.
+
+    Raises:
+        PlanError: No machine was probed, and this one is not among them.
+    """
+    if all(one.probe is None and one.title != here.host for one in pool.members):
+        raise PlanError("no machine of the pool has a known speed; run `phalanx pool probe` first")
 
 
 def _this_machine() -> ThisMachine:

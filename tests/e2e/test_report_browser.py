@@ -78,6 +78,8 @@ def test_every_chart_is_drawn_and_nothing_else_happens(
         )
         assert any(size > 1 for size in sizes), f"chart {number} has no marks"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    first = page.evaluate("document.querySelector('.chart').getBoundingClientRect().top")
+    assert width < 1000 or first < 900, "answer and picture are on the first screen"
     _nothing_sticks_out(page, width)
 
 
@@ -87,9 +89,9 @@ def _open(page: Page, file: Path) -> None:
 
 
 def _nothing_sticks_out(page: Page, width: int) -> None:
-    """Text and charts end inside the screen; only tables may be wider, in a box that scrolls."""
+    """Text and charts end inside the screen; only tables and contents scroll, in their boxes."""
     wide = page.eval_on_selector_all(
-        "h1, h2, p, li, figcaption, .chart svg, .legend",
+        "h1, h2, p, main li, figcaption, .chart svg, .legend",
         "(all, width) => all.filter(e => e.getBoundingClientRect().right > width + 1)"
         ".map(e => e.textContent.slice(0, 60))",
         width,

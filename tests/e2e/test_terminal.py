@@ -37,7 +37,7 @@ def test_closing_the_terminal_ends_a_run_in_order(place: Place) -> None:
     ended = run.read_status()
     assert (ended.state, ended.cause) == (
         "interrupted",
-        "its terminal was closed; continue with `phalanx train --resume`",
+        f"its terminal was closed; continue with `phalanx train --resume {path}`",
     )
     for rank in range(2):
         worker = started_pid(run, rank)

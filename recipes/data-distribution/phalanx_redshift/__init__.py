@@ -18,4 +18,4 @@ NETWORK = ModelKind(
     keras="phalanx_redshift.keras_network:build_redshift",
     settings=RedshiftSpec,
 )
-ERRORS = ReportPart("redshift", make="phalanx_redshift.chapter:show_errors", order=55)
+ERRORS = ReportPart("redshift", make="phalanx_redshift.chapter:show_errors", order=45)

@@ -21,4 +21,4 @@ NETWORK = ModelKind(
     takes_modalities=True,
     settings=LandCoverSpec,
 )
-MAPS = ReportPart("maps", make="phalanx_land_cover.maps:show_maps", order=55)
+MAPS = ReportPart("maps", make="phalanx_land_cover.maps:show_maps", order=45)

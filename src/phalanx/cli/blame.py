@@ -58,6 +58,18 @@ def headline(found: Blame) -> str:
     )
 
 
+def _phase_column(phase: str, found: Blame) -> Column:
+    # On a narrow screen a phase that cost nothing goes first, then the least costly.
+    costs: dict[str, float] = {}
+    for one in found.ranks:
+        for name, cost_s in one.phases.items():
+            costs[name] = costs.get(name, 0.0) + cost_s
+    ordered = sorted(costs, key=costs.__getitem__)
+    return Column(
+        f"{phase}_s", f"in {phase}", keep=4 + ordered.index(phase) if phase in costs else 1
+    )
+
+
 def blame_table(found: Blame) -> Table:
     """Make one row per worker: what it cost the others, by phase."""
     from phalanx.report.blame import PHASES
@@ -72,8 +84,8 @@ def blame_table(found: Blame) -> Table:
     columns: list[tuple[Column, CellFormat[RankBlame]]] = [
         (Column("worker", "worker", is_text=True), lambda one: text(f"worker-{one.rank}")),
         number_field("cost_s", "cost the\nothers", format_duration),
-        *((Column(f"{phase}_s", f"in {phase}"), phase_s(phase)) for phase in PHASES),
-        number_field("rounds_last", "last in\nrounds", format_count),
-        number_field("waited_s", "waited\nitself", format_duration),
+        *((_phase_column(phase, found), phase_s(phase)) for phase in PHASES),
+        number_field("rounds_last", "last in\nrounds", format_count, keep=2),
+        number_field("waited_s", "waited\nitself", format_duration, keep=3),
     ]
     return tabulate("blame", found.ranks, columns)

@@ -6,6 +6,7 @@ since every machine can train alone.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,13 @@ _LEAST_MEMORY_BYTES = _GIB
 _LEAST_DISK_BYTES = _GIB
 # Each worker holds a few sockets to every other one; 256 suffices for a few dozen workers.
 _LEAST_OPEN_FILES = 256
+_WATCH_S = 0.5
+# Per cent of a core.
+_WORTH_NAMING = 20.0
+_SHOWN_INTERFACES = 4
+# Made by container software and virtual machines; no other machine is reached over them.
+_LINK_LOCAL = ("169.254.", "fe80:")
+_VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel")
 # Reading these takes microseconds, which the timing of every step would show.
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
 
@@ -60,6 +68,7 @@ def doctor(
     machine = inspect_machine(runs_root(runs))
     findings = assess_machine(machine)
     findings.insert(4, assess_precision(machine))
+    findings.insert(3, assess_load(machine.usable_cores, watch_load()))
     findings.append(assess_data(data_root(data)))
     output.show(
         lambda: finding_blocks(findings),
@@ -82,6 +91,53 @@ def assess_machine(machine: Machine) -> list[Finding]:
         _open_files(machine),
         _clock(machine),
     ]
+
+
+class Load(msgspec.Struct, kw_only=True):
+    """Use of the processor by everything that runs, over half a second."""
+
+    waiting: float
+    """Processes that want a core, in the mean of the last minute."""
+    busy_cores: float
+    busiest: list[str]
+    """Programs that use most, such as `python (97 %)`."""
+
+
+def watch_load() -> Load:
+    """Watch this machine for half a second."""
+    import os
+    import time
+
+    import psutil
+
+    processes = [one for one in psutil.process_iter() if one.pid != os.getpid()]
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            one.cpu_percent()
+    psutil.cpu_percent()
+    time.sleep(_WATCH_S)
+    busy = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+    used: dict[str, float] = {}
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            used[one.name()] = used.get(one.name(), 0.0) + one.cpu_percent()
+    most = sorted(used, key=used.__getitem__, reverse=True)[:3]
+    busiest = [f"{name} ({used[name]:.0f} %)" for name in most if used[name] >= _WORTH_NAMING]
+    return Load(waiting=os.getloadavg()[0], busy_cores=busy, busiest=busiest)
+
+
+def assess_load(num_cores: int, load: Load) -> Finding:
+    """Find whether other programs leave the cores to a run."""
+    found = f"{load.busy_cores:.1f} of {num_cores} cores busy, load {load.waiting:.1f}"
+    if load.busiest:
+        found += f": {', '.join(load.busiest)}"
+    advice = None
+    if max(load.busy_cores, load.waiting) > num_cores / 2:
+        advice = (
+            "other programs use this machine: runs are slower beside them, and times of runs "
+            "cannot be compared"
+        )
+    return Finding(topic="load", found=found, advice=advice)
 
 
 def assess_precision(machine: Machine) -> Finding:
@@ -201,9 +257,17 @@ def _disk(machine: Machine) -> Finding:
 
 def _network(machine: Machine) -> Finding:
     parts = []
-    for one in machine.interfaces:
+    useful = [
+        one
+        for one in machine.interfaces
+        if not one.name.startswith(_VIRTUAL) and not one.addresses[0].startswith(_LINK_LOCAL)
+    ]
+    for one in useful[:_SHOWN_INTERFACES]:
         speed = f" at {one.speed_bits_per_s / 1e9:g} Gbit/s" if one.speed_bits_per_s else ""
         parts.append(f"{one.name} {one.addresses[0]}{speed}")
+    others = len(machine.interfaces) - len(parts)
+    if parts and others:
+        parts.append(f"{others} more")
     advice = None
     if not machine.loopback_works:
         advice = "127.0.0.1 does not answer, and local workers speak over it; bring `lo` up"

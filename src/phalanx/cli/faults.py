@@ -6,6 +6,7 @@ the screen is always the one to read first.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import traceback
 from collections.abc import Mapping
@@ -29,7 +30,8 @@ def report_error(error: PhalanxError, console: Console) -> ExitCode:
     if error.facts.get("traceback"):
         _show_traceback(str(error.facts["traceback"]), console)
     if error.exit_code is not ExitCode.BAD_INPUT and "run_dir" in error.facts:
-        _show_run(Path(error.facts["run_dir"]), console, error.facts)
+        says = "--resume" in str(error)
+        _show_run(Path(error.facts["run_dir"]), console, error.facts, says_how=says)
     _say(str(error), console)
     return error.exit_code
 
@@ -78,12 +80,15 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def _show_run(run_dir: Path, console: Console, facts: Mapping[str, Any]) -> None:
+def _show_run(
+    run_dir: Path, console: Console, facts: Mapping[str, Any], *, says_how: bool
+) -> None:
+    """Show where the records of a run are; how to go on, unless the error says so."""
     console.print(Text(f"what each process printed: {run_dir / 'logs'}", "dim"), soft_wrap=True)
     if facts.get("saved"):
         console.print(Text(facts["saved"], "dim"), soft_wrap=True)
-    if any((run_dir / "checkpoints").glob("*.safetensors")):
-        command = f"phalanx train --resume {run_dir}"
+    if not says_how and any((run_dir / "checkpoints").glob("*.safetensors")):
+        command = f"phalanx train --resume {shlex.quote(str(run_dir))}"
         hint = f"to continue from the last checkpoint: {command}"
         console.print(Text(hint, "dim"), soft_wrap=True)
         machine, left = facts.get("lost_machine"), facts.get("workers_left")

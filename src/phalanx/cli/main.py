@@ -21,6 +21,7 @@ from phalanx.cli import settings
 from phalanx.errors import ExitCode, PhalanxError, SpecError
 
 COMMANDS = {
+    "init": "Write a commented job file for a chosen case; without one, list the cases.",
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
@@ -70,7 +71,7 @@ app = typer.Typer(
     cls=LazyGroup,
     help="Train neural networks across the ordinary machines you already have.",
     epilog=(
-        "New here? Try [bold]phalanx demo[/bold], then [bold]phalanx doctor[/bold] "
+        "New here? Try [bold]phalanx demo[/bold], then [bold]phalanx init[/bold] "
         "and [bold]phalanx train --help[/bold]."
     ),
     no_args_is_help=True,

@@ -27,7 +27,6 @@ def flag(help: str, *names: str) -> Any:
 
 
 JobArgument = Annotated[Path, argument("JOB", "Job file in YAML.")]
-DirArgument = Annotated[Path, argument("DIR", "Study directory.")]
 Format = Literal["text", "markdown", "csv", "json"]
 
 FormatOption = Annotated[
@@ -50,6 +49,19 @@ def run_names(incomplete: str) -> list[str]:
     return [name for name in (*names, "last") if name.startswith(incomplete)]
 
 
+def study_names(incomplete: str) -> list[str]:
+    """Complete the name of a study in a shell likewise."""
+    return [name for name in run_names(incomplete) if name.startswith(("study-", "tune-"))]
+
+
+StudyArgument = Annotated[
+    str,
+    argument(
+        "STUDY",
+        "Study name, unique prefix of it, path, or 'last'.",
+        autocompletion=study_names,
+    ),
+]
 RunArgument = Annotated[
     str,
     argument("RUN", "Run name, unique prefix of it, path, or 'last'.", autocompletion=run_names),

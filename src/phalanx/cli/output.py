@@ -21,6 +21,7 @@ from phalanx.report.document import Block, Figure, Table
 from phalanx.report.table_formats import blocks_markdown, table_csv
 
 _GAP = 2
+_WIDEST_WORD = 24
 _KINDS = {
     "paragraph": "",
     "list": "",
@@ -92,6 +93,8 @@ def render_table(table: Table, *, width: int) -> rich_table.Table:
             justify="left" if column.is_text or column.joins else "right",
             no_wrap=not column.wraps,
             overflow="fold" if column.wraps else "ellipsis",
+            # A row whose name is cut off answers nothing.
+            min_width=_least_width(table, index) if index == kept[0] or column.wraps else None,
             style="" if table.has_header or index else "dim",
         )
     for row in table.rows:
@@ -99,17 +102,19 @@ def render_table(table: Table, *, width: int) -> rich_table.Table:
     return rendered
 
 
+def _least_width(table: Table, index: int) -> int:
+    """Return the width below which a column loses text: its longest line, or word if it wraps."""
+    column = table.columns[index]
+    texts = [*column.title.splitlines(), *(row[index].text for row in table.rows)]
+    if column.wraps:
+        texts = [word for one in texts for word in one.split()]
+    widest = max([0, *map(cell_len, texts)])
+    # A path or a list without spaces may be broken anywhere.
+    return min(widest, _WIDEST_WORD) if column.wraps else widest
+
+
 def _kept_columns(table: Table, width: int) -> list[int]:
-    widths = [
-        max(
-            [
-                *map(cell_len, column.title.splitlines()),
-                0,
-                *(cell_len(r[i].text) for r in table.rows),
-            ]
-        )
-        for i, column in enumerate(table.columns)
-    ]
+    widths = [_least_width(table, index) for index in range(len(table.columns))]
     kept = list(range(len(table.columns)))
     while sum(widths[index] + _GAP for index in kept) > width:
         ranked = [(table.columns[i].keep, i) for i in kept if table.columns[i].keep is not None]

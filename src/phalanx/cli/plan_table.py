@@ -87,12 +87,12 @@ _VERSUS: list[tuple[Column, CellFormat[PredictedVsMeasured]]] = [
 
 
 def _forecast(
-    key: str, title: str, cell: CellFormat[Prediction]
+    key: str, title: str, cell: CellFormat[Prediction], keep: int | None = None
 ) -> tuple[Column, CellFormat[PlanRow]]:
     def predicted(row: PlanRow) -> Value:
         return Value(NOTHING) if row.prediction is None else cell(row.prediction)
 
-    return Column(key, title), predicted
+    return Column(key, title, keep=keep), predicted
 
 
 def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
@@ -114,20 +114,23 @@ def _candidate_table(rows: Sequence[PlanRow], plan: Plan) -> Table:
         (_words("servers"), lambda row: words(row.servers, row)),
         (_words("batch"), lambda row: words(batches_label(row.batches), row)),
         _forecast("total_s", "time", _time),
-        _forecast("total_interval_s", "90 %", _range),
+        _forecast("total_interval_s", "90 %", _range, keep=5),
         _forecast(
-            "samples_per_s", "speed", lambda one: shown(one.samples_per_s.value, format_rate)
+            "samples_per_s",
+            "speed",
+            lambda one: shown(one.samples_per_s.value, format_rate),
+            keep=3,
         ),
     ]
     if any(one.cost for one in predictions):
-        columns.append(_forecast("cost", "cost", lambda one: _three_digits(one.cost)))
+        columns.append(_forecast("cost", "cost", lambda one: _three_digits(one.cost), 6))
     if any(one.energy_j for one in predictions):
         per_kwh = 1 / _JOULES_PER_KWH
-        kwh = _forecast("energy_kwh", "kWh", lambda one: _three_digits(one.energy_j, per_kwh))
+        kwh = _forecast("energy_kwh", "kWh", lambda one: _three_digits(one.energy_j, per_kwh), 4)
         columns.append(kwh)
     columns += [
-        _forecast("memory_bytes", "memory", _memory),
-        _forecast("exchange_share", "exchange", _exchange),
+        _forecast("memory_bytes", "memory", _memory, keep=2),
+        _forecast("exchange_share", "exchange", _exchange, keep=1),
     ]
     return tabulate("candidates", rows, columns)
 

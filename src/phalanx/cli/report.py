@@ -25,7 +25,7 @@ def report(
         list[str],
         argument(
             "STUDY_OR_RUNS...",
-            "Study directories, run directories, directories of runs, or names of runs.",
+            "Names or directories of studies and runs, or directories of runs.",
         ),
     ],
     output: Annotated[Path, option("FILE", "HTML page to write.", "--output", "-o")] = Path(
@@ -88,12 +88,21 @@ def report(
 
 
 def _paths(sources: Sequence[str], root: Path) -> list[Path]:
-    """Resolve sources: directories as they are, anything else as the name of a run."""
-    from phalanx.records.rundir import find_run
+    """Resolve sources: directories as they are, anything else as the name of a study or run."""
+    return [Path(source) if Path(source).is_dir() else _named(source, root) for source in sources]
 
-    return [
-        Path(source) if Path(source).is_dir() else find_run(root, source).path for source in sources
-    ]
+
+def _named(source: str, root: Path) -> Path:
+    from phalanx.records.rundir import find_run
+    from phalanx.records.study import find_study
+
+    try:
+        return find_run(root, source).path
+    except SpecError as error:
+        try:
+            return find_study(root, source).path
+        except SpecError:
+            raise error from None
 
 
 def _target(text: str | None) -> tuple[str, float] | None:

@@ -10,11 +10,12 @@ import typer
 from phalanx.cli import output
 from phalanx.cli.options import (
     DataOption,
-    DirArgument,
     FormatOption,
     JsonOption,
     QuietOption,
     RetryOption,
+    RunsOption,
+    StudyArgument,
     argument,
     examples,
     flag,
@@ -38,11 +39,12 @@ RUN_EXAMPLES = examples(
     "phalanx study run study.yaml --set job.epochs=2 --budget 20min",
 )
 RESUME_EXAMPLES = examples(
-    "phalanx study resume runs/study-digits",
+    "phalanx study resume digits",
     "phalanx study resume runs/study-digits --retry-failed --budget 2h",
 )
+LIST_EXAMPLES = examples("phalanx study list", "phalanx study list --runs /scratch/runs --json")
 SHOW_EXAMPLES = examples(
-    "phalanx study show runs/study-digits",
+    "phalanx study show digits",
     "phalanx study show runs/study-digits --json",
 )
 
@@ -105,19 +107,20 @@ def run(
 
 @app.command("resume", epilog=RESUME_EXAMPLES)
 def resume(
-    study: DirArgument,
+    study: StudyArgument,
     retry_failed: RetryOption = False,
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
+    runs: RunsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Continue an interrupted study, or extend one by more repeats or a larger budget."""
     from phalanx import api
-    from phalanx.records.study import StudyDir
+    from phalanx.records.study import find_study
     from phalanx.study.plan import amend
 
-    directory = StudyDir.open(study)
+    directory = find_study(runs_root(runs), study)
     if any(option is not None for option in (repeats, parallel, budget)):
         core_sets = None if parallel is None else core_sets_of(parallel)
         manifest = amend(directory.manifest(), repeats=repeats, parallel=core_sets, budget=budget)
@@ -129,17 +132,37 @@ def resume(
     _carry_out(start, quiet=quiet)
 
 
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_(
+    runs: RunsOption = None, form: FormatOption = "text", as_json: JsonOption = False
+) -> None:
+    """List all studies, oldest first."""
+    from phalanx.cli.study_table import list_facts, list_table
+    from phalanx.records.study import list_studies
+    from phalanx.report.document import line
+
+    root = runs_root(runs)
+    found = [list_facts(study) for study in list_studies(root)]
+    form = wanted(form, as_json)
+    if not found and form == "text":
+        hint = line(f"no studies in {root} yet; `phalanx study run STUDY` makes one")
+        output.show(lambda: [hint], facts=list, form=form)
+    else:
+        output.show(lambda: [list_table(found)], facts=lambda: found, form=form)
+
+
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(
-    study: DirArgument,
+    study: StudyArgument,
+    runs: RunsOption = None,
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Show progress, results by cell and the equivalence gate of a study."""
     from phalanx.cli.study_table import study_blocks, study_facts
-    from phalanx.records.study import StudyDir
+    from phalanx.records.study import find_study
 
-    directory = StudyDir.open(study)
+    directory = find_study(runs_root(runs), study)
     output.show(
         lambda: study_blocks(directory),
         facts=lambda: study_facts(directory),
@@ -160,12 +183,15 @@ def _carry_out(start: Callable[[Sequence[StudyObserver]], StudyOutcome], *, quie
     if quiet:
         outcome = start([])
     else:
-        from phalanx.cli.study_table import study_blocks
+        from phalanx.cli.study_table import budget_line, study_blocks
         from phalanx.cli.study_view import choose_study_view
 
         console = open_console()
         with choose_study_view(console) as view:
             outcome = start([view])
         output.print_blocks(console, study_blocks(outcome.study))
+        budget_s = outcome.study.manifest().budget_s
+        if outcome.unfinished > 0 and budget_s is not None:
+            output.print_blocks(console, [budget_line(outcome.unfinished, budget_s)])
     if outcome.failed:
         raise typer.Exit(ExitCode.FAILED)

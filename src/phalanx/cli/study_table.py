@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
@@ -14,6 +16,7 @@ from phalanx.report.format import (
     format_count,
     format_duration,
     format_loss,
+    number_field,
     shown,
     text_field,
 )
@@ -61,6 +64,58 @@ def study_blocks(study: StudyDir) -> list[Block]:
         if trial.state == "failed"
     ]
     return [*blocks, line(_end_line(study, manifest, trials), "note")]
+
+
+class StudyFacts(msgspec.Struct, kw_only=True):
+    """Hold one line of `phalanx study list`."""
+
+    name: str
+    title: str
+    cells: int
+    runs: int
+    """Runs that ended, failed ones included."""
+    planned: int
+    """The least number of runs that the plan asks for."""
+    failed: int
+
+
+def list_facts(study: StudyDir) -> StudyFacts:
+    """Read what a list shows of a study."""
+    manifest, trials = study.manifest(), study.trials()
+    return StudyFacts(
+        name=study.path.name,
+        title=manifest.title,
+        cells=len(manifest.cells),
+        runs=len(trials),
+        planned=_least(manifest),
+        failed=sum(trial.state == "failed" for trial in trials),
+    )
+
+
+def list_table(found: Sequence[StudyFacts]) -> Table:
+    """Make one row per study."""
+    columns: list[tuple[Column, CellFormat[StudyFacts]]] = [
+        text_field("name", "name"),
+        (Column("runs", "runs"), lambda one: Value(f"{one.runs} of {one.planned}", one.runs)),
+        number_field("failed", "failed"),
+        number_field("cells", "cells", keep=1),
+        text_field("title", "title", keep=2),
+    ]
+    return tabulate("studies", found, columns)
+
+
+def budget_line(num_left: int, budget_s: float) -> Block:
+    """Say that the budget is why a study ended before its plan was complete."""
+    left = count_noun(num_left, "run")
+    return line(
+        f"stopped because of the budget of {format_duration(budget_s)}: {left} of the plan left; "
+        "`phalanx study resume STUDY --budget TIME` allows more",
+        "doubt",
+    )
+
+
+def _least(manifest: StudyManifest) -> int:
+    return sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -185,7 +240,7 @@ _GATE: list[tuple[Column, CellFormat[GateResult]]] = [
 
 
 def _end_line(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial]) -> str:
-    least = sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
+    least = _least(manifest)
     line = f"{count_noun(len(trials), 'run')} of at least {least}: {study.path}"
     if len(trials) < least:
         line += f"; continue with `phalanx study resume {study.path}`"

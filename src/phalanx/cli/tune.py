@@ -10,13 +10,13 @@ import typer
 from phalanx.cli import output
 from phalanx.cli.options import (
     DataOption,
-    DirArgument,
     FormatOption,
     JobArgument,
     JsonOption,
     QuietOption,
     RetryOption,
     SetOption,
+    StudyArgument,
     examples,
     option,
     wanted,
@@ -110,15 +110,15 @@ def switch(
 
 @app.command("resume", epilog=RESUME_EXAMPLES)
 def resume(
-    search: DirArgument,
+    search: StudyArgument,
     retry_failed: RetryOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue an interrupted search."""
     from phalanx import api
-    from phalanx.records.study import StudyDir
+    from phalanx.records.study import find_study
 
-    directory = StudyDir.open(search)
+    directory = find_study(runs_root(), search)
 
     def start(observers: Sequence[StudyObserver], listen: Listener) -> TuneResult:
         return api.resume_tune(
@@ -130,16 +130,16 @@ def resume(
 
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(
-    search: DirArgument,
+    search: StudyArgument,
     form: FormatOption = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Show the tried settings of a search, its cost, and when it pays off."""
     from phalanx.cli.tune_table import search_blocks, search_facts
-    from phalanx.records.study import StudyDir
+    from phalanx.records.study import find_study
     from phalanx.study.tune.results import read_results
 
-    findings = read_results(StudyDir.open(search))
+    findings = read_results(find_study(runs_root(), search))
     output.show(
         lambda: search_blocks(findings),
         facts=lambda: search_facts(findings),

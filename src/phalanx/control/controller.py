@@ -232,7 +232,7 @@ class Controller:
             self._processes.heard(self._server.take_heard())
             self._tick()
             if caught.number is not None:
-                raise interruption(caught.number)
+                raise interruption(caught.number, self._request.run.path)
             self._request.check_owner()
             # Exit codes before messages: what a process sent before its exit is then read in the
             # same round, and one that has finished is not mistaken for a lost one.

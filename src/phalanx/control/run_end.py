@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from pathlib import Path
 
@@ -33,10 +34,11 @@ def describe_end(error: BaseException) -> str:
     return f"a fault of Phalanx itself: {type(error).__name__}: {error}"
 
 
-def interruption(number: int) -> PhalanxError:
+def interruption(number: int, run: Path) -> PhalanxError:
     """Make the error that ends a run because of a signal."""
+    go_on = f"continue with `phalanx train --resume {shlex.quote(str(run))}`"
     if number == signal.SIGINT:
-        return Interrupted("interrupted by Ctrl-C; continue with `phalanx train --resume`")
+        return Interrupted(f"interrupted by Ctrl-C; {go_on}")
     if number == signal.SIGHUP:
-        return Terminated("its terminal was closed; continue with `phalanx train --resume`")
-    return Terminated("ended by SIGTERM; continue with `phalanx train --resume`")
+        return Terminated(f"its terminal was closed; {go_on}")
+    return Terminated(f"ended by SIGTERM; {go_on}")

@@ -24,6 +24,7 @@ from phalanx.errors import SpecError, StoreError
 from phalanx.records.rundir import RunDir, encode_pretty
 from phalanx.store.atomic import write_atomically
 
+_PREFIXES = ("study-", "tune-")
 MANIFEST = "study.json"
 JOURNAL = "journal.jsonl"
 
@@ -268,6 +269,42 @@ class StudyDir:
             except msgspec.DecodeError:
                 continue
         return found
+
+
+def list_studies(root: Path) -> list[StudyDir]:
+    """List all study directories below `root`, oldest first."""
+    if not root.is_dir():
+        return []
+    found = [StudyDir(path) for path in root.iterdir() if is_study(path)]
+    return sorted(found, key=lambda study: (study.path / MANIFEST).stat().st_mtime)
+
+
+def find_study(root: Path, name: str) -> StudyDir:
+    """Find a study by path, by name with or without `study-`, by unique prefix, or `last`.
+
+    Raises:
+        SpecError: There is none, or several could be meant.
+    """
+    given = name
+    if is_study(Path(given)):
+        return StudyDir(Path(given))
+    studies = list_studies(root)
+    # Documents write `runs/study-digits`, whatever the directory of runs is.
+    name = name.removeprefix("runs/").rstrip("/")
+    if name == "last" and studies:
+        return studies[-1]
+    named = (name, *(f"{prefix}{name}" for prefix in _PREFIXES))
+    found = [one for one in studies if one.path.name in named] or [
+        one for one in studies if one.path.name.startswith(named)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(one.path.name for one in found[:5])
+        raise SpecError(f"study '{name}' could be any of {names}; write more of the name")
+    if Path(given).is_dir():
+        raise SpecError(f"{given} is not a study directory: it has no {MANIFEST}")
+    raise SpecError(f"no study '{name}' in {root}; `phalanx study list` shows what is there")
 
 
 def is_study(path: Path) -> bool:

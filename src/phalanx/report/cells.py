@@ -146,13 +146,19 @@ def _found(runs: Sequence[RunRecord]) -> list[Cell]:
         for run in runs
     ]
     _, differing = differences(settings)
+    flats = [flatten(own) for own in settings]
+    tasks = [_task_label(flat, [key for key in differing if key in flat]) for flat in flats]
+    # What differs between tasks only is in their names; a method is named by what differs in its.
+    members: dict[str, list[dict[str, Any]]] = {}
+    for own, task in zip(settings, tasks, strict=True):
+        members.setdefault(task, []).append(own)
+    within = {task: differences(own)[1] for task, own in members.items()}
     cells: dict[tuple[str, ...], Cell] = {}
-    for run, own in zip(runs, settings, strict=True):
-        flat = flatten(own)
+    for run, flat, task in zip(runs, flats, tasks, strict=True):
         # Settings of one kind only (`strategy.every`) belong to the identity as well.
         key = tuple(f"{name}={flat[name]}" for name in sorted(flat) if name not in _NOT_SETTINGS)
         if key not in cells:
-            cells[key] = _cell_of(run, flat, differing)
+            cells[key] = _cell_of(run, flat, task, within[task])
         cells[key].runs.append(run)
     ordered = sorted(cells.values(), key=_order)
     for number, cell in enumerate(ordered, start=1):
@@ -167,12 +173,12 @@ def _order(cell: Cell) -> tuple[str, bool, list[tuple[float, str]], int]:
     return cell.task, cell.strategy != "single", natural, cell.global_batch
 
 
-def _cell_of(run: RunRecord, flat: Settings, differing: Sequence[str]) -> Cell:
+def _cell_of(run: RunRecord, flat: Settings, task: str, differing: Sequence[str]) -> Cell:
     global_batch = _global_batch(run.job)
     own = [key for key in differing if key in flat]
     return Cell(
         id="",
-        task=_task_label(flat, own),
+        task=task,
         method=_method_label(run.job, flat, own),
         batch=str(global_batch),
         job=run.job,

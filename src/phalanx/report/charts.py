@@ -140,7 +140,10 @@ def stacked_bars(rows: Rows, order: Sequence[str], fields: Sequence[Swatch], tit
 
 
 def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec:
-    """Draw bars of `amount` with whiskers from `low` to `high`, ideals and a rule at 1."""
+    """Draw bars of `amount` with whiskers from `low` to `high`, ideals and a rule at 1.
+
+    Bars without an interval are pale: nothing says how far they can be trusted.
+    """
     bars = list(dict.fromkeys(row["series"] for row in rows))
     y = {**bar_axis(bars), "field": "series"}
     # Whiskers of few runs can be very long: the axis ends where the bars and ideals do.
@@ -149,8 +152,9 @@ def bars_with_range(rows: Rows, styles: Mapping[str, Style], title: str) -> Spec
     bar = {"type": "bar", **_TOOLTIP, "height": {"band": 0.55}}
     tick = {"type": "tick", "thickness": 2, "color": "#333333", "size": 24}
     rule = {"type": "rule", "strokeDash": [3, 3], "color": GREY}
+    pale = {"condition": {"test": "isValid(datum.low)", "value": 1}, "value": 0.2}
     layers = [
-        _layer(bar, y=y, x=x, color=by_series(styles, "color")),
+        _layer(bar, y=y, x=x, color=by_series(styles, "color"), fillOpacity=pale),
         _layer(tick, y=y, x={**x, "field": "ideal"}),
         _layer(rule, [{"one": 1}], x={**x, "field": "one"}),
     ]

@@ -8,8 +8,8 @@ d ≤ -T and d ≥ T are rejected at a, which is the same as the 1 - 2a interval
 runs would narrow it. Pure; used by `study show` and by the report.
 
 A report compares, within a task, methods at the same batch and batches of the same method. All
-tests of one measure are adjusted together (Holm), so that a table of thirty pairs does not find
-differences by number alone.
+tests of one measure in a study, or in a task of loose runs, are adjusted together (Holm), so that a
+table of thirty pairs does not find differences by number alone.
 """
 
 from __future__ import annotations
@@ -174,13 +174,23 @@ def pair_cells(scope: Scope) -> list[Pair]:
         for cells in scope.tasks.values()
         for second, first in _choose([cell for cell in cells if cell.finished], scope)
     ]
-    quality = adjust_holm([pair.quality.p_value if pair.quality else None for pair in pairs])
-    time = adjust_holm(
-        [pair.time.p_value if pair.time and pair.may_compare_speed else None for pair in pairs]
-    )
-    for pair, quality_p, time_p in zip(pairs, quality, time, strict=True):
-        pair.quality_p, pair.time_p = quality_p, time_p
+    # A study is one family of tests; runs that only lie together are one per task.
+    families = [pairs] if scope.material.study is not None else _by_task(pairs)
+    for family in families:
+        quality = adjust_holm([pair.quality.p_value if pair.quality else None for pair in family])
+        time = adjust_holm(
+            [pair.time.p_value if pair.time and pair.may_compare_speed else None for pair in family]
+        )
+        for pair, quality_p, time_p in zip(family, quality, time, strict=True):
+            pair.quality_p, pair.time_p = quality_p, time_p
     return pairs
+
+
+def _by_task(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    tasks: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        tasks.setdefault(pair.first.task, []).append(pair)
+    return list(tasks.values())
 
 
 def _choose(cells: Sequence[Cell], scope: Scope) -> list[tuple[Cell, Cell]]:
@@ -210,7 +220,7 @@ def _choose(cells: Sequence[Cell], scope: Scope) -> list[tuple[Cell, Cell]]:
 
 
 def _pair(first: Cell, second: Cell, scope: Scope) -> Pair:
-    quality = scope.quality
+    quality = scope.qualities[first.task]
     return Pair(
         first=first,
         second=second,

@@ -1,9 +1,9 @@
 """Recommend a method and batch in a sentence, with reasons and caveats; pure.
 
 The rule: of all cells of a task whose mean quality is at most the tolerance below the best mean,
-take the one that saves most (time, cost or energy). Cells that are not distinguishable from it at
-the stated confidence are named beside it, and so are single runs, losses that may exceed the
-tolerance, and failed trials.
+take the one that saves most (time, cost or energy). If other such cells are not distinguishable
+from it at the stated confidence, there is no winner, and that is said first. Single runs, losses
+that may exceed the tolerance, failed trials and busy machines are named too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from phalanx.records.study import RecommendSettings
 from phalanx.report.cells import Cell
 from phalanx.report.document import join_words, p_text, plain
+from phalanx.report.foreign_load import disturbed
 from phalanx.report.format import count_noun
 from phalanx.report.measures import (
     Measure,
@@ -46,7 +47,7 @@ def recommend(scope: Scope) -> list[Advice]:
 
 
 def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
-    quality, saved = scope.quality, scope.saved
+    quality, saved = scope.qualities[task], scope.saved
     usable = [
         cell
         for cell in cells
@@ -69,13 +70,14 @@ def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
         and (contrast := contrast_cells(chosen, cell, saved.key)) is not None
         and not contrast.is_significant
     ]
-    sentence = " ".join(
-        [
-            _choice(chosen, best, scope, quality),
-            _loss(chosen, best, scope, quality),
-            *_doubts(chosen, rivals, len(usable), scope),
-        ]
-    )
+    parts = [
+        *_undecided(chosen, rivals, len(allowed), scope),
+        _choice(chosen, best, scope, quality, is_open=bool(rivals), is_alone=len(usable) == 1),
+        _loss(chosen, best, scope, quality),
+        *_doubts(chosen, len(usable), scope),
+        *_disturbance(usable),
+    ]
+    sentence = " ".join(parts)
     return Advice(
         task=task,
         cell=chosen,
@@ -85,18 +87,50 @@ def _advise(task: str, cells: Sequence[Cell], scope: Scope) -> Advice:
     )
 
 
-def _choice(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
+def _undecided(
+    chosen: Cell, rivals: Sequence[Cell], num_allowed: int, scope: Scope
+) -> Sequence[str]:
+    """Say that there is no winner, if so."""
+    if not rivals:
+        return []
+    tested = [cell for cell in rivals if _is_tested(chosen, cell, scope.saved)]
+    head = "No winner" if len(rivals) == num_allowed - 1 else "No single winner"
+    named = join_words([_rival(chosen, cell, scope.saved) for cell in rivals[:3]])
+    more = f" and {len(rivals) - 3} more" if len(rivals) > 3 else ""
+    if not tested:
+        why = f"with single runs no difference in {scope.saved.title} can be told from chance"
+        return [f"{head}: {why}."]
+    level = f"{100 * scope.confidence:g} %"
+    return [
+        f"{head}: in {scope.saved.title} {chosen.phrase} is not distinguishable at {level} from "
+        f"{named}{more}."
+    ]
+
+
+def _is_tested(chosen: Cell, cell: Cell, saved: Measure) -> bool:
+    contrast = contrast_cells(chosen, cell, saved.key)
+    return contrast is not None and contrast.p_value is not None
+
+
+def _choice(
+    chosen: Cell, best: Cell, scope: Scope, quality: Measure, *, is_open: bool, is_alone: bool
+) -> str:
     saved = scope.saved
     found, price = estimate_cell(chosen, saved.key), ""
     assert found is not None
     cost = cost_of(found.mean, scope.settings) if saved.key == "machine_s" else None
     if cost is not None:
         price = f", {cost:.4g} {scope.settings.currency}"
+    if is_alone:
+        return f"{chosen.phrase}: {saved.title} {_figure(found, saved)}{price}."
+    margin = _tolerance(scope.settings, quality)
+    within = f"f the cells within {margin} of the best {quality.title}"
     text = (
-        f"Use {chosen.phrase}: of the cells within "
-        f"{_tolerance(scope.settings, quality)} of the best {quality.title} it needs the least "
-        f"{saved.title}, {_figure(found, saved)}{price}"
+        f"O{within} {chosen.phrase} has the least mean {saved.title}, "
+        if is_open
+        else f"Use {chosen.phrase}: o{within} it needs the least {saved.title}, "
     )
+    text += f"{_figure(found, saved)}{price}"
     if chosen is best:
         return f"{text}, and its {quality.title} is the best as well."
     contrast = contrast_cells(chosen, best, saved.key)
@@ -126,21 +160,28 @@ def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     return f"{text}; at {_level(contrast)} the true loss may be up to {bound}{unit}."
 
 
-def _doubts(chosen: Cell, rivals: Sequence[Cell], num_usable: int, scope: Scope) -> list[str]:
+def _doubts(chosen: Cell, num_usable: int, scope: Scope) -> list[str]:
     doubts = []
-    saved, num_runs = scope.saved, len(chosen.finished)
+    num_runs = len(chosen.finished)
     if num_usable == 1:
         doubts.append("There is nothing else to compare it with.")
     elif num_runs < 2:
         doubts.append("It rests on a single run, so its uncertainty is unknown.")
-    if rivals:
-        named = join_words([_rival(chosen, cell, saved) for cell in rivals[:3]])
-        more = f" and {len(rivals) - 3} more" if len(rivals) > 3 else ""
-        level = f"{100 * scope.confidence:g} %"
-        doubts.append(f"In {saved.title} not distinguishable at {level} from {named}{more}.")
     if chosen.num_failed:
         doubts.append(f"{count_noun(chosen.num_failed, 'trial')} of it failed.")
     return doubts
+
+
+def _disturbance(cells: Sequence[Cell]) -> list[str]:
+    runs = [run for cell in cells for run in cell.finished]
+    found = disturbed(runs)
+    if not found:
+        return []
+    most = f"{100 * max(found.values()):.0f} %"
+    return [
+        f"Other programs used up to {most} of the machine during {len(found)} of "
+        f"{count_noun(len(runs), 'run')}: their times may say more about those."
+    ]
 
 
 def _rival(chosen: Cell, cell: Cell, saved: Measure) -> str:

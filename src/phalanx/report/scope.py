@@ -17,7 +17,7 @@ from phalanx.errors import SpecError
 from phalanx.records.study import RecommendSettings
 from phalanx.report.cells import Cell, group_runs, tasks_of
 from phalanx.report.document import Entries, Swatch, label, text
-from phalanx.report.facts import Material
+from phalanx.report.facts import Material, RunRecord
 from phalanx.report.measures import MEASURES, Measure, quality_measure, value_of
 
 Preference = Literal["time", "cost", "energy"]
@@ -61,7 +61,8 @@ class Scope(msgspec.Struct, kw_only=True):
     material: Material
     cells: list[Cell]
     tasks: dict[str, list[Cell]]
-    quality: Measure | None
+    qualities: dict[str, Measure | None]
+    """Measure of quality of each task: a run of another task has no say in it."""
     settings: RecommendSettings
     target: tuple[str, float] | None
     target_was_asked: bool
@@ -70,6 +71,8 @@ class Scope(msgspec.Struct, kw_only=True):
     styles: dict[str, Style]
     parts: dict[str, Path | None] = {}
     """Further parts, of the study and of the caller, with the file of each."""
+    left_out: list[RunRecord] = []
+    """Runs with nothing to be compared with; no figure and no verdict depends on them."""
 
     @property
     def saved(self) -> Measure:
@@ -124,8 +127,11 @@ def open_scope(material: Material, options: Options) -> Scope:
     Raises:
         SpecError: The baseline is none of the cells, or the target names no measure.
     """
-    cells = group_runs(material)
     study = material.study
+    # A study says itself what belongs together.
+    cells, left_out = group_runs(material), list[RunRecord]()
+    if study is None:
+        cells, left_out = _comparable(cells)
     settings = study.recommend if study is not None else RecommendSettings()
     if options.tolerance is not None:
         settings = msgspec.structs.replace(settings, accuracy_loss=options.tolerance)
@@ -139,7 +145,7 @@ def open_scope(material: Material, options: Options) -> Scope:
         material=material,
         cells=cells,
         tasks=tasks_of(cells),
-        quality=quality_measure(cells),
+        qualities={task: quality_measure(own) for task, own in tasks_of(cells).items()},
         settings=settings,
         target=asked or _common_target(cells),
         target_was_asked=asked is not None,
@@ -147,9 +153,22 @@ def open_scope(material: Material, options: Options) -> Scope:
         confidence=study.repeats.confidence if study is not None else 0.95,
         styles=_styles(cells),
         parts=dict.fromkeys(options.parts) | _planned_parts(material),
+        left_out=left_out,
     )
     _check(scope)
     return scope
+
+
+def _comparable(cells: list[Cell]) -> tuple[list[Cell], list[RunRecord]]:
+    """Keep the tasks in which at least two cells can be compared; else all that finished."""
+    tasks = tasks_of(cells)
+    num_finished = {task: sum(bool(cell.finished) for cell in own) for task, own in tasks.items()}
+    for at_least in (2, 1):
+        kept = [task for task, number in num_finished.items() if number >= at_least]
+        if kept:
+            left_out = [run for cell in cells if cell.task not in kept for run in cell.runs]
+            return [cell for cell in cells if cell.task in kept], left_out
+    return cells, []
 
 
 def _planned_parts(material: Material) -> dict[str, Path | None]:

@@ -24,6 +24,13 @@ from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Set by the worker from its spec, whatever the launcher's environment says."""
+SPIN_COUNT = 10_000
+"""How often a thread of libgomp looks for work before it sleeps, unless the user says otherwise.
+
+Its own 300,000 are milliseconds of a core that other programs could use: where all cores are busy,
+the threads of a worker hold up one another, and its speed falls to a tenth. No looking at all costs
+an idle machine a third of the speed. Measured by `benchmarks/threads.py`."""
+_SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 # Libraries below a worker read these once, when they are loaded: a fork cannot change them later.
 _READ_AT_LOAD = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "DNNL_", "ONEDNN_"),
@@ -95,6 +102,16 @@ def inherited(environment: Mapping[str, str]) -> dict[str, Any]:
             if name.startswith(_READ_AT_LOAD) and name not in _EXEMPT
         },
     }
+
+
+def bounded_spin(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that bound the spinning of idle threads; none if the user set them.
+
+    To be set before the library is loaded: it reads them once.
+    """
+    if any(name in environment for name in _SPIN_VARIABLES):
+        return {}
+    return {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:

@@ -31,7 +31,7 @@ from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.clock import ClockReading
 from phalanx.wire.control_client import ControlClient
 from phalanx.wire.descriptors import raise_descriptors
-from phalanx.wire.forking import THREAD_VARIABLES
+from phalanx.wire.forking import THREAD_VARIABLES, bounded_spin
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, Failed, Hello
 from phalanx.wire.moments import plant
@@ -166,6 +166,8 @@ def _trace(error: Exception) -> str:
 
 def _limit_threads(threads: int) -> None:
     # Libraries read the environment when they are loaded, so a cold process needs no more.
+    # The spin of idle threads stays that of the fork server in a warm one, which sets the same.
+    os.environ.update(bounded_spin(os.environ))
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)

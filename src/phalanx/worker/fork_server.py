@@ -26,6 +26,7 @@ from phalanx.spec.kinds import built_in_modules
 from phalanx.wire.forking import (
     THREAD_VARIABLES,
     ForkRequest,
+    bounded_spin,
     difference,
     peer_user,
     receive_request,
@@ -305,7 +306,7 @@ def main() -> None:
     own = surroundings(os.environ)
     # Libraries that count their threads when they are loaded start none; `limit_threads` raises
     # the counts in each process.
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    os.environ.update({**bounded_spin(os.environ), **dict.fromkeys(THREAD_VARIABLES, "1")})
     loaded = _preload()
     with socket.socket(fileno=listening) as listener:
         request, streams = ForkingLoop(listener, own).serve()

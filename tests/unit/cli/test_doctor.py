@@ -9,7 +9,14 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.doctor import Finding, assess_data, assess_machine, assess_precision
+from phalanx.cli.doctor import (
+    Finding,
+    Load,
+    assess_data,
+    assess_load,
+    assess_machine,
+    assess_precision,
+)
 from phalanx.cli.main import app
 from phalanx.observe.machine import Interface, Machine
 
@@ -122,3 +129,11 @@ def test_the_command_in_both_forms(tmp_path: Path) -> None:
     facts = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert facts["machine"]["usable_cores"] >= 1
     assert all(one["topic"] and one["found"] for one in facts["findings"])
+
+
+def test_a_busy_machine_is_no_machine_that_is_well() -> None:
+    calm = assess_load(2, Load(waiting=0.3, busy_cores=0.2, busiest=[]))
+    assert calm.ok
+    busy = assess_load(2, Load(waiting=46.0, busy_cores=2.0, busiest=["python (97 %)"]))
+    assert busy.found == "2.0 of 2 cores busy, load 46.0: python (97 %)"
+    assert "times of runs cannot be compared" in str(busy.advice)

@@ -12,8 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
+from phalanx.cli.blame import blame_table
 from phalanx.cli.main import app
 from phalanx.cli.output import print_blocks, render_table, show
+from phalanx.report.blame import Blame, RankBlame
 from phalanx.report.document import Block, Column, Table, Text, Value, line, tabulate, text
 from phalanx.report.table_formats import table_csv, table_markdown, table_records
 
@@ -131,3 +133,25 @@ def test_json_is_short_for_the_format(tmp_path: Path) -> None:
         for one in both
     }
     assert len(outputs) == 1
+
+
+def test_a_narrow_screen_keeps_the_names_of_rows() -> None:
+    ranks = [
+        RankBlame(
+            rank=rank,
+            cost_s=1234.5,
+            phases={"forward": 10.25, "backward": 1220.0, "input": 4.25},
+            rounds_last=12_345,
+            waited_s=1234.5,
+        )
+        for rank in (0, 1)
+    ]
+    found = Blame(rounds=20_000, waiting_s=2500.0, blamed_s=2400.0, ranks=ranks)
+    for width in (80, 50):
+        console = Console(file=io.StringIO(), width=width, record=True)
+        console.print(render_table(blame_table(found), width=width))
+        text = console.export_text()
+        assert "worker-0" in text
+        assert "worker-1" in text
+        assert "in backward" in text
+        assert "…" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -161,7 +162,8 @@ def test_a_signal_ends_all_processes_in_order(
 ) -> None:
     script = Script(on_start=lambda spec: os.kill(os.getpid(), number) if spec.rank else None)
     made = run_with(script)
-    with pytest.raises(kind, match="continue with `phalanx train --resume`"):
+    command = f"continue with `phalanx train --resume {made.run.path}`"
+    with pytest.raises(kind, match=re.escape(command)):
         made.controller.run()
     assert made.launcher.groups[0].graces == [STOP_S]
     assert made.run.read_status().state == "interrupted"

@@ -25,18 +25,18 @@ from support.records import Outcome, write_run
 
 CHAPTERS = [
     "in-short",
-    "what-was-run",
+    "time-accuracy",
     "results",
+    "learning-curves",
     "same-result",
     "head-to-head",
-    "learning-curves",
-    "time-accuracy",
     "time-to-accuracy",
     "scaling",
     "where-time-went",
     "machines",
     "published",
     "doubts",
+    "what-was-run",
     "every-run",
     "notes",
 ]

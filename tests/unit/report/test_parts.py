@@ -57,7 +57,7 @@ def test_a_part_of_somebody_else_stands_where_its_order_says(own_part: Path) -> 
 
 
 def test_an_unknown_part_is_refused_with_what_there_is(own_part: Path) -> None:
-    with pytest.raises(SpecError, match=r"unknown report part 'stat'.*known: summary, setup"):
+    with pytest.raises(SpecError, match=r"unknown report part 'stat'.*known: summary, tradeoff"):
         make_document([own_part], Options(parts=("stat",)))
     with pytest.raises(SpecError, match="is function, not ReportPart"):
         make_document([own_part], Options(parts=("own_part:count",)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from phalanx.errors import SpecError
@@ -88,14 +89,73 @@ def test_what_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
     )
     advice = advice_of(scope)
     assert advice.alternatives == ["local_sgd · 128"]
-    assert "not distinguishable at 95 % from local_sgd with batch 128 (p = 0." in advice.sentence
+    assert advice.sentence.startswith(
+        "No winner: in training time allreduce with batch 128 is not distinguishable at 95 % from "
+        "local_sgd with batch 128 (p = 0."
+    )
+    assert "Use " not in advice.sentence
+
+
+def test_a_third_that_is_clearly_slower_leaves_no_single_winner(tmp_path: Path) -> None:
+    scope = scope_of(
+        tmp_path,
+        (ALLREDUCE, [(0.968, 10.0), (0.969, 14.0), (0.967, 12.5)]),
+        (LOCAL, [(0.968, 13.0), (0.969, 12.0), (0.967, 13.5)]),
+        (SINGLE, [(0.968, 60.0), (0.969, 64.0), (0.967, 62.0)]),
+    )
+    assert advice_of(scope).sentence.startswith("No single winner: in training time allreduce")
+
+
+def test_a_run_of_another_task_changes_no_verdict_and_no_name(tmp_path: Path) -> None:
+    methods = (
+        (SINGLE, [(0.970, 20.0), (0.972, 20.2), (0.971, 19.9)]),
+        (ALLREDUCE, [(0.968, 11.0), (0.969, 11.3), (0.967, 10.9)]),
+    )
+    alone = advice_of(scope_of(tmp_path, *methods))
+    # Another network, settings that these do not have, and nothing to be compared with.
+    other = {**BASE, "model": "cnn", "epochs": 7, "deadlines": {"heartbeat_s": 9.0}}
+    write_run(tmp_path, "unrelated", other, Outcome(accuracy=0.5))
+    write_run(tmp_path, "broken", {**other, "seed": 9}, Outcome(state="failed", cause="x"))
+    scope = open_scope(read_material([tmp_path]), Options())
+    assert advice_of(scope).sentence == alone.sentence
+    assert {run.name for run in scope.left_out} == {"unrelated", "broken"}
+
+
+def test_tasks_are_judged_each_by_a_measure_of_its_own(tmp_path: Path) -> None:
+    regression = {**BASE, "model": "cnn", "loss": "mse"}
+    for strategy in ("allreduce", "local_sgd"):
+        write_run(tmp_path, f"values-{strategy}", {**regression, "strategy": strategy})
+    for path in tmp_path.glob("values-*/summary.json"):
+        summary = msgspec.json.decode(path.read_bytes())
+        without = {key: None for key in summary if key.endswith("accuracy")}
+        path.write_bytes(msgspec.json.encode(summary | without))
+    scope = scope_of(tmp_path, (ALLREDUCE, [(0.968, 10.0)]), (LOCAL, [(0.968, 13.0)]))
+    found = {task.partition(",")[0]: one and one.key for task, one in scope.qualities.items()}
+    assert found == {"cnn on digits": "test_loss", "mlp on digits": "test_accuracy"}
+
+
+def test_busy_machines_are_named_in_the_advice(tmp_path: Path) -> None:
+    scope = scope_of(tmp_path, (ALLREDUCE, [(0.968, 10.0)]), (LOCAL, [(0.968, 13.0)]))
+    assert "Other programs" not in advice_of(scope).sentence
+    for cell in scope.cells:
+        for run in cell.runs:
+            run.resources = [
+                msgspec.structs.replace(
+                    one, use=msgspec.structs.replace(one.use, cpu_cores=0.9 * (one.use.cores or 1))
+                )
+                for one in run.resources
+                if one.is_machine
+            ]
+    assert "Other programs used up to 90 % of the machine during 2 of 2 runs" in (
+        advice_of(scope).sentence
+    )
 
 
 def test_single_runs_admit_that_they_are_single(tmp_path: Path) -> None:
     scope = scope_of(tmp_path, (ALLREDUCE, [(0.968, 10.0)]), (LOCAL, [(0.968, 13.0)]))
     advice = advice_of(scope)
+    assert advice.sentence.startswith("No winner: with single runs no difference in training time")
     assert "rests on a single run" in advice.sentence
-    assert "not distinguishable" in advice.sentence
 
 
 def test_one_cell_has_no_rival(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class ReportPart:
 
     name: str
     make: str
-    order: int = 155
+    order: int = 135
     needs: tuple[Need, ...] = ()
     check: str = ""
 
@@ -58,15 +58,14 @@ REPORT_PARTS = Registry(
     ReportPart,
     group="phalanx.report_parts",
     built_in=_built_in(
+        # The answer, its picture and its figures first; what was set up, and how, at the end.
         ("summary", "overview:in_short", ("advice",)),
-        ("setup", "overview:what_was_run"),
-        ("data", "overview:show_data_distribution"),
+        ("tradeoff", "tradeoff:tradeoff"),
         ("results", "results:results"),
         ("metrics", "metrics:show_metrics"),
+        ("learning", "learning:learning"),
         ("equivalence", "contrasts:same_result", ("pairs",)),
         ("contrasts", "contrasts:head_to_head", ("pairs",)),
-        ("learning", "learning:learning"),
-        ("tradeoff", "tradeoff:tradeoff"),
         ("time_to_accuracy", "tradeoff:time_to_accuracy"),
         ("scaling", "scaling:scaling"),
         ("times", "times:where_time_went", ("blamed",)),
@@ -74,6 +73,8 @@ REPORT_PARTS = Registry(
         ("inference", "split:how_fast_it_answers"),
         ("machines", "machines:machines"),
         ("doubts", "run_list:doubts"),
+        ("setup", "overview:what_was_run"),
+        ("data", "overview:show_data_distribution"),
         ("runs", "run_list:every_run"),
         ("notes", "overview:notes"),
     ),

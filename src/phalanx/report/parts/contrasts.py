@@ -37,9 +37,23 @@ _VERDICTS = {
 
 def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
     """Tabulate the equivalence of every pair."""
-    gates = [pair.gate for pair in pairs if pair.gate is not None]
-    if not gates:
+    by_metric: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        if pair.gate is not None:
+            by_metric.setdefault(pair.gate.metric, []).append(pair)
+    blocks: list[Block] = []
+    for index, own in enumerate(by_metric.values()):
+        blocks += _gate_blocks(own, scope, "" if index == 0 else f"-{index + 1}")
+    if not blocks:
         return None
+    about_backends = backend_lines(pairs)
+    if about_backends:
+        blocks.append(Text(lines=about_backends))
+    return Section(id="same-result", title="Same result?", blocks=blocks)
+
+
+def _gate_blocks(pairs: Sequence[Pair], scope: Scope, tail: str) -> list[Block]:
+    gates = [pair.gate for pair in pairs if pair.gate is not None]
     measure = MEASURES.get(gates[0].metric, Measure(gates[0].metric, gates[0].metric, digits=4))
     digits = shared_digits(measure, [gate.tolerance for gate in gates])
     interval = f"{100 * gates[0].level:g} % interval"
@@ -69,12 +83,8 @@ def same_result(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
         f"“{_VERDICTS['undecided']}” means that the runs neither show equality nor exclude it: "
         "more seeds would tell."
     )
-    table = table_of("gate", f"Equivalence in {measure.title} within {tolerance}.", rows)
-    blocks: list[Block] = [Text(lines=[intro]), table]
-    about_backends = backend_lines(pairs)
-    if about_backends:
-        blocks.append(Text(lines=about_backends))
-    return Section(id="same-result", title="Same result?", blocks=blocks)
+    table = table_of(f"gate{tail}", f"Equivalence in {measure.title} within {tolerance}.", rows)
+    return [Text(lines=[intro]), table]
 
 
 def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
@@ -88,8 +98,7 @@ def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
         "intervals are those of each pair alone. Ratios are of the means, with Fieller's interval."
     )
     blocks: list[Block] = [Text(lines=[intro])]
-    if scope.quality is not None:
-        blocks.append(_quality_table(pairs, scope, scope.quality))
+    blocks += _quality_tables(pairs, scope)
     blocks.append(_time_table(pairs, scope))
     closed = [pair for pair in pairs if not pair.may_compare_speed]
     if closed:
@@ -101,7 +110,20 @@ def head_to_head(scope: Scope, pairs: Sequence[Pair]) -> Section | None:
     return Section(id="head-to-head", title="Head to head", blocks=blocks)
 
 
-def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure) -> Table:
+def _quality_tables(pairs: Sequence[Pair], scope: Scope) -> list[Table]:
+    """Make one table per measure of quality; the tasks of loose runs may differ in theirs."""
+    found: dict[Measure, list[Pair]] = {}
+    for pair in pairs:
+        measure = scope.qualities[pair.first.task]
+        if measure is not None:
+            found.setdefault(measure, []).append(pair)
+    return [
+        _quality_table(own, scope, measure, "" if index == 0 else f"-{index + 1}")
+        for index, (measure, own) in enumerate(found.items())
+    ]
+
+
+def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure, tail: str) -> Table:
     digits = measure.digits or 4
     rows = [
         {
@@ -117,7 +139,7 @@ def _quality_table(pairs: Sequence[Pair], scope: Scope, measure: Measure) -> Tab
         for pair in pairs
         for found in [pair.quality]
     ]
-    return table_of("head-to-head-quality", f"Differences in {measure.title}.", rows)
+    return table_of(f"head-to-head-quality{tail}", f"Differences in {measure.title}.", rows)
 
 
 def _time_table(pairs: Sequence[Pair], scope: Scope) -> Table:

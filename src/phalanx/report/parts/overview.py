@@ -44,7 +44,18 @@ def in_short(scope: Scope, advice: Sequence[Advice]) -> Section:
         Text(lines=advice_lines(advice), kind="lead"),
         Text(lines=[_extent(scope)]),
     ]
+    if scope.left_out:
+        blocks.append(Text(lines=[_left_out(scope)]))
     return Section(id="in-short", title="In short", blocks=blocks)
+
+
+def _left_out(scope: Scope) -> str:
+    names = [run.name for run in scope.left_out]
+    more = f" and {len(names) - 4} more, listed under Doubts" if len(names) > 4 else ""
+    return (
+        f"{count_noun(len(names), 'run')} left out, with nothing to be compared with or not "
+        f"finished: {', '.join(names[:4])}{more}."
+    )
 
 
 def advice_lines(advice: Sequence[Advice]) -> list[str]:

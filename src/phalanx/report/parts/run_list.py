@@ -17,6 +17,7 @@ from phalanx.report.document import (
     text,
 )
 from phalanx.report.facts import RunRecord
+from phalanx.report.foreign_load import MUCH, disturbed
 from phalanx.report.format import count_noun
 from phalanx.report.measures import MEASURES, shared_digits, value_of
 from phalanx.report.parts.results import outliers_of
@@ -28,7 +29,14 @@ _CAUSE_CHARACTERS = 300
 
 def doubts(scope: Scope) -> Section:
     """List outliers, runs that did not finish, single runs and warnings."""
-    blocks: list[Block] = [*_outliers(scope), *_unfinished(scope), *_few(scope), *_warnings(scope)]
+    blocks: list[Block] = [
+        *_busy_machines(scope),
+        *_outliers(scope),
+        *_unfinished(scope),
+        *_few(scope),
+        *_warnings(scope),
+        *_left_out(scope),
+    ]
     if not blocks:
         blocks = [Text(lines=["No outliers, no failures, no warnings."])]
     return Section(id="doubts", title="Doubts", blocks=blocks)
@@ -69,6 +77,35 @@ def every_run(scope: Scope) -> Section:
 def _value(run: RunRecord, key: str, digits: int, is_odd: bool) -> Value:
     found = number(value_of(run, key), digits, scale=MEASURES[key].scale)
     return Value(f"! {found.text}", found.raw, "doubt") if is_odd else found
+
+
+def _busy_machines(scope: Scope) -> list[Block]:
+    runs = [run for cell in scope.cells for run in cell.finished]
+    found = disturbed(runs)
+    if not found:
+        return []
+    shares = [f"{name} {100 * share:.0f} %" for name, share in sorted(found.items())]
+    more = f" and {len(shares) - 8} more" if len(shares) > 8 else ""
+    line = (
+        f"Other programs used more than {100 * MUCH:.0f} % of a machine during {len(found)} of "
+        f"{count_noun(len(runs), 'run')}, so times are not those of an idle machine: "
+        f"{', '.join(shares[:8])}{more}."
+    )
+    return [Text(lines=[line], kind="doubt")]
+
+
+def _left_out(scope: Scope) -> list[Block]:
+    rows = [
+        {
+            label("run"): text(run.name),
+            label("task"): text(f"{run.job['model']['name']} on {run.job['data']['name']}"),
+            label("state"): text(run.state, "" if run.is_finished else "doubt"),
+            label("cause"): text(_shortened(run.cause)),
+        }
+        for run in scope.left_out
+    ]
+    caption = "Runs left out: not finished, or no second cell of the same task to compare with."
+    return [table_of("left-out", caption, rows)] if rows else []
 
 
 def _outliers(scope: Scope) -> list[Block]:

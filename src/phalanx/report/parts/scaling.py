@@ -102,7 +102,7 @@ def _figure(id: str, task: str, found: Sequence[Speedup], scope: Scope) -> Figur
     caption = (
         f"{task}: speed relative to one worker. The dashed line is one worker's speed, the upright "
         "tick what the compute threads would give without any loss; thin lines are 95 % intervals, "
-        "cut off at the edge of the chart."
+        "cut off at the edge of the chart; pale bars have none, and show nothing for certain."
     )
     legend = [
         Swatch(label="one worker's speed", colour="#767676", dash=(3, 3)),

@@ -38,16 +38,18 @@ Point = tuple[float, float]
 
 def tradeoff(scope: Scope) -> Section | None:
     """Draw quality against time, with the Pareto front."""
-    quality = scope.quality
-    if quality is None:
-        return None
     blocks: list[Block] = []
+    nouns: dict[str, None] = {}
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
+        quality = scope.qualities[task]
+        if quality is None:
+            continue
+        nouns[_noun(quality)] = None
         points = _points(cells, quality)
         if points:
             blocks.append(_figure(f"tradeoff-{index}", task, cells, points, scope, quality))
             blocks.append(_table(f"front-{index}", task, cells, points, quality))
-    title = f"Time against {_noun(quality)}"
+    title = f"Time against {' and '.join(nouns)}"
     return Section(id="time-accuracy", title=title, blocks=blocks) if blocks else None
 
 

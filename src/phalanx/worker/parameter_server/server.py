@@ -351,7 +351,7 @@ class HostedServer:
         if saved is None:
             raise StoreError(
                 f"server {self._index} was lost at the switch, and no worker has a copy of its "
-                "parameters; continue with `phalanx train --resume`"
+                "parameters; continue with `phalanx train --resume RUN`"
             )
 
         def install() -> None:
