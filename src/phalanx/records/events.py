@@ -87,6 +87,11 @@ class Step(Event):
     num_steps: int = 1
     """Steps that it stands for; `step` and `lr` are those of the last."""
 
+    @property
+    def duration_s(self) -> float:
+        """Time of all phases."""
+        return self.input_s + self.forward_s + self.backward_s + self.exchange_s + self.apply_s
+
     def __add__(self, later: Step) -> Step:
         """Return one event for both."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
@@ -120,6 +125,11 @@ class Stall(Event):
     duration_s: float
     wait_s: float | None = None
     """The part of it that was waiting for others; None as in `Step`."""
+
+    @property
+    def exchange_s(self) -> float:
+        """All of it: a stall does nothing else."""
+        return self.duration_s
 
 
 class Epoch(Event):

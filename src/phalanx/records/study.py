@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError, StoreError
-from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.records.rundir import RunDir, encode_pretty, read_record
 from phalanx.store.atomic import write_atomically
 
 MANIFEST = "study.json"
@@ -207,11 +207,7 @@ class StudyDir:
 
     def manifest(self) -> StudyManifest:
         """Read the plan."""
-        path = self.path / MANIFEST
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=StudyManifest)
-        except (OSError, msgspec.DecodeError) as error:
-            raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+        return read_record(self.path / MANIFEST, StudyManifest)
 
     def write_manifest(self, manifest: StudyManifest) -> None:
         """Replace the plan atomically."""

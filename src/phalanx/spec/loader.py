@@ -45,10 +45,8 @@ def read_job(path: str | os.PathLike[str]) -> Document:
         )
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"
-        raise SpecError(
-            f"{document.mark(())}: the file holds {kind}; a job is settings by name, {_SUCH_AS}",
-            file=str(path),
-            line=document.mark(()).line,
+        raise document.mark(()).error(
+            f"the file holds {kind}; a job is settings by name, {_SUCH_AS}"
         )
     locate_code(document.data, Path(path).parent)
     return document
