@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from phalanx.observe.cgroup import cpu_quota, memory_limit, read_text
+from phalanx.cgroup import cpu_quota, memory_limit, read_text
 from phalanx.records.manifest import cpu_model
 
 ISA_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")

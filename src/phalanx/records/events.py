@@ -94,25 +94,14 @@ class Step(Event):
 
     def __add__(self, later: Step) -> Step:
         """Return one event for both."""
-        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
+        summed = set(self.__struct_fields__) - _OF_THE_LAST
+        sums = {name: getattr(self, name) + getattr(later, name) for name in summed}
         if self.wait_s is not None and later.wait_s is not None:
             sums["wait_s"] = self.wait_s + later.wait_s
         return msgspec.structs.replace(later, **sums)
 
 
-_SUMMED = (
-    "num_samples",
-    "loss_sum",
-    "num_correct",
-    "input_s",
-    "forward_s",
-    "backward_s",
-    "exchange_s",
-    "apply_s",
-    "sent_bytes",
-    "overlapped_s",
-    "num_steps",
-)
+_OF_THE_LAST = {"wall_s", "mono_s", "epoch", "step", "lr", "wait_s"}
 
 
 class Stall(Event):
