@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.spec.document import Document, Mark, from_mapping, parse, read_settings
+from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
-from phalanx.spec.loader import locate_code, read_job
+from phalanx.spec.loader import locate_paths, read_job
 from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides, apply_setting
 from phalanx.spec.study import StudySpec
@@ -50,6 +51,8 @@ def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     file = Path(path)
     such_as = "a study is settings by name, such as 'study: my-study' and 'axes: ...'"
     document = read_settings(file, such_as)
+    assert isinstance(document.data, dict)
+    refuse_other_kind(document.data, str(file), "study")
     return _built(document, file.parent, overrides)
 
 
@@ -97,6 +100,6 @@ def _base_job(document: Document, folder: Path) -> Document:
     if isinstance(given, str):
         return read_job(folder / given)
     if isinstance(given, dict):
-        locate_code(given, folder)
+        locate_paths(given, folder)
         return document.part("job")
     raise mark.error(f"job must be a mapping or the path of a job file, not {quoted(given)}")
