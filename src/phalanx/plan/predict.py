@@ -40,12 +40,6 @@ _AUTO_SHARE = 0.5
 _BESIDES_ERROR = 0.2
 
 
-class Infeasible(msgspec.Struct, frozen=True):
-    """Reason why a candidate cannot run."""
-
-    reason: str
-
-
 class Phase(msgspec.Struct, frozen=True):
     """One strategy of a run, and its share of all samples."""
 
@@ -53,26 +47,24 @@ class Phase(msgspec.Struct, frozen=True):
     share: float
 
 
-def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | Infeasible:
-    """Predict a candidate."""
+def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | str:
+    """Predict a candidate, or say why it cannot run."""
     group = worker_models(candidate, cluster)
     if isinstance(group, str):
-        return Infeasible(group)
+        return group
     idle = [worker for worker in group.workers if worker.batch == 0]
     if idle:
-        return Infeasible(
-            f"a batch of {group.batch} leaves {idle[0].machine} without a sample in each step"
-        )
+        return f"a batch of {group.batch} leaves {idle[0].machine} without a sample in each step"
     needs = memory_needs(candidate, cluster)
     fault = memory_fault(needs, cluster)
     if fault is not None:
-        return Infeasible(fault)
+        return fault
     phases = phases_of(candidate, cluster)
     throughputs: list[Throughput] = []
     for phase in phases:
         throughput = throughput_of(phase.strategy, group, cluster)
         if isinstance(throughput, str):
-            return Infeasible(throughput)
+            return throughput
         throughputs.append(corrected(throughput, cluster))
     return _total(candidate, cluster, needs, phases, throughputs, group)
 

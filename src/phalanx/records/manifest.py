@@ -79,7 +79,7 @@ def describe(
         job=job.model_dump(mode="json", by_alias=True),
         phalanx=__version__,
         python=platform.python_version(),
-        packages={name: _version(name) for name in _PACKAGES},
+        packages={name: package_version(name) or "absent" for name in _PACKAGES},
         host=platform.node(),
         system=platform.platform(),
         cpu=cpu_model(),
@@ -122,11 +122,12 @@ def cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package, without importing it; None: it is absent."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "absent"
+        return None
 
 
 def _source_state(directory: Path) -> dict[str, str]:

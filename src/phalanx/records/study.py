@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError, StoreError
+from phalanx.records.log import ends_torn
 from phalanx.records.rundir import RunDir, encode_pretty, read_record
 from phalanx.store.atomic import write_atomically
 
@@ -237,7 +238,7 @@ class StudyDir:
         line = msgspec.json.encode(trial) + b"\n"
         try:
             with path.open("ab") as file:
-                if file.tell() and _last_byte(path) != b"\n":
+                if ends_torn(path):
                     # A killed study left a partial line; this one must not become part of it.
                     line = b"\n" + line
                 file.write(line)
@@ -269,9 +270,3 @@ class StudyDir:
 def is_study(path: Path) -> bool:
     """Tell whether a directory holds a study."""
     return (path / MANIFEST).is_file()
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
