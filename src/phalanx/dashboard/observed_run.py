@@ -111,17 +111,15 @@ class ObservedRun:
 
 
 def _take_step(state: ObservedRun, process: str, attempt: int, time_s: float, event: Step) -> None:
-    compute_s = event.forward_s + event.backward_s + event.apply_s
-    duration_s = event.input_s + compute_s + event.exchange_s
     sums = PhaseSums(
         samples=event.num_samples,
         loss_sum=event.loss_sum,
         correct=event.num_correct,
         steps=event.num_steps,
         input_s=event.input_s,
-        compute_s=compute_s,
+        compute_s=event.forward_s + event.backward_s + event.apply_s,
     )
-    state.steps.add(process, time_s - duration_s, time_s, sums)
+    state.steps.add(process, time_s - event.duration_s, time_s, sums)
     state.steps.note_rate(time_s, event.lr)
     state.exchange.take(process, attempt, event, time_s)
 
