@@ -26,8 +26,6 @@ from phalanx.records.tracks import (
     subtract,
 )
 
-KINDS = (Clock, ProcessSample, HostSample)
-"""Kinds that `read_logs` has to read for the functions of this module."""
 Windows = Mapping[int, TimeWindow]
 """When each attempt trained, on the controller's clock of that attempt."""
 

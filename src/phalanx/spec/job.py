@@ -93,7 +93,8 @@ class DeadlineSpec(Spec):
     """Silence of the controller's machine, suspended or cut off, after which another machine ends
     its processes of the run."""
     progress_s: Seconds = 600.0
-    """Time without any step, message or processor time in the whole run, after which it ends."""
+    """Time without any step, message or processor time in the whole run, after which it ends;
+    processor time alone counts for 36 times as long."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
