@@ -15,10 +15,10 @@ from typing import Literal
 import psutil
 from msgspec.structs import replace
 
+from phalanx.cgroup import memory_limit
 from phalanx.data.dataset import open_dataset
 from phalanx.errors import Interrupted, PlanError, Terminated
 from phalanx.launch.fork_server import warm_workers
-from phalanx.observe.cgroup import memory_limit
 from phalanx.plan.calibrate import calibrate as fit_runs
 from phalanx.plan.calibrate import read_runs
 from phalanx.plan.facts import ClusterModel

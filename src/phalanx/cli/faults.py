@@ -80,9 +80,7 @@ def _show_detail(error: PhalanxError, console: Console) -> None:
         console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def _show_run(
-    run_dir: Path, console: Console, facts: Mapping[str, Any], *, says_how: bool
-) -> None:
+def _show_run(run_dir: Path, console: Console, facts: Mapping[str, Any], *, says_how: bool) -> None:
     """Show where the records of a run are; how to go on, unless the error says so."""
     console.print(Text(f"what each process printed: {run_dir / 'logs'}", "dim"), soft_wrap=True)
     if facts.get("saved"):

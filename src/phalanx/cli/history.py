@@ -11,7 +11,7 @@ import msgspec
 from phalanx.cli.result import collect_warnings, result_blocks
 from phalanx.records.bounded_samples import read_samples
 from phalanx.records.events import Epoch, Failure
-from phalanx.records.log import read_events
+from phalanx.records.log import epoch_rates, read_events
 from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.rundir import RunDir, Status
 from phalanx.records.summary import Summary
@@ -201,13 +201,7 @@ def _machine_blocks(manifest: Manifest) -> list[Block]:
 
 
 def _epoch_table(epochs: Sequence[Epoch]) -> Table:
-    # The log holds running totals.
-    rates: dict[int, float | None] = {}
-    before_s, before_samples = 0.0, 0
-    for event in epochs:
-        seconds, samples = event.train_s - before_s, event.samples - before_samples
-        before_s, before_samples = event.train_s, event.samples
-        rates[event.epoch] = samples / seconds if seconds > 0 else None
+    rates = dict(zip((one.epoch for one in epochs), epoch_rates(epochs), strict=True))
     columns: list[tuple[Column, CellFormat[Epoch]]] = [
         (Column("epoch", "epoch"), lambda one: Value(str(one.epoch + 1), one.epoch + 1)),
         number_field("train_loss", "train loss", format_loss),

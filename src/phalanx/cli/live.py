@@ -22,7 +22,14 @@ from phalanx.cli.progress import (
     describe_switch,
     step_of_epoch,
 )
-from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, TIME_GLYPHS, TIME_STYLES, time_bar
+from phalanx.cli.screen import (
+    BAR_DONE_STYLE,
+    BAR_STYLE,
+    TIME_GLYPHS,
+    TIME_STYLES,
+    open_live,
+    time_bar,
+)
 from phalanx.control.progress import RunProgress
 from phalanx.records.events import Switched
 from phalanx.records.summary import Summary
@@ -72,14 +79,8 @@ class LiveView(RunView):
         self._drawn_s = 0.0
         self._header_due = True
         self._print(Text(describe_run(job), "bold"))
-        self._live = Live(
-            Text(f"starting {count_noun(job.workers, 'worker')}", "dim"),
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        words = f"starting {count_noun(job.workers, 'worker')}"
+        self._live = open_live(self._console, words)
         self._live.start(refresh=True)
 
     def progressed(self, progress: RunProgress) -> None:

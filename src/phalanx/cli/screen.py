@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 from typing_extensions import override
@@ -52,6 +53,18 @@ def open_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console = _SafeConsole(stderr=stderr, highlight=False, width=_PIPE_COLUMNS)
     return console
+
+
+def open_live(console: Console, words: str) -> Live:
+    """Make a display that is redrawn on request alone, and leaves nothing behind."""
+    return Live(
+        Text(words, "dim"),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 def time_bar(shares: Mapping[str, float], width: int) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,9 +28,9 @@ from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import ExitCode, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from phalanx.study.runner import StudyObserver, StudyOutcome
+    from phalanx.study.runner import StudyOutcome
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -92,16 +93,9 @@ def run(
         output.print_blocks(open_console(), plan_blocks(manifest))
         return
     place = to or runs_root() / f"study-{file.spec.study}"
-
-    def start(observers: Sequence[StudyObserver]) -> StudyOutcome:
-        return api.run_study(
-            file,
-            to=place,
-            data_root=data_root(data),
-            cache_root=cache_root(),
-            observers=observers,
-        )
-
+    start = partial(
+        api.run_study, file, to=place, data_root=data_root(data), cache_root=cache_root()
+    )
     _carry_out(start, quiet=quiet)
 
 
@@ -125,11 +119,7 @@ def resume(
         core_sets = None if parallel is None else core_sets_of(parallel)
         manifest = amend(directory.manifest(), repeats=repeats, parallel=core_sets, budget=budget)
         directory.write_manifest(manifest)
-
-    def start(observers: Sequence[StudyObserver]) -> StudyOutcome:
-        return api.resume_study(directory, observers=observers, retry_failed=retry_failed)
-
-    _carry_out(start, quiet=quiet)
+    _carry_out(partial(api.resume_study, directory, retry_failed=retry_failed), quiet=quiet)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -179,16 +169,17 @@ def core_sets_of(text: str) -> int | str:
     return int(text)
 
 
-def _carry_out(start: Callable[[Sequence[StudyObserver]], StudyOutcome], *, quiet: bool) -> None:
+def _carry_out(start: Callable[..., StudyOutcome], *, quiet: bool) -> None:
+    """Run a study, all of whose arguments but the observers are bound."""
     if quiet:
-        outcome = start([])
+        outcome = start(observers=[])
     else:
         from phalanx.cli.study_table import budget_line, study_blocks
         from phalanx.cli.study_view import choose_study_view
 
         console = open_console()
         with choose_study_view(console) as view:
-            outcome = start([view])
+            outcome = start(observers=[view])
         output.print_blocks(console, study_blocks(outcome.study))
         budget_s = outcome.study.manifest().budget_s
         if outcome.unfinished > 0 and budget_s is not None:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE
+from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE, open_live
 from phalanx.records.study import StudyDir, StudyManifest, Trial
 from phalanx.report.format import count_noun, format_duration, format_percent
 from phalanx.study.runner import RunningTrial, StudyObserver
@@ -58,14 +57,7 @@ class LiveStudyView(PlainStudyView):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._live = Live(
-            Text("starting", "dim"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._live = open_live(console, "starting")
         self._drawn_s = 0.0
 
     def __exit__(self, *_: object) -> None:

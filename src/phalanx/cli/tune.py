@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,13 +28,9 @@ from phalanx.cli.study import ParallelOption, core_sets_of
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from phalanx.study.runner import StudyObserver
     from phalanx.study.tune.results import TuneResult
-    from phalanx.study.tune.search import Listener
-
-    Start = Callable[[Sequence[StudyObserver], Listener], TuneResult]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -101,11 +98,7 @@ def switch(
         parallel=1 if parallel is None else core_sets_of(parallel),
     )
     place = to or runs_root() / f"tune-{spec.name}"
-
-    def start(observers: Sequence[StudyObserver], listen: Listener) -> TuneResult:
-        return api.tune_switch(request, to=place, observers=observers, listen=listen)
-
-    _carry_out(start, quiet=quiet)
+    _carry_out(partial(api.tune_switch, request, to=place), quiet=quiet)
 
 
 @app.command("resume", epilog=RESUME_EXAMPLES)
@@ -118,13 +111,7 @@ def resume(
     from phalanx import api
     from phalanx.records.study import find_study
 
-    directory = find_study(runs_root(), search)
-
-    def start(observers: Sequence[StudyObserver], listen: Listener) -> TuneResult:
-        return api.resume_tune(
-            directory, observers=observers, listen=listen, retry_failed=retry_failed
-        )
-
+    start = partial(api.resume_tune, find_study(runs_root(), search), retry_failed=retry_failed)
     _carry_out(start, quiet=quiet)
 
 
@@ -156,9 +143,10 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _carry_out(start: Start, *, quiet: bool) -> None:
+def _carry_out(start: Callable[..., TuneResult], *, quiet: bool) -> None:
+    """Run a search, all of whose arguments but observers and listener are bound."""
     if quiet:
-        start([], lambda findings: None)
+        start()
         return
     from rich.text import Text
 
@@ -167,5 +155,7 @@ def _carry_out(start: Start, *, quiet: bool) -> None:
 
     console = open_console()
     with choose_study_view(console) as view:
-        findings = start([view], lambda found: view.write(Text(describe_step(found), "dim")))
+        findings = start(
+            observers=[view], listen=lambda found: view.write(Text(describe_step(found), "dim"))
+        )
     output.print_blocks(console, search_blocks(findings))

@@ -44,7 +44,7 @@ class ExchangeSplitter:
 
     def take(self, worker: str, attempt: int, event: Step | Stall, end_s: float) -> None:
         """Take the exchange of a step or stall."""
-        seconds = event.exchange_s if isinstance(event, Step) else event.duration_s
+        seconds = event.exchange_s
         one = _Exchange(worker, end_s - seconds, end_s, seconds)
         if event.wait_s is not None:
             self._settle(one, seconds - event.wait_s)

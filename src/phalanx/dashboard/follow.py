@@ -6,6 +6,7 @@ in pieces; `read_text_from` the text of a process's output.
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -120,18 +121,7 @@ def read_text_from(path: Path, offset: int | None, max_bytes: int = TAIL_BYTES) 
             end = file.tell()
     except OSError:
         return TextPiece("", 0, offset not in (None, 0))
-    # A character may be cut off at the end: it comes with the next piece.
-    whole = len(content) - _cut_bytes(content)
-    text = printable(content[:whole].decode("utf-8", errors="replace"))
-    return TextPiece(text, end - (len(content) - whole), not continues)
-
-
-def _cut_bytes(content: bytes) -> int:
-    """Return how many bytes at the end are the beginning of a UTF-8 character."""
-    for back in range(1, min(4, len(content)) + 1):
-        byte = content[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue
-        length = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4
-        return back if byte >= 0b1100_0000 and length > back else 0
-    return 0
+    # A character that is cut off at the end comes with the next piece.
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = printable(decoder.decode(content))
+    return TextPiece(text, end - len(decoder.getstate()[0]), not continues)

@@ -33,7 +33,7 @@ class LibraryEntry(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["run", "study", "plan"]
     name: str
     path: Path
-    state: str
+    state: str = ""
     detail: str = ""
     """Strategy of a run, progress of a study."""
     task: str = ""
@@ -127,18 +127,19 @@ class Library:
         # Whether a controller still runs is in no file.
         if known is not None and known[0] == stamps and known[1].state != "running":
             return known[1]
+        blank = LibraryEntry(
+            id=id_of(path),
+            kind=kind,
+            name=printable(path.name),
+            path=path,
+            study=printable(study),
+        )
         try:
-            entry = _READERS[kind](path, study)
+            entry = _READERS[kind](blank)
         except UNREADABLE as error:
             # Whatever is wrong with one directory, the others are shown.
-            entry = LibraryEntry(
-                id=id_of(path),
-                kind=kind,
-                name=printable(path.name),
-                path=path,
-                state="unreadable",
-                detail=printable(str(error))[:200],
-            )
+            detail = printable(str(error))[:200]
+            entry = msgspec.structs.replace(blank, state="unreadable", detail=detail)
         self._known[path] = stamps, entry
         return entry
 
@@ -160,55 +161,47 @@ def _time_of(path: Path) -> str:
     return modified.isoformat(sep=" ", timespec="seconds")
 
 
-def _read_run(path: Path, study: str) -> LibraryEntry:
-    run = RunDir(path)
+def _read_run(blank: LibraryEntry) -> LibraryEntry:
+    run = RunDir(blank.path)
     job: dict[str, Any] = read_manifest(run).job
-    strategy, status, summary = job["strategy"], run.read_status(), run.read_summary()
-    return LibraryEntry(
-        id=id_of(path),
-        kind="run",
-        name=printable(run.name),
-        path=path,
+    status, summary = run.read_status(), run.read_summary()
+    found = msgspec.structs.replace(
+        blank,
         state=status.state,
-        detail=printable(str(strategy["name"])),
+        detail=printable(str(job["strategy"]["name"])),
         task=printable(f"{job['model']['name']} on {job['data']['name']}"),
         workers=int(job["workers"]),
-        epochs=summary.epochs if summary else int(job["epochs"]),
-        accuracy=summary.test_accuracy if summary else None,
-        loss=summary.test_loss if summary else None,
-        samples_per_s=summary.samples_per_s if summary else None,
-        elapsed_s=summary.elapsed_s if summary else None,
-        started=_time_of(path / _MANIFEST),
-        study=printable(study),
+        epochs=int(job["epochs"]),
+        started=_time_of(run.path / _MANIFEST),
+    )
+    if summary is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        epochs=summary.epochs,
+        accuracy=summary.test_accuracy,
+        loss=summary.test_loss,
+        samples_per_s=summary.samples_per_s,
+        elapsed_s=summary.elapsed_s,
     )
 
 
-def _read_study(path: Path, _: str) -> LibraryEntry:
-    study = StudyDir(path)
+def _read_study(blank: LibraryEntry) -> LibraryEntry:
+    study = StudyDir(blank.path)
     manifest, trials = study.manifest(), study.trials()
     least = sum(manifest.repeats_of(cell.id).min for cell in manifest.cells)
     failed = sum(trial.state == "failed" for trial in trials)
-    return LibraryEntry(
-        id=id_of(path),
-        kind="study",
-        name=printable(path.name),
-        path=path,
+    return msgspec.structs.replace(
+        blank,
         state="finished" if len(trials) >= least else "unfinished",
         detail=f"{len(trials)} of {least} runs" + (f", {failed} failed" if failed else ""),
         task=printable(manifest.title),
-        started=_time_of(path / MANIFEST),
+        started=_time_of(blank.path / MANIFEST),
     )
 
 
-def _read_plan(path: Path, _: str) -> LibraryEntry:
-    return LibraryEntry(
-        id=id_of(path),
-        kind="plan",
-        name=printable(path.name),
-        path=path,
-        state="",
-        started=_time_of(path),
-    )
+def _read_plan(blank: LibraryEntry) -> LibraryEntry:
+    return msgspec.structs.replace(blank, started=_time_of(blank.path))
 
 
 _READERS = {"run": _read_run, "study": _read_study, "plan": _read_plan}

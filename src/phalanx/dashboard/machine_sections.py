@@ -285,11 +285,9 @@ def _map(
     traffic: dict[str, list[HostRates]],
 ) -> Spec:
     places = {
-        name: (
-            math.cos(2 * math.pi * index / len(placed)),
-            math.sin(2 * math.pi * index / len(placed)),
-        )
+        name: {"x": finite(math.cos(angle)), "y": finite(math.sin(angle))}
         for index, name in enumerate(placed)
+        for angle in [2 * math.pi * index / len(placed)]
     }
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-1.5, 1.5]}}
     y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"domain": [-1.35, 1.35]}}
@@ -299,21 +297,14 @@ def _map(
         moved = rates[-1].received_per_s + rates[-1].sent_per_s if rates else 0.0
         nodes.append(
             {
-                "x": finite(places[name][0]),
-                "y": finite(places[name][1]),
+                **places[name],
                 "machine": name,
                 "processes": len(processes),
                 "MiB/s": finite(moved * _MIB),
             }
         )
     edges: Rows = [
-        {
-            "x": finite(places[a][0]),
-            "y": finite(places[a][1]),
-            "x2": finite(places[b][0]),
-            "y2": finite(places[b][1]),
-        }
-        for a, b in sorted(links)
+        {**places[a], "x2": places[b]["x"], "y2": places[b]["y"]} for a, b in sorted(links)
     ]
     size = {
         "field": "MiB/s",

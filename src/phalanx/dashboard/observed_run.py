@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.dashboard.event_lines import Line, line_of
 from phalanx.dashboard.exchange import ExchangeSplitter
@@ -98,7 +98,7 @@ class ObservedRun:
         self.end_s = max(self.end_s, time_s)
         taker = _TAKERS.get(type(event))
         if taker is not None:
-            taker(self, process, attempt, time_s, event)
+            taker(self, _Moment(process, attempt, time_s), event)
         line = line_of(process, time_s, event)
         if line is not None:
             self.lines.append(line)
@@ -110,38 +110,40 @@ class ObservedRun:
         self.exchange.finish()
 
 
-def _take_step(state: ObservedRun, process: str, attempt: int, time_s: float, event: Step) -> None:
-    compute_s = event.forward_s + event.backward_s + event.apply_s
-    duration_s = event.input_s + compute_s + event.exchange_s
+class _Moment(NamedTuple):
+    """Where and when an event happened."""
+
+    process: str
+    attempt: int
+    time_s: float
+
+
+def _take_step(state: ObservedRun, at: _Moment, event: Step) -> None:
     sums = PhaseSums(
         samples=event.num_samples,
         loss_sum=event.loss_sum,
         correct=event.num_correct,
         steps=event.num_steps,
         input_s=event.input_s,
-        compute_s=compute_s,
+        compute_s=event.forward_s + event.backward_s + event.apply_s,
     )
-    state.steps.add(process, time_s - duration_s, time_s, sums)
-    state.steps.note_rate(time_s, event.lr)
-    state.exchange.take(process, attempt, event, time_s)
+    state.steps.add(at.process, at.time_s - event.duration_s, at.time_s, sums)
+    state.steps.note_rate(at.time_s, event.lr)
+    state.exchange.take(at.process, at.attempt, event, at.time_s)
 
 
-def _take_stall(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Stall
-) -> None:
-    state.exchange.take(process, attempt, event, time_s)
+def _take_stall(state: ObservedRun, at: _Moment, event: Stall) -> None:
+    state.exchange.take(at.process, at.attempt, event, at.time_s)
 
 
-def _take_host(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: HostSample
-) -> None:
+def _take_host(state: ObservedRun, at: _Moment, event: HostSample) -> None:
     if event.phase == "baseline":
         return
     points = state.hosts.setdefault(event.host, [])
     points.append(
         HostPoint(
-            time_s=time_s,
-            attempt=attempt,
+            time_s=at.time_s,
+            attempt=at.attempt,
             busy_s=event.cpu_user_s + event.cpu_system_s,
             cores=max(1, len(event.core_busy_s)),
             memory_bytes=event.memory_used_bytes,
@@ -156,9 +158,7 @@ def _take_host(
     halve(points)
 
 
-def _take_epoch(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Epoch
-) -> None:
+def _take_epoch(state: ObservedRun, at: _Moment, event: Epoch) -> None:
     # A resumed run repeats an epoch whose checkpoint was not written; the last repeat counts.
     state.epochs[event.epoch] = event
     if len(state.epochs) > MAX_EPOCHS:
@@ -166,55 +166,41 @@ def _take_epoch(
             del state.epochs[number]
 
 
-def _take_evaluation(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Evaluation
-) -> None:
+def _take_evaluation(state: ObservedRun, at: _Moment, event: Evaluation) -> None:
     state.evaluations.pop((event.part, event.epoch), None)
     state.evaluations[event.part, event.epoch] = event
     if len(state.evaluations) > MAX_EPOCHS:
         del state.evaluations[next(iter(state.evaluations))]
 
 
-def _take_started(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Started
-) -> None:
-    state.processes[process] = event
-    state.places[process] = event.host
+def _take_started(state: ObservedRun, at: _Moment, event: Started) -> None:
+    state.processes[at.process] = event
+    state.places[at.process] = event.host
 
 
-def _take_served(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Served
-) -> None:
+def _take_served(state: ObservedRun, at: _Moment, event: Served) -> None:
     state.servers[event.facts.server] = event.facts
 
 
-def _take_switched(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Switched
-) -> None:
-    state.switches.append((time_s, event))
+def _take_switched(state: ObservedRun, at: _Moment, event: Switched) -> None:
+    state.switches.append((at.time_s, event))
 
 
-def _take_placed(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Placed
-) -> None:
+def _take_placed(state: ObservedRun, at: _Moment, event: Placed) -> None:
     state.placed = event
 
 
-def _take_sample(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: ProcessSample
-) -> None:
+def _take_sample(state: ObservedRun, at: _Moment, event: ProcessSample) -> None:
     if event.host:
-        state.places[process] = event.host
+        state.places[at.process] = event.host
 
 
-def _take_warning(
-    state: ObservedRun, process: str, attempt: int, time_s: float, event: Warned
-) -> None:
+def _take_warning(state: ObservedRun, at: _Moment, event: Warned) -> None:
     if len(state.warnings) < MAX_LINES:
         state.warnings[event.message] = None
 
 
-_TAKERS: dict[type, Callable[[ObservedRun, str, int, float, Any], None]] = {
+_TAKERS: dict[type, Callable[[ObservedRun, _Moment, Any], None]] = {
     Step: _take_step,
     Stall: _take_stall,
     HostSample: _take_host,

@@ -19,7 +19,7 @@ import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phalanx.dashboard.access import HEADERS, Access
@@ -217,17 +217,13 @@ class _Guard:
         is_page = request.method == "GET" and request.url.path == "/"
         if is_page and token is not None and access.accepts_token(token):
             return None
-        if not access.accepts_cookies(_cookies(headers)):
+        if not access.accepts_cookies(headers.getlist("cookie")):
             return PlainTextResponse(_REFUSAL, status_code=401)
         if request.method not in ("GET", "HEAD"):
             is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
             if not is_json or not access.accepts_origin(headers.get("origin"), host):
                 return PlainTextResponse("Only from the dashboard's page.\n", status_code=403)
         return None
-
-
-def _cookies(headers: Headers) -> list[str]:
-    return headers.getlist("cookie")
 
 
 def create_app(dashboard: Dashboard, access: Access) -> FastAPI:

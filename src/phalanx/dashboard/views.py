@@ -242,25 +242,9 @@ def open_view(library: Library, kind: str, ids: Sequence[str], describers: Descr
     return make(entries, describers)
 
 
-def _open_run(entries: Sequence[LibraryEntry], describers: Describers) -> View:
-    return SingleRunView(RunDir.open(entries[0].path), describers)
-
-
-def _open_comparison(entries: Sequence[LibraryEntry], describers: Describers) -> View:
-    return ComparisonView([RunDir.open(one.path) for one in entries])
-
-
-def _open_study(entries: Sequence[LibraryEntry], describers: Describers) -> View:
-    return StudyView(entries[0].path, describers)
-
-
-def _open_plan(entries: Sequence[LibraryEntry], describers: Describers) -> View:
-    return PlanView(entries[0].path, describers)
-
-
 VIEWS: dict[str, Callable[[Sequence[LibraryEntry], Describers], View]] = {
-    "run": _open_run,
-    "compare": _open_comparison,
-    "study": _open_study,
-    "plan": _open_plan,
+    "run": lambda entries, describe: SingleRunView(RunDir.open(entries[0].path), describe),
+    "compare": lambda entries, _: ComparisonView([RunDir.open(one.path) for one in entries]),
+    "study": lambda entries, describe: StudyView(entries[0].path, describe),
+    "plan": lambda entries, describe: PlanView(entries[0].path, describe),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
-from itertools import chain
 
 from phalanx.records.attempts import RunClock
 from phalanx.records.events import HostSample, ProcessSample, Served
@@ -38,25 +38,23 @@ def host_figures(stretch: Stretch, cores: int) -> Figures:
 
 def served_figures(now: Served, before: Served | None) -> Figures:
     """Return the work of a server since its last report."""
-    facts = now.facts
-    by_value = list(chain.from_iterable(s.histogram.items() for s in facts.staleness.values()))
-    total, count = sum(v * n for v, n in by_value), sum(n for _, n in by_value)
-    version, running_s, busy_s = 0, 0.0, 0.0
-    if before is not None and before.facts.running_s < facts.running_s:
-        earlier = list(
-            chain.from_iterable(s.histogram.items() for s in before.facts.staleness.values())
-        )
-        total -= sum(v * n for v, n in earlier)
-        count -= sum(n for _, n in earlier)
-        version, running_s = before.facts.version, before.facts.running_s
-        busy_s = before.facts.busy_s
-    elapsed_s = facts.running_s - running_s
+    known = before is not None and before.facts.running_s < now.facts.running_s
+    earlier = _totals(before) if before is not None and known else (0.0,) * 5
+    stale, count, updates, busy_s, elapsed_s = map(operator.sub, _totals(now), earlier)
     if count > 0:
-        yield "staleness (updates)", {"mean": total / count}
-    yield "queue (messages)", {"mean": facts.queue_mean}
+        yield "staleness (updates)", {"mean": stale / count}
+    yield "queue (messages)", {"mean": now.facts.queue_mean}
     if elapsed_s > 0:
-        yield "updates per second", {"updates": (facts.version - version) / elapsed_s}
-        yield "busy (%)", {"server": 100 * (facts.busy_s - busy_s) / elapsed_s}
+        yield "updates per second", {"updates": updates / elapsed_s}
+        yield "busy (%)", {"server": 100 * busy_s / elapsed_s}
+
+
+def _totals(served: Served) -> tuple[float, ...]:
+    """Return staleness and number of gradients, updates, busy and running seconds; all so far."""
+    facts = served.facts
+    by_value = [pair for one in facts.staleness.values() for pair in one.histogram.items()]
+    stale, count = sum(v * n for v, n in by_value), sum(n for _, n in by_value)
+    return stale, count, facts.version, facts.busy_s, facts.running_s
 
 
 def by_interface(stretch: Stretch, direction: str) -> Iterator[tuple[str, float]]:

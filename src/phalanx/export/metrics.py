@@ -18,7 +18,7 @@ import msgspec
 from phalanx.errors import SpecError
 from phalanx.export.counters import between, by_interface
 from phalanx.records.events import Epoch, HostSample, ProcessSample
-from phalanx.records.log import read_logs
+from phalanx.records.log import epoch_rates, read_logs
 from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.points import RECEIVED, SENT
 from phalanx.records.rundir import RunDir
@@ -106,18 +106,14 @@ def flatten(value: object, path: str = "") -> dict[str, str]:
 
 
 def _epochs(epochs: list[Epoch]) -> Iterator[Scalar]:
-    # The log holds running totals; time and samples of one epoch are differences.
-    before_s, before_samples = 0.0, 0
-    for event in epochs:
-        seconds, samples = event.train_s - before_s, event.samples - before_samples
-        before_s, before_samples = event.train_s, event.samples
+    for event, rate in zip(epochs, epoch_rates(epochs), strict=True):
         figures = {
             "train/loss": event.train_loss,
             "train/accuracy": event.train_accuracy,
             "val/loss": event.val_loss,
             "val/accuracy": event.val_accuracy,
             "lr": event.lr,
-            "samples_per_s": samples / seconds if seconds > 0 else None,
+            "samples_per_s": rate,
         }
         for name, value in figures.items():
             if value is not None:

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -106,9 +107,10 @@ def _export(client: MlflowClient, experiment: str, metrics: RunMetrics) -> Expor
     digest = hashlib.sha256(content).hexdigest()
     query = f"tags.`{_RUN_TAG}` = '{metrics.name}'"
     former = client.search_runs([experiment], query)
+    exported = partial(Exported, run=metrics.name, metrics=len(scalars))
     for run in former:
         if run.data.tags.get(_DIGEST_TAG) == digest:
-            return _exported(metrics, run.info.run_id, scalars, "unchanged")
+            return exported(mlflow_run_id=run.info.run_id, what="unchanged")
     run_id = client.create_run(
         experiment,
         start_time=_milliseconds(metrics.begin_s),
@@ -120,7 +122,7 @@ def _export(client: MlflowClient, experiment: str, metrics: RunMetrics) -> Expor
     client.set_tag(run_id, _DIGEST_TAG, digest)
     for run in former:
         client.delete_run(run.info.run_id)
-    return _exported(metrics, run_id, scalars, "replaced" if former else "new")
+    return exported(mlflow_run_id=run_id, what="replaced" if former else "new")
 
 
 def _fill(
@@ -165,10 +167,6 @@ def _tags(metrics: RunMetrics) -> dict[str, str]:
     if "commit" in manifest.source:
         tags["mlflow.source.git.commit"] = manifest.source["commit"]
     return tags
-
-
-def _exported(metrics: RunMetrics, run_id: str, scalars: Sequence[Scalar], what: str) -> Exported:
-    return Exported(run=metrics.name, mlflow_run_id=run_id, metrics=len(scalars), what=what)
 
 
 def _milliseconds(seconds: float) -> int:

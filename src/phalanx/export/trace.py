@@ -213,7 +213,8 @@ class _Trace:
         ways = [self._read(name, path) for name, path in logs.items()]
         for _, group in groupby(heapq.merge(*ways, key=attrgetter("key")), key=attrgetter("key")):
             parts = list(group)
-            shortest_s = min(_exchange_s(one.event) for one in parts)
+            compared = [one.event for one in parts if not isinstance(one.event, Started)]
+            shortest_s = min((event.exchange_s for event in compared), default=0.0)
             for one in parts:
                 self._write(one, shortest_s)
 
@@ -221,8 +222,7 @@ class _Trace:
         event, process, attempt = part.event, part.process, part.key[0]
         wait_s = 0.0
         if not isinstance(event, Started):
-            known = event.wait_s is not None
-            wait_s = event.wait_s or 0.0 if known else _exchange_s(event) - shortest_s
+            wait_s = event.exchange_s - shortest_s if event.wait_s is None else event.wait_s
         if not isinstance(event, Step):
             self._writers[process].write_idle(event, attempt, wait_s)
         elif part.spans is not None:
@@ -278,12 +278,6 @@ class _Trace:
 
 def _about(step: Step) -> dict[str, object]:
     return {"epoch": step.epoch + 1, "samples": step.num_samples, "sent_bytes": step.sent_bytes}
-
-
-def _exchange_s(event: Step | Stall | Started) -> float:
-    if isinstance(event, Started):
-        return 0.0
-    return event.exchange_s if isinstance(event, Step) else event.duration_s
 
 
 def _applies_first(strategy: str) -> bool:

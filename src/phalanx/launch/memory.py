@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psutil
 
+from phalanx.cgroup import memory_limit
 from phalanx.errors import LaunchError
-from phalanx.observe.cgroup import memory_limit
 from phalanx.spec.job import JobSpec
 
 PROCESS_BYTES = 200 << 20

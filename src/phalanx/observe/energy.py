@@ -14,7 +14,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from phalanx.observe.cgroup import read_text
+from phalanx.cgroup import read_text
 from phalanx.spec.observe import ObserveSpec
 
 POWERCAP = Path("/sys/class/powercap")

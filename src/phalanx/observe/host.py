@@ -13,7 +13,7 @@ import time
 
 import psutil
 
-from phalanx.observe.cgroup import cpu_quota, cpu_used, memory_limit, memory_used
+from phalanx.cgroup import cpu_quota, cpu_used, memory_limit, memory_used
 from phalanx.observe.energy import EnergyMeter, find_meter
 from phalanx.records.events import HostSample, Watching
 from phalanx.spec.observe import ObserveSpec

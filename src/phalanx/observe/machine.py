@@ -11,14 +11,13 @@ import platform
 import resource
 import shutil
 import socket
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from phalanx.observe.cgroup import cpu_quota, memory_limit, read_text
-from phalanx.records.manifest import cpu_model
+from phalanx.cgroup import cpu_quota, memory_limit, read_text
+from phalanx.records.manifest import cpu_model, package_version
 
 ISA_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 """Instruction sets that matter for speed, by their Linux names."""
@@ -84,7 +83,7 @@ def inspect_machine(disk_path: Path) -> Machine:
         interfaces=_interfaces(),
         loopback_works=_loopback_works(),
         python=platform.python_version(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: package_version(name) for name in PACKAGES},
         open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         clock_source=_clock_source(),
     )
@@ -149,13 +148,6 @@ def _loopback_works() -> bool:
                     return accepted.recv(1) == b"."
     except OSError:
         return False
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _clock_source() -> str:

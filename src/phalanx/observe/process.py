@@ -13,7 +13,7 @@ import stat
 import struct
 from pathlib import Path
 
-from phalanx.observe.cgroup import read_text
+from phalanx.cgroup import read_text
 from phalanx.records.events import ProcessSample
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -151,19 +151,15 @@ def calibrate(
 
 
 def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
-    groups = _by_setting(run for run in runs if not _is_served(run.job))
+    groups = _by_setting(run for run in runs if not run.job.strategy.updates_on_servers)
     # Runs with servers only fill gaps: servers slow workers down, which the model adds itself.
-    served = _by_setting(run for run in runs if _is_served(run.job))
+    served = _by_setting(run for run in runs if run.job.strategy.updates_on_servers)
     for setting, own in served.items():
         groups.setdefault(setting, own)
     found: dict[str, list[ComputeFit]] = {}
     for (host, *_), own in sorted(groups.items()):
         found.setdefault(host, []).append(fit_compute(own))
     return {host: tuple(own) for host, own in found.items()}
-
-
-def _is_served(job: JobSpec) -> bool:
-    return job.strategy.updates_on_servers
 
 
 def _by_setting(

@@ -37,19 +37,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     speed: HostSpeed
 
 
-def local_machine(
-    name: str, *, cores: int, memory_bytes: int, calibration: Calibration
-) -> MachineFacts:
-    """Describe this machine, with as many slots as cores."""
-    return MachineFacts(
-        name=name,
-        cores=cores,
-        memory_bytes=memory_bytes,
-        fits=_known(calibration, name) or _any_fits(calibration),
-        slots=cores,
-    )
-
-
 def pool_machines(
     inventory: Inventory,
     calibration: Calibration,
@@ -125,7 +112,7 @@ def _member_fits(
 ) -> tuple[ComputeFit, ...] | None:
     probe = member.probe
     names = (member.title, *((probe.looks.host,) if probe else ()))
-    own = [fits for name in names if (fits := _known(calibration, name))]
+    own = [fits for name in names if (fits := calibration.fits.get(name))]
     if own:
         return own[0]
     if reference is None or probe is None or probe.speed is None:
@@ -153,15 +140,6 @@ def _member_fits(
 
 def _gflops(speed: HostSpeed, convolutions: bool) -> float:
     return speed.conv_all_gflops if convolutions else speed.gemm_all_gflops
-
-
-def _known(calibration: Calibration, host: str) -> tuple[ComputeFit, ...]:
-    return calibration.fits.get(host, ())
-
-
-def _any_fits(calibration: Calibration) -> tuple[ComputeFit, ...]:
-    """Return fits of another machine: better than nothing where a name has changed."""
-    return next(iter(calibration.fits.values()))
 
 
 _CONVOLUTIONAL = ("cnn", "mnist-cnn", "resnet", "densenet")
@@ -206,12 +184,19 @@ def local_cluster(
     job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
 ) -> ClusterModel:
     """Model this machine alone, with one to as many workers as it has cores."""
-    machine = local_machine(
-        here.host, cores=here.cores, memory_bytes=here.memory_bytes, calibration=calibration
+    # Fits of another machine are better than nothing where its name has changed.
+    any_fits = next(iter(calibration.fits.values()))
+    machine = MachineFacts(
+        name=here.host,
+        cores=here.cores,
+        memory_bytes=here.memory_bytes,
+        fits=calibration.fits.get(here.host) or any_fits,
+        slots=here.cores,
+        watts_idle=job.observe.watts_idle,
+        watts_full=job.observe.watts_full,
     )
-    watts = {"watts_idle": job.observe.watts_idle, "watts_full": job.observe.watts_full}
     return ClusterModel(
-        machines={here.host: msgspec.structs.replace(machine, **watts)},
+        machines={here.host: machine},
         model=_model(job, calibration),
         job=job_facts(job, sizes),
         network=NetworkFacts(within=calibration.within),

@@ -161,8 +161,8 @@ def _num_skipped(num_steps: int, every: int) -> int:
 
 def _warm_up_s(steps: Sequence[Step], skipped: int) -> float:
     """Return the extra time of the warm-up steps over as many later ones."""
-    usual_s = float(np.median([_phases_s(step) for step in steps[skipped:]]))
-    return max(0.0, sum(_phases_s(step) for step in steps[:skipped]) - usual_s * skipped)
+    usual_s = float(np.median([step.duration_s for step in steps[skipped:]]))
+    return max(0.0, sum(step.duration_s for step in steps[:skipped]) - usual_s * skipped)
 
 
 def _started(events: Iterable[AnyEvent]) -> Started | None:
@@ -185,7 +185,7 @@ def _rate(steps: Sequence[Step]) -> float | None:
 
 
 def _groups(start: Started, steps: Sequence[Step], workers: int) -> list[StepGroup]:
-    rest_s = [span_s - _phases_s(step) for step, span_s in _spans(steps)]
+    rest_s = [span_s - step.duration_s for step, span_s in _spans(steps)]
     between_s = max(0.0, float(np.median(rest_s))) if rest_s else 0.0
     by_batch: dict[int, list[Step]] = {}
     for step in steps:
@@ -214,10 +214,6 @@ def _group(
         backward_share=backward_s / float(times_s.mean()),
         apply_s=float(np.mean([step.apply_s for step in steps])),
     )
-
-
-def _phases_s(step: Step) -> float:
-    return step.input_s + step.forward_s + step.backward_s + step.exchange_s + step.apply_s
 
 
 def _peaks(

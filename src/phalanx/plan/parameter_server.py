@@ -179,14 +179,15 @@ def predict_parameter_server(
 ) -> Throughput:
     """Predict training in which workers push gradients and pull parameters."""
     rule, demand = rule_for(spec), demand_of(group, spec, cluster)
+    model = _gathered if rule.barrier else _flowing
     compute_s = group.means_s
-    throughput = _throughput(group, compute_s, rule, demand)
+    throughput = model(group, compute_s, rule, demand)
     for _ in range(_ROUNDS):
         slowed = _slowed(group, throughput, cluster)
         if slowed == compute_s:
             break
         compute_s = slowed
-        throughput = _throughput(group, compute_s, rule, demand)
+        throughput = model(group, compute_s, rule, demand)
     return throughput
 
 
@@ -201,12 +202,6 @@ def _slowed(group: WorkerModels, throughput: Throughput, cluster: ClusterModel) 
         over = (busy + busy_servers) / machine.cores if busy >= machine.cores else 1.0
         times_s.append(worker.compute_s * max(1.0, over / max(1.0, busy / machine.cores)))
     return times_s
-
-
-def _throughput(
-    group: WorkerModels, compute_s: list[float], rule: ConsistencyRule, demand: Demand
-) -> Throughput:
-    return (_gathered if rule.barrier else _flowing)(group, compute_s, rule, demand)
 
 
 def _flowing(

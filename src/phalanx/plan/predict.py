@@ -40,12 +40,6 @@ _AUTO_SHARE = 0.5
 _BESIDES_ERROR = 0.2
 
 
-class Infeasible(msgspec.Struct, frozen=True):
-    """Reason why a candidate cannot run."""
-
-    reason: str
-
-
 class Phase(msgspec.Struct, frozen=True):
     """One strategy of a run, and its share of all samples."""
 
@@ -53,28 +47,26 @@ class Phase(msgspec.Struct, frozen=True):
     share: float
 
 
-def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | Infeasible:
-    """Predict a candidate."""
+def predict(candidate: Candidate, cluster: ClusterModel) -> Prediction | str:
+    """Predict a candidate, or say why it cannot run."""
     group = worker_models(candidate, cluster)
     if isinstance(group, str):
-        return Infeasible(group)
+        return group
     idle = [worker for worker in group.workers if worker.batch == 0]
     if idle:
-        return Infeasible(
-            f"a batch of {group.batch} leaves {idle[0].machine} without a sample in each step"
-        )
+        return f"a batch of {group.batch} leaves {idle[0].machine} without a sample in each step"
     needs = memory_needs(candidate, cluster)
     fault = memory_fault(needs, cluster)
     if fault is not None:
-        return Infeasible(fault)
+        return fault
     phases = phases_of(candidate, cluster)
-    throughputs: list[tuple[Throughput, WorkerModels]] = []
+    throughputs: list[Throughput] = []
     for phase in phases:
         throughput = throughput_of(phase.strategy, group, cluster)
         if isinstance(throughput, str):
-            return Infeasible(throughput)
-        throughputs.append((corrected(throughput, cluster), group))
-    return _total(candidate, cluster, needs, phases, throughputs)
+            return throughput
+        throughputs.append(corrected(throughput, cluster))
+    return _total(candidate, cluster, needs, phases, throughputs, group)
 
 
 def throughput_of(
@@ -137,13 +129,13 @@ def _total(
     cluster: ClusterModel,
     needs: dict[str, int],
     phases: list[Phase],
-    throughputs: list[tuple[Throughput, WorkerModels]],
+    throughputs: list[Throughput],
+    group: WorkerModels,
 ) -> Prediction:
     job, costs = cluster.job, cluster.costs
-    group = throughputs[0][1]
     samples = job.samples_per_epoch * job.epochs
     train_s, error, tail_s = 0.0, 0.0, 0.0
-    for phase, (throughput, _) in zip(phases, throughputs, strict=True):
+    for phase, throughput in zip(phases, throughputs, strict=True):
         part_s = phase.share * samples / throughput.samples_per_s
         train_s += part_s
         tail_s += phase.share * job.epochs * throughput.tail_s
@@ -167,31 +159,26 @@ def _total(
         samples_per_s=around(samples / train_s, error),
         train_s=training_s,
         total_s=total_s,
-        parts=_mixed(phases, [throughput for throughput, _ in throughputs]),
+        parts=_mixed(phases, throughputs),
         memory_bytes=needs,
         sent_bytes_per_step=sum(
             phase.share * throughput.sent_bytes
-            for phase, (throughput, _) in zip(phases, throughputs, strict=True)
+            for phase, throughput in zip(phases, throughputs, strict=True)
         ),
         cost=cost_of(candidate, total_s, cluster),
-        energy_j=energy_of(candidate, throughputs, total_s, cluster),
-        staleness=max(throughput.staleness for throughput, _ in throughputs),
-        family=throughputs[0][0].family if len(throughputs) == 1 else "switch",
+        energy_j=energy_of(candidate, throughputs, group, total_s, cluster),
+        staleness=max(throughput.staleness for throughput in throughputs),
+        family=throughputs[0].family if len(throughputs) == 1 else "switch",
     )
 
 
 def _mixed(phases: list[Phase], throughputs: list[Throughput]) -> StepParts:
-    def mean(name: str) -> float:
-        return sum(
-            phase.share * float(getattr(throughput.parts, name))
-            for phase, throughput in zip(phases, throughputs, strict=True)
-        )
-
+    pairs = list(zip(phases, throughputs, strict=True))
     return StepParts(
-        compute_s=mean("compute_s"),
-        communication_s=mean("communication_s"),
-        wait_s=mean("wait_s"),
-        apply_s=mean("apply_s"),
+        **{
+            name: sum(phase.share * getattr(one.parts, name) for phase, one in pairs)
+            for name in StepParts.__struct_fields__
+        }
     )
 
 
@@ -209,7 +196,8 @@ def cost_of(candidate: Candidate, total_s: Interval, cluster: ClusterModel) -> I
 
 def energy_of(
     candidate: Candidate,
-    throughputs: Sequence[tuple[Throughput, WorkerModels]],
+    throughputs: Sequence[Throughput],
+    group: WorkerModels,
     total_s: Interval,
     cluster: ClusterModel,
 ) -> Interval | None:
@@ -218,7 +206,7 @@ def energy_of(
     Workers and servers are busy as in the phases' throughputs; phases count alike.
     """
     watts = 0.0
-    shares = [_busy_cores(throughput, group) for throughput, group in throughputs]
+    shares = [_busy_cores(throughput, group) for throughput in throughputs]
     for seat in candidate.seats:
         machine = cluster.machines[seat.machine]
         if machine.watts_idle is None or machine.watts_full is None:

@@ -19,7 +19,7 @@ import msgspec
 from phalanx.errors import PlanError, SpecError
 from phalanx.plan.facts import ClusterModel
 from phalanx.plan.placement import Candidate, job_of
-from phalanx.plan.predict import Infeasible, predict
+from phalanx.plan.predict import predict
 from phalanx.plan.result import Prediction
 from phalanx.plan.subsets import ALL_SETS_UP_TO, Names, machine_sets, neighbours
 from phalanx.plan.variants import EFFECTS, Variant, variants
@@ -158,8 +158,8 @@ class _PredictedOptions:
         refusal = self._job_fault(candidate)
         if refusal is None:
             found = predict(candidate, self._cluster)
-            if isinstance(found, Infeasible):
-                refusal = found.reason
+            if isinstance(found, str):
+                refusal = found
             else:
                 predicted = found
                 refusal = _effect_refusal(variant, found, self._objective)

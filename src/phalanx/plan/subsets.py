@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
+import msgspec
+
 from phalanx.plan.facts import ClusterModel, MachineFacts, NetworkFacts
 
 Names = tuple[str, ...]
@@ -44,15 +46,11 @@ def neighbours(chosen: Names, cluster: ClusterModel, *, most: int = 16) -> Itera
         if any(one.name not in inside for one in kind)
     ][:most]
     droppable = chosen[-most:]
-    if len(chosen) > 1:
-        for name in droppable:
-            yield _in_order([m for m in ordered if m.name in inside - {name}], ordered)
-    for new in addable:
-        yield _in_order([m for m in ordered if m.name in inside | {new}], ordered)
-    for new in addable[:6]:
-        for name in droppable[-6:]:
-            swapped = inside - {name} | {new}
-            yield _in_order([m for m in ordered if m.name in swapped], ordered)
+    changed = [inside - {name} for name in droppable] if len(chosen) > 1 else []
+    changed += [inside | {new} for new in addable]
+    changed += [inside - {name} | {new} for new in addable[:6] for name in droppable[-6:]]
+    for names in changed:
+        yield tuple(machine.name for machine in ordered if machine.name in names)
 
 
 def by_speed(cluster: ClusterModel) -> list[MachineFacts]:
@@ -67,21 +65,12 @@ def speed(machine: MachineFacts) -> float:
 
 def _kinds(ordered: Sequence[MachineFacts], network: NetworkFacts) -> list[list[MachineFacts]]:
     """Group machines that differ only in name; a probed link makes one distinct."""
-    kinds: dict[object, list[MachineFacts]] = {}
+    kinds: dict[MachineFacts, list[MachineFacts]] = {}
     for machine in ordered:
         linked = machine.name in network.pairs or any(
             machine.name in others for others in network.pairs.values()
         )
-        key = (
-            machine.name if linked else "",
-            machine.cores,
-            machine.memory_bytes,
-            machine.slots,
-            machine.fits,
-            machine.price_per_hour,
-            machine.watts_idle,
-            machine.watts_full,
-        )
+        key = machine if linked else msgspec.structs.replace(machine, name="")
         kinds.setdefault(key, []).append(machine)
     return list(kinds.values())
 

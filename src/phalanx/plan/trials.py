@@ -8,6 +8,7 @@ takes seconds: a first run determines the number of steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
@@ -31,33 +32,22 @@ def first_trial(job: JobSpec, num_samples: int) -> JobSpec:
 
 def trial_jobs(job: JobSpec, num_samples: int, *, workers: int, steps: int) -> list[JobSpec]:
     """Return the trials after the first; with one worker there is no communication to measure."""
+    short = partial(_short, job, num_samples, steps=steps)
     batch = job.global_batch
     small = max(1, batch // 4)
-    jobs = [
-        _short(job, num_samples, batch=batch, steps=steps, workers=1),
-        _short(job, num_samples, batch=small, steps=steps, workers=1),
-    ]
+    jobs = [short(batch=batch, workers=1), short(batch=small, workers=1)]
     if workers < 2:
         return jobs
     if job.strategy.splits_model:
         # Its start measures the cost of each part of the network.
         split = {"name": "split"}
-        jobs.append(
-            _short(job, num_samples, batch=batch, steps=FIRST_STEPS, workers=2, strategy=split)
-        )
+        jobs.append(short(batch=batch, steps=FIRST_STEPS, workers=2, strategy=split))
     server = {"name": "parameter_server", "dispatch": "dynamic"}
     return [
         *jobs,
-        _short(job, num_samples, batch=max(workers, batch), steps=steps, workers=workers),
-        _short(job, num_samples, batch=max(workers, small), steps=steps, workers=workers),
-        _short(
-            job,
-            num_samples,
-            batch=max(workers, batch),
-            steps=steps,
-            workers=workers,
-            strategy=server,
-        ),
+        short(batch=max(workers, batch), workers=workers),
+        short(batch=max(workers, small), workers=workers),
+        short(batch=max(workers, batch), workers=workers, strategy=server),
     ]
 
 

@@ -144,6 +144,7 @@ class _ProbedHost:
         self.link_faults: dict[str, str] = {}
         self._options = options
         self._found: Probe | None = None
+        self._port: int | str = 0
 
     def probe(self, on_progress: Callable[[str], None]) -> None:
         """Log in and measure this machine without its links."""
@@ -159,12 +160,19 @@ class _ProbedHost:
         if self.fault is not None:
             on_progress(f"{name}: {self.fault.reason}")
 
-    def listen(self, token: str) -> int:
-        """Listen for link measurements by other machines; return the port."""
-        return int(self.session.ask({"do": "listen", "token": token}, _LINK_S))
+    def listen(self, token: str) -> None:
+        """Listen for link measurements by other machines, if that is possible."""
+        try:
+            self._port = int(self.session.ask({"do": "listen", "token": token}, _LINK_S))
+        except LaunchError as error:
+            self._port = str(error)
 
-    def contact(self, other: _ProbedHost, port: int, token: str) -> None:
+    def contact(self, other: _ProbedHost, token: str) -> None:
         """Measure the link to another machine, which listens."""
+        port = other._port
+        if isinstance(port, str):
+            self.link_faults[other.key] = f"it cannot listen: {port}"
+            return
         order = {"do": "contact", "hosts": other.addresses, "port": port, "token": token}
         try:
             link = self.session.ask({**order, "seconds": self._options.link_s}, _LINK_S)
@@ -194,35 +202,12 @@ def _measure_links(
     on_progress: Callable[[str], None],
 ) -> None:
     token = secrets.token_hex(TOKEN_LENGTH // 2)
-    answers = threads.map(_listening(token), hosts)
-    ports = dict(zip([one.key for one in hosts], answers, strict=True))
+    list(threads.map(lambda host: host.listen(token), hosts))
     rounds = pair_rounds(len(hosts), MAX_LINK_ROUNDS)
     for number, pairs in enumerate(rounds, start=1):
         on_progress(f"links: round {number} of {len(rounds)}")
         for turn in (pairs, [(b, a) for a, b in pairs]):
-            list(
-                threads.map(
-                    lambda pair: _one_way(hosts[pair[0]], hosts[pair[1]], ports, token), turn
-                )
-            )
-
-
-def _listening(token: str) -> Callable[[_ProbedHost], int | str]:
-    def listen(host: _ProbedHost) -> int | str:
-        try:
-            return host.listen(token)
-        except LaunchError as error:
-            return str(error)
-
-    return listen
-
-
-def _one_way(start: _ProbedHost, end: _ProbedHost, ports: dict[str, int | str], token: str) -> None:
-    port = ports[end.key]
-    if isinstance(port, str):
-        start.link_faults[end.key] = f"it cannot listen: {port}"
-    else:
-        start.contact(end, port, token)
+            list(threads.map(lambda pair: hosts[pair[0]].contact(hosts[pair[1]], token), turn))
 
 
 def pair_rounds(num_machines: int, max_rounds: int | None = None) -> list[list[tuple[int, int]]]:

@@ -42,12 +42,16 @@ def select(inventory: Inventory, policy: Policy = ALL, filters: Sequence[Filter]
     refused: dict[str, str] = {}
     left = []
     for member in inventory.members:
-        reason = next((why for one in filters if (why := _refusal(one, member))), None)
-        if reason is None:
+        why = next((why for one in filters if (why := _refusal(one, member))), None)
+        if why is None:
             left.append(member)
         else:
-            refused[member.title] = reason
-    chosen = _POLICIES[policy.name](left, policy, refused) if left else []
+            refused[member.title] = why
+    chosen = []
+    if left:
+        keeps, reason = _POLICIES[policy.name](left, policy)
+        chosen = [one for one in left if keeps(one)]
+        refused |= {one.title: reason for one in left if one not in chosen}
     if not chosen:
         raise SpecError(_none_left(inventory, policy, filters, refused))
     return Selection(tuple(chosen), refused)
@@ -85,19 +89,11 @@ _WORDS: dict[str, Callable[[Member, str], bool]] = {
 }
 
 
-def _all(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
-    return members
+_Choice = tuple[Callable[[Member], bool], str]
+"""Which machines a policy keeps, and why not the others."""
 
 
-def _gpu(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
-    return _keep(members, lambda one: one.num_gpus > 0, "has no graphics card", refused)
-
-
-def _cpu(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
-    return _keep(members, lambda one: one.num_gpus == 0, "has a graphics card", refused)
-
-
-def _energy(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+def _energy(members: list[Member], policy: Policy) -> _Choice:
     known = [value for one in members if (value := _work_per_joule(one)) is not None]
     bar = statistics.median(known) if known else None
 
@@ -107,7 +103,7 @@ def _energy(members: list[Member], policy: Policy, refused: dict[str, str]) -> l
         value = _work_per_joule(one)
         return value is not None and bar is not None and value >= bar
 
-    return _keep(members, is_efficient, "is not energy efficient", refused)
+    return is_efficient, "is not energy efficient"
 
 
 def _work_per_joule(one: Member) -> float | None:
@@ -116,12 +112,12 @@ def _work_per_joule(one: Member) -> float | None:
     return one.gflops / one.spec.watts_full
 
 
-def _fastest(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+def _fastest(members: list[Member], policy: Policy) -> _Choice:
     # Cores and GFLOP/s do not compare, so all are ranked by a measure known for all.
     if all(one.gflops is not None for one in members):
-        return _ranked(members, policy, lambda one: -(one.gflops or 0), "is slower", refused)
+        return _first(members, policy, lambda one: -(one.gflops or 0)), "is slower"
     if all(one.cores is not None for one in members):
-        return _ranked(members, policy, lambda one: -(one.cores or 0), "has fewer cores", refused)
+        return _first(members, policy, lambda one: -(one.cores or 0)), "has fewer cores"
     unknown = [one.title for one in members if one.gflops is None]
     raise SpecError(
         f"policy 'fastest' needs the speed of {', '.join(unknown)}; "
@@ -129,47 +125,32 @@ def _fastest(members: list[Member], policy: Policy, refused: dict[str, str]) -> 
     )
 
 
-def _cheapest(members: list[Member], policy: Policy, refused: dict[str, str]) -> list[Member]:
+def _cheapest(members: list[Member], policy: Policy) -> _Choice:
     unknown = [one.title for one in members if one.spec.price_per_hour is None]
     if unknown:
         raise SpecError(
             f"policy 'cheapest' needs the price of {', '.join(unknown)}; "
             "add 'price_per_hour', 0 for a machine that costs nothing extra"
         )
-    return _ranked(members, policy, lambda one: one.spec.price_per_hour or 0, "costs more", refused)
+    return _first(members, policy, lambda one: one.spec.price_per_hour or 0), "costs more"
 
 
-_Choose = Callable[[list[Member], Policy, dict[str, str]], list[Member]]
-_POLICIES: dict[str, _Choose] = {
-    "all": _all,
-    "gpu": _gpu,
-    "cpu": _cpu,
+def _first(
+    members: list[Member], policy: Policy, by: Callable[[Member], float]
+) -> Callable[[Member], bool]:
+    # Stable sort: ties keep file order.
+    first = {one.title for one in sorted(members, key=by)[: policy.count]}
+    return lambda one: one.title in first
+
+
+_POLICIES: dict[str, Callable[[list[Member], Policy], _Choice]] = {
+    "all": lambda *_: (lambda one: True, ""),
+    "gpu": lambda *_: (lambda one: one.num_gpus > 0, "has no graphics card"),
+    "cpu": lambda *_: (lambda one: one.num_gpus == 0, "has a graphics card"),
     "energy": _energy,
     "fastest": _fastest,
     "cheapest": _cheapest,
 }
-
-
-def _keep(
-    members: list[Member],
-    passes: Callable[[Member], bool],
-    reason: str,
-    refused: dict[str, str],
-) -> list[Member]:
-    refused.update({one.title: reason for one in members if not passes(one)})
-    return [one for one in members if passes(one)]
-
-
-def _ranked(
-    members: list[Member],
-    policy: Policy,
-    by: Callable[[Member], float],
-    reason: str,
-    refused: dict[str, str],
-) -> list[Member]:
-    # Stable sort: ties keep file order.
-    first = {one.title for one in sorted(members, key=by)[: policy.count]}
-    return _keep(members, lambda one: one.title in first, reason, refused)
 
 
 def _none_left(

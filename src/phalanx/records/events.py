@@ -87,27 +87,21 @@ class Step(Event):
     num_steps: int = 1
     """Steps that it stands for; `step` and `lr` are those of the last."""
 
+    @property
+    def duration_s(self) -> float:
+        """Time of all phases."""
+        return self.input_s + self.forward_s + self.backward_s + self.exchange_s + self.apply_s
+
     def __add__(self, later: Step) -> Step:
         """Return one event for both."""
-        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
+        summed = set(self.__struct_fields__) - _OF_THE_LAST
+        sums = {name: getattr(self, name) + getattr(later, name) for name in summed}
         if self.wait_s is not None and later.wait_s is not None:
             sums["wait_s"] = self.wait_s + later.wait_s
         return msgspec.structs.replace(later, **sums)
 
 
-_SUMMED = (
-    "num_samples",
-    "loss_sum",
-    "num_correct",
-    "input_s",
-    "forward_s",
-    "backward_s",
-    "exchange_s",
-    "apply_s",
-    "sent_bytes",
-    "overlapped_s",
-    "num_steps",
-)
+_OF_THE_LAST = {"wall_s", "mono_s", "epoch", "step", "lr", "wait_s"}
 
 
 class Stall(Event):
@@ -120,6 +114,11 @@ class Stall(Event):
     duration_s: float
     wait_s: float | None = None
     """The part of it that was waiting for others; None as in `Step`."""
+
+    @property
+    def exchange_s(self) -> float:
+        """All of it: a stall does nothing else."""
+        return self.duration_s
 
 
 class Epoch(Event):

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from phalanx.errors import StoreError, printable
-from phalanx.records.events import AnyEvent, Event
+from phalanx.records.events import AnyEvent, Epoch, Event
 
 FLUSH_INTERVAL_S = 0.5
 _TAIL_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ class EventLog:
 
     def __enter__(self) -> EventLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if _ends_torn(self.path):
+        if ends_torn(self.path):
             # A killed process left a partial line; the next event must not become part of it.
             self._buffer += b"\n"
         self._thread = threading.Thread(target=self._flush_until_closed, name="event-log")
@@ -113,7 +113,8 @@ class EventLog:
             ) from self._error
 
 
-def _ends_torn(path: Path) -> bool:
+def ends_torn(path: Path) -> bool:
+    """Tell whether a killed process left the last line of a file without its end."""
     try:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -173,3 +174,14 @@ def read_logs(folder: Path, *kinds: type[Event]) -> dict[str, list[AnyEvent]]:
         kinds: Only these, if any are named.
     """
     return {path.stem: list(read_events(path, *kinds)) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def epoch_rates(epochs: Sequence[Epoch]) -> list[float | None]:
+    """Return samples per second of each epoch, whose events hold running totals."""
+    found: list[float | None] = []
+    before_s, before_samples = 0.0, 0
+    for event in epochs:
+        seconds, samples = event.train_s - before_s, event.samples - before_samples
+        before_s, before_samples = event.train_s, event.samples
+        found.append(samples / seconds if seconds > 0 else None)
+    return found

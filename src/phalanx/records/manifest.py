@@ -18,10 +18,9 @@ import msgspec
 import psutil
 
 from phalanx._version import __version__
-from phalanx.errors import StoreError
 from phalanx.records.masking import mask_secrets
 from phalanx.records.position import newest_position
-from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.records.rundir import RunDir, encode_pretty, read_record
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.store.atomic import write_atomically
@@ -80,7 +79,7 @@ def describe(
         job=job.model_dump(mode="json", by_alias=True),
         phalanx=__version__,
         python=platform.python_version(),
-        packages={name: _version(name) for name in _PACKAGES},
+        packages={name: package_version(name) or "absent" for name in _PACKAGES},
         host=platform.node(),
         system=platform.platform(),
         cpu=cpu_model(),
@@ -110,11 +109,7 @@ def keep_manifest(run: RunDir, attempt: int) -> None:
 
 def read_manifest(run: RunDir) -> Manifest:
     """Read the manifest of a run."""
-    path = run.path / "manifest.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
-        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+    return read_record(run.path / "manifest.json", Manifest)
 
 
 def cpu_model() -> str:
@@ -127,11 +122,12 @@ def cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package, without importing it; None: it is absent."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "absent"
+        return None
 
 
 def _source_state(directory: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.errors import StoreError
-from phalanx.records.rundir import RunDir
+from phalanx.records.rundir import RunDir, read_record
 from phalanx.store.atomic import write_atomically
 
 
@@ -64,16 +64,10 @@ def write_profile(run: RunDir, profile: ProcessProfile) -> None:
 def read_profile(run: RunDir, process: str) -> ProcessProfile | None:
     """Read the profile of a process, if it has one."""
     path = run.profile_path(process)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProcessProfile)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+    return read_record(path, ProcessProfile) if path.exists() else None
 
 
 def read_profiles(run: RunDir) -> list[ProcessProfile]:
     """Read the profiles of all processes of a run, in the order of their names."""
-    names = sorted(path.stem for path in (run.path / "profile").glob("*.json"))
-    found = [read_profile(run, name) for name in names]
-    return [profile for profile in found if profile is not None]
+    paths = sorted((run.path / "profile").glob("*.json"))
+    return [read_record(path, ProcessProfile) for path in paths]

@@ -25,6 +25,7 @@ import socket
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -42,6 +43,7 @@ _VANISHED = "the controller vanished without a word"
 _SILENT_S = 60.0
 # Characters; a status of this length fits into one block of any file system.
 _SHORT_CAUSE = 200
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class Status(msgspec.Struct, kw_only=True):
@@ -148,7 +150,7 @@ class RunDir:
         """Return why nobody runs this run although its status says so; None: somebody does."""
         process = status.process
         if process is None:
-            return None if _is_alive(status.pid) else _VANISHED
+            return None if is_alive(status.pid) else _VANISHED
         if process.is_on_this_system:
             return None if process.is_alive_here else _VANISHED
         if process.host == socket.gethostname():
@@ -186,20 +188,15 @@ class RunDir:
 
     def read_predictions(self) -> PartPredictions | None:
         """Read the predicted class of every test sample, if it was kept."""
-        path = self.path / "predictions.json"
-        return (
-            msgspec.json.decode(path.read_bytes(), type=PartPredictions) if path.exists() else None
-        )
+        return read_if_there(self.path / "predictions.json", PartPredictions)
 
     def read_distribution(self) -> Distribution | None:
         """Read the partition of samples, if the job distributes them."""
-        path = self.path / "distribution.json"
-        return msgspec.json.decode(path.read_bytes(), type=Distribution) if path.exists() else None
+        return read_if_there(self.path / "distribution.json", Distribution)
 
     def read_summary(self) -> Summary | None:
         """Read the summary; None if the run has none."""
-        path = self.path / "summary.json"
-        return msgspec.json.decode(path.read_bytes(), type=Summary) if path.exists() else None
+        return read_if_there(self.path / "summary.json", Summary)
 
 
 def _overwrite(path: Path, content: bytes) -> None:
@@ -212,12 +209,25 @@ def _overwrite(path: Path, content: bytes) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}", path=str(path)) from error
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Tell whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def read_record(path: Path, kind: type[Record]) -> Record:
+    """Read a record from a JSON file. StoreError: it is missing or damaged; names the file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+
+
+def read_if_there(path: Path, kind: type[Record]) -> Record | None:
+    """Read a record from a JSON file, if there is one."""
+    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
 
 
 def encode_pretty(value: object) -> bytes:

@@ -57,20 +57,20 @@ class Comparison:
         self._shortest: dict[tuple[str, int], float] = {}
         for event in events:
             if isinstance(event, Step | Stall) and event.wait_s is None:
-                key, spent_s = _key(event), _exchange_s(event)
+                key, spent_s = _key(event), event.exchange_s
                 self._shortest[key] = min(spent_s, self._shortest.get(key, spent_s))
 
     def wait_s(self, event: Step | Stall) -> float:
         """Return how long a worker waited for others in a step or stall."""
         if event.wait_s is not None:
             return event.wait_s
-        spent_s = _exchange_s(event)
+        spent_s = event.exchange_s
         return spent_s - self._shortest.get(_key(event), spent_s)
 
     def phases(self, event: Step | Stall) -> StepPhases:
         """Return the phases of one step or stall."""
         wait_s = self.wait_s(event)
-        communication_s = _exchange_s(event) - wait_s
+        communication_s = event.exchange_s - wait_s
         if isinstance(event, Stall):
             return StepPhases(communication_s=communication_s, wait_s=wait_s)
         return StepPhases(
@@ -82,10 +82,6 @@ class Comparison:
             apply_s=event.apply_s,
             overlapped_s=event.overlapped_s,
         )
-
-
-def _exchange_s(event: Step | Stall) -> float:
-    return event.exchange_s if isinstance(event, Step) else event.duration_s
 
 
 def _key(event: Step | Stall) -> tuple[str, int]:

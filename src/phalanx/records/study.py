@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError, StoreError
-from phalanx.records.rundir import RunDir, encode_pretty
+from phalanx.records.log import ends_torn
+from phalanx.records.rundir import RunDir, encode_pretty, read_record
 from phalanx.store.atomic import write_atomically
 
 _PREFIXES = ("study-", "tune-")
@@ -208,11 +209,7 @@ class StudyDir:
 
     def manifest(self) -> StudyManifest:
         """Read the plan."""
-        path = self.path / MANIFEST
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=StudyManifest)
-        except (OSError, msgspec.DecodeError) as error:
-            raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+        return read_record(self.path / MANIFEST, StudyManifest)
 
     def write_manifest(self, manifest: StudyManifest) -> None:
         """Replace the plan atomically."""
@@ -242,7 +239,7 @@ class StudyDir:
         line = msgspec.json.encode(trial) + b"\n"
         try:
             with path.open("ab") as file:
-                if file.tell() and _last_byte(path) != b"\n":
+                if ends_torn(path):
                     # A killed study left a partial line; this one must not become part of it.
                     line = b"\n" + line
                 file.write(line)
@@ -310,9 +307,3 @@ def find_study(root: Path, name: str) -> StudyDir:
 def is_study(path: Path) -> bool:
     """Tell whether a directory holds a study."""
     return (path / MANIFEST).is_file()
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)

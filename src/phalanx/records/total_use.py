@@ -16,6 +16,7 @@ from phalanx.records.attempts import RunClock
 from phalanx.records.events import Clock, HostSample, ProcessSample
 from phalanx.records.log import read_events
 from phalanx.records.tracks import Point, TimeWindow, clip
+from phalanx.records.usage import training_windows
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +37,7 @@ def total_use(folder: Path) -> Totals:
     Args:
         folder: The run directory's `events`.
     """
-    windows = _training_windows(folder)
-    uses = [_LogUse(path, windows) for path in _logs(folder)]
+    uses = _log_uses(folder).values()
     seconds = [use.cpu_s for use in uses if use.cpu_s is not None]
     joules = [use.energy_j for use in uses if use.energy_j is not None]
     peaks = [use.peak_bytes for use in uses if use.cpu_s is not None]
@@ -51,51 +51,16 @@ def total_use(folder: Path) -> Totals:
 
 def cpu_by_process(folder: Path) -> dict[str, float]:
     """Return the processor time of each process while the run trained."""
-    windows = _training_windows(folder)
-    uses = {path.stem: _LogUse(path, windows).cpu_s for path in _logs(folder)}
-    return {name: cpu_s for name, cpu_s in uses.items() if cpu_s is not None}
+    uses = _log_uses(folder).items()
+    return {name: use.cpu_s for name, use in uses if use.cpu_s is not None}
 
 
-def _logs(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.jsonl"))
-
-
-@dataclass
-class _Span:
-    """When one incarnation of a process trained, on its own clock."""
-
-    begin_s: float | None = None
-    end_s: float = 0.0
-    has_ended: bool = False
-
-    def take(self, sample: ProcessSample) -> None:
-        if sample.moment == "begin" and self.begin_s is None:
-            self.begin_s = sample.mono_s
-        if sample.moment:
-            self.has_ended = sample.moment == "end"
-        # A process that was lost while it trained counts up to its last sample.
-        if sample.moment == "end" or not self.has_ended:
-            self.end_s = sample.mono_s
-
-
-def _training_windows(folder: Path) -> dict[int, TimeWindow]:
-    windows: dict[int, TimeWindow] = {}
-    for path in _logs(folder):
-        readings: dict[int, list[Clock]] = {}
-        spans: dict[tuple[int, int], _Span] = {}
-        for event in read_events(path, Clock, ProcessSample):
-            if isinstance(event, Clock):
-                readings.setdefault(event.attempt, []).append(event)
-            elif isinstance(event, ProcessSample):
-                spans.setdefault((event.attempt, event.pid), _Span()).take(event)
-        for (attempt, _), span in spans.items():
-            if span.begin_s is None:
-                continue
-            clock = RunClock(readings.get(attempt, ()))
-            begin_s, end_s = clock.at(span.begin_s), clock.at(span.end_s)
-            known = windows.get(attempt, TimeWindow(begin_s, end_s))
-            windows[attempt] = TimeWindow(min(known.begin_s, begin_s), max(known.end_s, end_s))
-    return windows
+def _log_uses(folder: Path) -> dict[str, _LogUse]:
+    paths = sorted(folder.glob("*.jsonl"))
+    windows = training_windows(
+        {path.stem: read_events(path, Clock, ProcessSample) for path in paths}
+    )
+    return {path.stem: _LogUse(path, windows) for path in paths}
 
 
 @dataclass

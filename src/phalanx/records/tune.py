@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError, StoreError
-from phalanx.records.rundir import encode_pretty
+from phalanx.records.rundir import encode_pretty, read_record
 from phalanx.records.study import StudyDir
 from phalanx.store.atomic import write_atomically
 
@@ -60,13 +60,9 @@ def read_tune(study: StudyDir) -> TuneManifest:
         SpecError: It holds no search.
         StoreError: It cannot be read.
     """
-    path = study.path / TUNE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TuneManifest)
-    except FileNotFoundError:
+    if not (study.path / TUNE).exists():
         raise SpecError(
             f"{study.path} is no search: it has no {TUNE}; studies are resumed by "
             f"`phalanx study resume {study.path}`"
-        ) from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise StoreError(f"cannot read {path}: {error}", path=str(path)) from error
+        )
+    return read_record(study.path / TUNE, TuneManifest)

@@ -7,12 +7,13 @@ charts and `phalanx runs show` call it; the summary takes its sums from `total_u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from phalanx.records.attempts import Logs, RunClock, by_attempt
-from phalanx.records.events import AnyEvent, HostSample, ProcessSample
+from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
 from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_point
 from phalanx.records.tracks import (
     Point,
@@ -88,23 +89,45 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
         return self.cpu_user_s + self.cpu_system_s
 
 
-def training_windows(logs: Logs) -> dict[int, TimeWindow]:
+@dataclass
+class _Span:
+    """When one incarnation of a process trained, on its own clock."""
+
+    begin_s: float | None = None
+    end_s: float = 0.0
+    has_ended: bool = False
+
+    def take(self, sample: ProcessSample) -> None:
+        if sample.moment == "begin" and self.begin_s is None:
+            self.begin_s = sample.mono_s
+        if sample.moment:
+            self.has_ended = sample.moment == "end"
+        # A process that was lost while it trained counts up to its last sample.
+        if sample.moment == "end" or not self.has_ended:
+            self.end_s = sample.mono_s
+
+
+def training_windows(logs: Mapping[str, Iterable[AnyEvent]]) -> dict[int, TimeWindow]:
     """Return when each attempt trained: from the first worker's first step to the last one's last.
 
-    A process that was lost while it trained counts up to its last sample.
+    Logs are read once, one after the other; only clock readings of one process are held.
     """
     windows: dict[int, TimeWindow] = {}
-    for attempt, processes in by_attempt(logs).items():
-        spans = [
-            span
-            for events in processes.values()
-            for samples in _lives(events).values()
-            if (span := _training_span(samples, RunClock(events))) is not None
-        ]
-        if spans:
-            windows[attempt] = TimeWindow(
-                min(span.begin_s for span in spans), max(span.end_s for span in spans)
-            )
+    for events in logs.values():
+        readings: dict[int, list[Clock]] = {}
+        spans: dict[tuple[int, int], _Span] = {}
+        for event in events:
+            if isinstance(event, Clock):
+                readings.setdefault(event.attempt, []).append(event)
+            elif isinstance(event, ProcessSample):
+                spans.setdefault((event.attempt, event.pid), _Span()).take(event)
+        for (attempt, _), span in spans.items():
+            if span.begin_s is None:
+                continue
+            clock = RunClock(readings.get(attempt, ()))
+            begin_s, end_s = clock.at(span.begin_s), clock.at(span.end_s)
+            known = windows.get(attempt, TimeWindow(begin_s, end_s))
+            windows[attempt] = TimeWindow(min(known.begin_s, begin_s), max(known.end_s, end_s))
     return windows
 
 
@@ -188,15 +211,6 @@ def _lives(events: Sequence[AnyEvent]) -> dict[int, list[ProcessSample]]:
         if isinstance(event, ProcessSample):
             lives.setdefault(event.pid, []).append(event)
     return lives
-
-
-def _training_span(samples: Sequence[ProcessSample], clock: RunClock) -> TimeWindow | None:
-    marks = [sample for sample in samples if sample.moment]
-    begins = [sample.mono_s for sample in marks if sample.moment == "begin"]
-    if not begins:
-        return None
-    end_s = marks[-1].mono_s if marks[-1].moment == "end" else samples[-1].mono_s
-    return TimeWindow(clock.at(begins[0]), clock.at(end_s))
 
 
 def _cores(logs: Logs) -> dict[str, int]:

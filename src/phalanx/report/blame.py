@@ -123,7 +123,7 @@ def _arrivals(
         own[_FORWARD] += event.forward_s
         own[_BACKWARD] += event.backward_s
         if stamp_s is not None:
-            own[_OTHER] += max(0.0, event.mono_s - stamp_s - _duration_s(event))
+            own[_OTHER] += max(0.0, event.mono_s - stamp_s - event.duration_s)
         stamp_s = event.mono_s
         if event.sent_bytes > 0:
             yield RoundArrival((attempt, epoch, event.step), rank, tuple(own), event.exchange_s)
@@ -131,10 +131,6 @@ def _arrivals(
         # Applied after the exchange, so before the next one; local SGD applies before it, which
         # shifts one step in many by a round.
         own[_APPLY] += event.apply_s
-
-
-def _duration_s(step: Step) -> float:
-    return step.input_s + step.forward_s + step.backward_s + step.exchange_s + step.apply_s
 
 
 class _ServedEpochs:

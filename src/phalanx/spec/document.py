@@ -46,6 +46,11 @@ class Mark:
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
+    def error(self, message: str, **facts: object) -> SpecError:
+        """Return the error that blames what is written here."""
+        prefix = f"{self}: " if self.source else ""
+        return SpecError(prefix + message, file=self.source, line=self.line, **facts)
+
 
 @dataclass
 class Document:
@@ -102,7 +107,7 @@ def read_text(file: FilePath) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         mark = Mark(str(file), line=raw.count(b"\n", 0, error.start) + 1)
-        raise _error(mark, "this is not UTF-8 text; save the file as UTF-8") from None
+        raise mark.error("this is not UTF-8 text; save the file as UTF-8") from None
 
 
 def parse(text: str, source: str, *, with_lines: bool = True) -> Document:
@@ -123,15 +128,15 @@ def parse(text: str, source: str, *, with_lines: bool = True) -> Document:
         data = None if node is None else reader.build(node, ())
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _error(reader.place(None if mark is None else mark.line), _reason(error)) from None
+        raise reader.place(None if mark is None else mark.line).error(_reason(error)) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position)
         message = f"character {ord(text[error.position]):#x} is not allowed in YAML"
-        raise _error(reader.place(line), message) from None
+        raise reader.place(line).error(message) from None
     except YAMLError as error:
-        raise _error(reader.place(None), f"not valid YAML: {_one_line(str(error))}") from None
+        raise reader.place(None).error(f"not valid YAML: {_one_line(str(error))}") from None
     except RecursionError:
-        raise _error(reader.place(None), "values are nested too deeply") from None
+        raise reader.place(None).error("values are nested too deeply") from None
     return Document(data, reader.marks)
 
 
@@ -161,9 +166,9 @@ class _Reader:
         self.marks.setdefault(path, here)
         self._num_values += 1
         if id(node) in self._open:
-            raise _error(here, f"alias '*{node.anchor}' refers to itself")
+            raise here.error(f"alias '*{node.anchor}' refers to itself")
         if self._num_values > _MAX_VALUES:
-            raise _error(here, f"the file has more than {_MAX_VALUES} values")
+            raise here.error(f"the file has more than {_MAX_VALUES} values")
         self._open.add(id(node))
         try:
             return self._value(node, path, here)
@@ -185,12 +190,12 @@ class _Reader:
             mark = self.place(key_node.start_mark.line, key_node.start_mark.column)
             if not isinstance(key_node, ScalarNode) or key_node.tag not in _TEXT_TAGS:
                 shown = quoted(self.build(key_node, (*path, "?")))
-                raise _error(mark, f"a key must be text, not {shown}")
+                raise mark.error(f"a key must be text, not {shown}")
             key = str(key_node.value)
             if key in data:
                 first = self.marks[*path, key]
                 where = f" (first on line {first.line})" if first.line else ""
-                raise _error(mark, f"key '{key}' is given twice{where}; keep one")
+                raise mark.error(f"key '{key}' is given twice{where}; keep one")
             self.marks[*path, key] = mark
             data[key] = self.build(value_node, (*path, key))
         return data
@@ -204,12 +209,12 @@ class _Reader:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError):  # a tag such as !!int before text, or thousands of digits
             wanted = str(node.tag).removeprefix(_TAG)
-            raise _error(here, f"{quoted(node.value)} cannot be read as {wanted}") from None
+            raise here.error(f"{quoted(node.value)} cannot be read as {wanted}") from None
 
 
 def _unknown_tag(node: Node, here: Mark) -> SpecError:
     name = str(node.tag).removeprefix(_TAG)
-    return _error(here, f"tag '{name}' has no meaning here; remove it")
+    return here.error(f"tag '{name}' has no meaning here; remove it")
 
 
 def _plain(value: object) -> object:
@@ -246,8 +251,3 @@ def _reason(error: MarkedYAMLError) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split()).replace("'<stream end>'", "the end of it")
-
-
-def _error(mark: Mark, message: str) -> SpecError:
-    prefix = f"{mark}: " if mark.source else ""
-    return SpecError(prefix + message, file=mark.source, line=mark.line)

@@ -48,10 +48,8 @@ def read_job(path: str | os.PathLike[str]) -> Document:
         )
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"
-        raise SpecError(
-            f"{document.mark(())}: the file holds {kind}; a job is settings by name, {_SUCH_AS}",
-            file=str(path),
-            line=document.mark(()).line,
+        raise document.mark(()).error(
+            f"the file holds {kind}; a job is settings by name, {_SUCH_AS}"
         )
     refuse_other_kind(document.data, str(path), "job")
     locate_paths(document.data, Path(path).parent)

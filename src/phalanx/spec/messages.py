@@ -72,13 +72,8 @@ def spec_error(error: ValidationError, document: Document, root: type[Spec]) -> 
     found.sort(key=lambda problem: _file_order(document, problem.path))
     first, *rest = found
     mark = document.mark(first.path)
-    prefix = f"{mark}: " if mark.source else ""
-    return SpecError(
-        prefix + first.text + first.hint + _also(rest, document, mark.source),
-        file=mark.source,
-        line=mark.line,
-        setting=dotted(first.path),
-    )
+    text = first.text + first.hint + _also(rest, document, mark.source)
+    return mark.error(text, setting=dotted(first.path))
 
 
 def problems(error: ValidationError, root: type[Spec]) -> list[Problem]:

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from pydantic.fields import FieldInfo
 
-from phalanx.errors import SpecError
 from phalanx.spec import shape
 from phalanx.spec.base import Spec
 from phalanx.spec.document import Document, Mark, Path, parse
@@ -51,7 +50,7 @@ def _apply(document: Document, text: str, order: int, root: type[Spec]) -> None:
     path_text, equals, value_text = text.partition("=")
     path = tuple(path_text.strip().split("."))
     if not equals or not all(path):
-        raise _error(mark, "an override is path=value, such as optimizer.lr=0.05")
+        raise mark.error("an override is path=value, such as optimizer.lr=0.05")
     value = parse(value_text, mark.source, with_lines=False).data
     apply_setting(document, path, value, mark, root)
 
@@ -104,7 +103,7 @@ def _descend(
             node = node[part]
         if not isinstance(node, dict | list):
             reached = ".".join(path[: depth + 1])
-            raise _error(mark, f"{reached} is {quoted(node)}, which has no parts to set")
+            raise mark.error(f"{reached} is {quoted(node)}, which has no parts to set")
     assert isinstance(node, dict | list)
     return node, annotation, done
 
@@ -155,8 +154,8 @@ def _index(items: list[object], part: str, path: Path, mark: Mark) -> int:
         return int(part)
     where = ".".join(str(key) for key in path)
     if not items:
-        raise _error(mark, f"{where} is empty; set the whole list, such as {where}=[...]")
-    raise _error(mark, f"{where} has the entries 0 to {len(items) - 1}, not {quoted(part)}")
+        raise mark.error(f"{where} is empty; set the whole list, such as {where}=[...]")
+    raise mark.error(f"{where} has the entries 0 to {len(items) - 1}, not {quoted(part)}")
 
 
 def _note(document: Document, path: Path, mark: Mark) -> None:
@@ -164,7 +163,3 @@ def _note(document: Document, path: Path, mark: Mark) -> None:
     for known in inside:
         del document.marks[known]
     document.marks[path] = replace(mark)
-
-
-def _error(mark: Mark, message: str) -> SpecError:
-    return SpecError(f"{mark}: {message}", file=mark.source, line=None)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from phalanx.errors import SpecError
 from phalanx.spec.cluster import ClusterSpec
 from phalanx.spec.document import Document, from_mapping, read_settings
 from phalanx.spec.file_kinds import refuse_other_kind
@@ -83,8 +82,8 @@ def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
     if document.data.get("inventory") is None:
         return ()
     if "machines" in document.data:
-        where = document.mark(("machines",))
-        raise SpecError(f"{where}: a pool has machines or an inventory; keep one of the two")
+        mark = document.mark(("machines",))
+        raise mark.error("a pool has machines or an inventory; keep one of the two")
     spec = validated(document.part("inventory"), InventorySpec)
     add_import_path([str(folder / one) for one in spec.python_path])
     read = cast("Callable[[Path], ReadInventory]", load(INVENTORIES.find(spec.name).read))

@@ -242,12 +242,8 @@ def current_directory_importable() -> Iterator[None]:
             sys.path.remove(directory)
 
 
-class SpecKind(Protocol):
+class SpecKind(Named, Protocol):
     """Kind with a spec class for its settings."""
-
-    @property
-    def name(self) -> str:
-        """Name in the table."""
 
     @property
     def spec(self) -> type[Spec]:

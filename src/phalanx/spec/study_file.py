@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.errors import SpecError
 from phalanx.spec.document import Document, Mark, from_mapping, parse, read_settings
 from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.flow import quoted
@@ -87,7 +86,7 @@ def _take_axis_overrides(document: Document, overrides: Sequence[str]) -> None:
         mark = Mark(f"--set {text}", order=order)
         name, equals, value = text.removeprefix(_AXES).partition("=")
         if not equals or not isinstance(document.data.get("axes", {}), dict):
-            raise SpecError(f"{mark}: an axis is set as a whole, such as axes.batch.global=[64]")
+            raise mark.error("an axis is set as a whole, such as axes.batch.global=[64]")
         given = parse(value, mark.source, with_lines=False).data
         apply_setting(document, ("axes", name.strip()), given, mark, StudySpec)
 
@@ -103,9 +102,4 @@ def _base_job(document: Document, folder: Path) -> Document:
     if isinstance(given, dict):
         locate_paths(given, folder)
         return document.part("job")
-    where = f"{mark}: " if mark.source else ""
-    raise SpecError(
-        f"{where}job must be a mapping or the path of a job file, not {quoted(given)}",
-        file=mark.source,
-        line=mark.line,
-    )
+    raise mark.error(f"job must be a mapping or the path of a job file, not {quoted(given)}")

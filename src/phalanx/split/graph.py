@@ -150,12 +150,9 @@ def traffic_of(
 
 def total_of(traffic: dict[tuple[int, int], LinkTraffic]) -> LinkTraffic:
     """Return the sum over all pairs."""
-    values = traffic.values()
+    fields = LinkTraffic.__struct_fields__
     return LinkTraffic(
-        activations=sum(one.activations for one in values),
-        gradients=sum(one.gradients for one in values),
-        parameters=sum(one.parameters for one in values),
-        messages=sum(one.messages for one in values),
+        **{name: sum(getattr(one, name) for one in traffic.values()) for name in fields}
     )
 
 

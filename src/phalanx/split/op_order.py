@@ -20,15 +20,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from phalanx.split.graph import (
-    NetworkGraph,
-    Places,
-    RowShare,
-    Transfer,
-    pieces,
-    traffic_of,
-    transfers,
-)
+from phalanx.split.graph import NetworkGraph, Places, RowShare, Transfer, pieces, transfers
 
 Schedule = Literal["gpipe", "1f1b"]
 FORWARD, BACKWARD = 0, 1
@@ -281,13 +273,3 @@ class _Play:
                 together_s += 2 * (size - 1) * self._costs.latency_s
                 together_s += sent / self._costs.bytes_per_s
         return max(step_s, *free) + together_s if free else step_s
-
-
-def wire_s(
-    graph: NetworkGraph, places: Places, costs: SplitCosts, *, num_rows: int, micro_batches: int
-) -> float:
-    """Return the time for which one step occupies the network, with transfers in sequence."""
-    found = traffic_of(graph, places, num_rows=num_rows, micro_batches=micro_batches)
-    return sum(
-        one.messages * costs.latency_s + one.total / costs.bytes_per_s for one in found.values()
-    )

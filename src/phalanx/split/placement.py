@@ -10,8 +10,7 @@ import msgspec
 from phalanx.errors import PlanError, SpecError
 from phalanx.spec.names import did_you_mean
 from phalanx.spec.split import SplitSpec
-from phalanx.split.graph import NetworkGraph, Places, total_of, traffic_of
-from phalanx.split.op_order import simulate
+from phalanx.split.graph import NetworkGraph, Places, total_of
 from phalanx.split.placement_search import (
     NAIVE,
     PlacementProblem,
@@ -100,11 +99,8 @@ def choose(spec: SplitSpec, question: PlacementProblem) -> PlacementChoice:
 
 def forecast(name: str, question: PlacementProblem, places: Places) -> SplitForecast:
     """Return the forecast of a placement."""
-    settings = {"num_rows": question.num_rows, "micro_batches": question.micro_batches}
-    timeline = simulate(
-        question.graph, places, question.costs, schedule=question.schedule, **settings
-    )
-    traffic = total_of(traffic_of(question.graph, places, **settings))
+    timeline = question.simulate(places)
+    traffic = total_of(question.traffic(places))
     return SplitForecast(
         placement=name,
         places={

@@ -28,8 +28,8 @@ import msgspec
 
 from phalanx.errors import PlanError
 from phalanx.spec.split import NaivePlacement
-from phalanx.split.graph import NetworkGraph, Places, one_each
-from phalanx.split.op_order import Schedule, SplitCosts, depths, simulate, wire_s
+from phalanx.split.graph import LinkTraffic, NetworkGraph, Places, one_each, traffic_of
+from phalanx.split.op_order import Schedule, SplitCosts, SplitTimeline, depths, simulate
 
 # Operations in all bounds and simulations together: a few seconds.
 MOST_WORK = 600_000
@@ -52,6 +52,23 @@ class PlacementProblem(msgspec.Struct, frozen=True, kw_only=True):
     fixed: Mapping[int, tuple[int, ...]] = {}
     """Parts whose workers are given."""
 
+    def simulate(self, places: Places) -> SplitTimeline:
+        """Simulate one training step of a placement."""
+        return simulate(
+            self.graph,
+            places,
+            self.costs,
+            num_rows=self.num_rows,
+            micro_batches=self.micro_batches,
+            schedule=self.schedule,
+        )
+
+    def traffic(self, places: Places) -> dict[tuple[int, int], LinkTraffic]:
+        """Return the bytes that workers exchange in one step of a placement, by (from, to)."""
+        return traffic_of(
+            self.graph, places, num_rows=self.num_rows, micro_batches=self.micro_batches
+        )
+
 
 class PlacementSolution(msgspec.Struct, frozen=True, kw_only=True):
     """A placement, and whether it is proved optimal."""
@@ -62,22 +79,10 @@ class PlacementSolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_s(question: PlacementProblem, places: Places) -> float:
-    """Return the objective, in seconds."""
-    one = simulate(
-        question.graph,
-        places,
-        question.costs,
-        num_rows=question.num_rows,
-        micro_batches=question.micro_batches,
-        schedule=question.schedule,
-    )
-    return one.step_s + wire_s(
-        question.graph,
-        places,
-        question.costs,
-        num_rows=question.num_rows,
-        micro_batches=question.micro_batches,
-    )
+    """Return the objective, in seconds: the step, and all its transfers in sequence."""
+    links, costs = question.traffic(places).values(), question.costs
+    wire_s = sum(one.messages * costs.latency_s + one.total / costs.bytes_per_s for one in links)
+    return question.simulate(places).step_s + wire_s
 
 
 def memory_needs(question: PlacementProblem, places: Places) -> tuple[float, ...]:

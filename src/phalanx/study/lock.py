@@ -11,9 +11,8 @@ import os
 import time
 from pathlib import Path
 
-import psutil
-
 from phalanx.errors import StoreError
+from phalanx.records.rundir import is_alive
 
 # A trial ends its workers within seconds of losing its study.
 _WIND_DOWN_S = 60.0
@@ -73,10 +72,4 @@ class StudyLock:
 
     def _holder(self) -> int | None:
         text = os.pread(self._descriptor, 32, 0).decode(errors="replace")
-        if not text.isdecimal():
-            return None
-        try:
-            alive = psutil.Process(int(text)).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return None
-        return int(text) if alive else None
+        return int(text) if text.isdecimal() and is_alive(int(text)) else None

@@ -81,7 +81,7 @@ def expand(study: StudyFile) -> tuple[list[Axis], list[StudyCell]]:
         total *= len(axis.choices)
     if total > _MAX_CELLS:
         mark = study.document.mark(("axes",))
-        raise _error(mark, f"the axes span {total:,} cells; leave some values out")
+        raise mark.error(f"the axes span {total:,} cells; leave some values out")
     keep = _Filter(study, axes)
     cells: list[StudyCell] = []
     for choices in itertools.product(*(axis.choices for axis in axes)):
@@ -90,7 +90,7 @@ def expand(study: StudyFile) -> tuple[list[Axis], list[StudyCell]]:
             job = _job(study.job, choices, settings)
             cells.append(StudyCell(_unique_id(settings.values(), cells), settings, job))
     if not cells:
-        raise _error(study.document.mark(("axes",)), "no cell is left by only and exclude")
+        raise study.document.mark(("axes",)).error("no cell is left by only and exclude")
     return axes, cells
 
 
@@ -102,8 +102,8 @@ def read_axes(study: StudyFile) -> list[Axis]:
     """
     axes = [_axis(name, values, study.document) for name, values in study.spec.axes.items()]
     if not axes:
-        raise _error(
-            study.document.mark(("axes",)), "axes is empty; name a setting such as 'batch.global'"
+        raise study.document.mark(("axes",)).error(
+            "axes is empty; name a setting such as 'batch.global'"
         )
     owners: dict[str, str] = {}
     for axis in axes:
@@ -111,7 +111,7 @@ def read_axes(study: StudyFile) -> list[Axis]:
         for path, mark in mine.items():
             _refuse_reserved(path, mark)
             for other in (known for known in owners if _overlap(known, path)):
-                raise _error(mark, f"axes '{owners[other]}' and '{axis.name}' both set {path}")
+                raise mark.error(f"axes '{owners[other]}' and '{axis.name}' both set {path}")
         owners |= dict.fromkeys(mine, axis.name)
     return axes
 
@@ -144,23 +144,21 @@ def _axis(name: str, values: object, document: Document) -> Axis:
         for label, settings in values.items():
             choices.append(_variant(name, label, settings, document))
     else:
-        raise _error(
-            mark,
+        raise mark.error(
             f"axis '{name}' must be a list of values, such as [64, 128], or a mapping from labels "
             f"to settings, not {quoted(values)}",
         )
     labels = [choice.label for choice in choices]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise _error(mark, f"axis '{name}' has {twice!r} twice")
+        raise mark.error(f"axis '{name}' has {twice!r} twice")
     return Axis(name, tuple(choices))
 
 
 def _variant(axis: str, label: str, settings: object, document: Document) -> AxisChoice:
     mark = document.mark(("axes", axis, label))
     if not isinstance(settings, dict):
-        raise _error(
-            mark,
+        raise mark.error(
             f"'{label}' of axis '{axis}' must be a mapping of settings, such as "
             f"{{strategy: allreduce, workers: 4}}, not {quoted(settings)}",
         )
@@ -195,9 +193,9 @@ def _unique_id(labels: Iterable[str], cells: Sequence[StudyCell]) -> str:
 
 def _refuse_reserved(path: str, mark: Mark) -> None:
     if not path or not all(path.split(".")):
-        raise _error(mark, f"{quoted(path)} is no setting of a job, such as batch.global")
+        raise mark.error(f"{quoted(path)} is no setting of a job, such as batch.global")
     if path in _RESERVED:
-        raise _error(mark, f"'{path}' cannot be an axis: {_RESERVED[path]}")
+        raise mark.error(f"'{path}' cannot be an axis: {_RESERVED[path]}")
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -228,20 +226,15 @@ class _Filter:
             mark = self._document.mark((*path, axis))
             if axis not in self._axes:
                 hint = did_you_mean(axis, self._axes)
-                raise _error(mark, f"there is no axis '{axis}'{hint} ({', '.join(self._axes)})")
+                raise mark.error(f"there is no axis '{axis}'{hint} ({', '.join(self._axes)})")
             wanted = [label_of(item) for item in (value if isinstance(value, list) else [value])]
             for label in wanted:
                 if label not in self._axes[axis]:
                     known = ", ".join(self._axes[axis])
-                    raise _error(mark, f"axis '{axis}' has no label {label!r} ({known})")
+                    raise mark.error(f"axis '{axis}' has no label {label!r} ({known})")
             found[axis] = wanted
         return found
 
 
 def _agree(settings: Mapping[str, str], rule: Mapping[str, Sequence[str]]) -> bool:
     return all(settings[axis] in labels for axis, labels in rule.items())
-
-
-def _error(mark: Mark, message: str) -> SpecError:
-    where = f"{mark}: " if mark.source else ""
-    return SpecError(where + message, file=mark.source, line=mark.line)

@@ -151,15 +151,14 @@ def _gate(gate: GateSpec, axes: Sequence[Axis], study: StudyFile) -> PlannedGate
             confidence=gate.confidence,
         )
     mark = study.document.mark(("gate", "baseline"))
-    where = f"{mark}: " if mark.source else ""
     known = "; ".join(f"{axis.name}: {', '.join(axis.labels)}" for axis in axes)
     if homes:
         first = homes[0][0]
-        raise SpecError(
-            f"{where}gate.baseline {gate.baseline!r} is a label of several axes; write "
+        raise mark.error(
+            f"gate.baseline {gate.baseline!r} is a label of several axes; write "
             f"'{first}={gate.baseline}'"
         )
-    raise SpecError(f"{where}gate.baseline {gate.baseline!r} is no label of an axis ({known})")
+    raise mark.error(f"gate.baseline {gate.baseline!r} is no label of an axis ({known})")
 
 
 def assign_core_sets(

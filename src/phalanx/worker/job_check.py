@@ -16,17 +16,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from torch import nn
 
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.engine.optimizer_factory import factory_for
 from phalanx.errors import DataError, PhalanxError
-from phalanx.model.catalogue import build_model
 from phalanx.records.job_check import JobAnswer, JobQuestion
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import build_replica, first_batch
+from phalanx.worker.replica import build_network, build_replica, first_batch
 
 _FEW_SAMPLES = 8
 # A network of this size is built and asked in well under a second.
@@ -62,20 +60,10 @@ def _count_parameters(job: JobSpec, dataset: Dataset) -> int:
     """Count the parameters without memory for them; 0 if the network cannot be built so."""
     try:
         with torch.device("meta"):
-            network = _build(job, dataset)
+            network = build_network(job, dataset)
     except Exception:  # user code may need real tensors; whether it works is seen when it is asked
         return 0
     return sum(one.numel() for one in network.parameters())
-
-
-def _build(job: JobSpec, dataset: Dataset) -> nn.Module:
-    return build_model(
-        job.model,
-        input_shape=dataset.input_shape,
-        num_classes=dataset.num_classes,
-        seed=job.seed,
-        modalities=dataset.modalities,
-    )
 
 
 def _ask(job: JobSpec, dataset: Dataset) -> None:

@@ -20,7 +20,6 @@ from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.metrics import OpenExchanges, record_stall, record_step
 from phalanx.worker.rate import Rate
 from phalanx.worker.run_state import RunState
-from phalanx.worker.step_hooks import StepHooks
 from phalanx.worker.trainer import BatchT, Trainer
 
 if TYPE_CHECKING:
@@ -60,12 +59,8 @@ class TrainLoop(Generic[BatchT]):
         )
         self._state.position.num_workers = trainer.num_workers
         self._rate = Rate(job, samples_per_epoch=dataset.epoch_samples)
-        self._hooks = StepHooks(
-            slowdown=slowdown or InjectedSlowdown(job.inject, rank=trainer.rank),
-            profiler=trainer.profiler,
-            sampler=context.sampler,
-            window=window,
-        )
+        self._slowdown = slowdown or InjectedSlowdown(job.inject, rank=trainer.rank)
+        self._window = window
 
     @property
     def position(self) -> Position:
@@ -95,7 +90,7 @@ class TrainLoop(Generic[BatchT]):
             if not self._state.is_at_end_of_epoch:
                 return
             self._end_epoch()
-            if self._hooks.has_phase_ended:
+            if self._window is not None and self._window.has_ended:
                 return
 
     def leave(self, *, synchronize: bool) -> None:
@@ -106,7 +101,7 @@ class TrainLoop(Generic[BatchT]):
         """
         if synchronize:
             self._synchronize()
-        self._hooks.training_ends()
+        self._context.sampler.mark("end")
         self._split_exchange_time()
 
     def conclude(self, *, precision: str, startup_s: float) -> RunOutcome:
@@ -129,15 +124,15 @@ class TrainLoop(Generic[BatchT]):
 
     def _train_epoch(self, limit: StepLimit | None) -> None:
         """Train to the end of the epoch, to the limit, or until the workers agree to stop."""
-        position, metrics, hooks = self.position, self._context.metrics, self._hooks
+        position, metrics = self.position, self._context.metrics
         total = self._trainer.dataset.epoch_samples
         metrics.begin_epoch(position.epoch, total=total, resumed=position.epoch_samples > 0)
         metrics.activity = "training"
-        hooks.training_begins()
+        self._context.sampler.mark("begin")
         begin = time.perf_counter()
         opened = self._trainer.batches(position.epoch, start_sample=position.epoch_samples)
         with opened as batches:
-            hooks.steps_begin(position.epoch)
+            self._trainer.profiler.enter(position.epoch)
             asked = time.perf_counter()
             for batch in batches:
                 phase_ends = self._step(batch, input_s=time.perf_counter() - asked)
@@ -149,16 +144,16 @@ class TrainLoop(Generic[BatchT]):
                 if phase_ends or self.is_at(limit):
                     break
                 asked = time.perf_counter()
-            hooks.steps_end()
+            self._trainer.profiler.leave()
         position.train_s += time.perf_counter() - begin
 
     def _step(self, batch: BatchT, *, input_s: float) -> bool:
         """Train on one batch; True: the workers agreed to end the phase here."""
-        position, hooks = self.position, self._hooks
-        hooks.before_step(self._state.progress)
+        position, window = self.position, self._window
+        slept_s = self._slowdown.wait(self._state.progress)
         lr = self._rate(position.samples)
         facts = self._trainer.step(batch, lr=lr, step_index=position.updates)
-        facts = hooks.adjust(facts)
+        facts = self._slowdown.count(facts, slept_s)
         self._state.count_step(batch.global_count)
         record_step(
             self._context.log,
@@ -172,13 +167,16 @@ class TrainLoop(Generic[BatchT]):
         )
         if self._context.metrics.exchanges.is_full:
             self._split_exchange_time()
-        return hooks.after_step(facts, position, lr=lr, input_s=input_s)
+        ends = window is not None and window.observe(facts, position, lr=lr)
+        # After the window's exchange, which belongs to the window that is being profiled.
+        self._trainer.profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
+        return ends
 
     def _end_epoch(self) -> None:
         metrics, trainer = self._context.metrics, self._trainer
         # Evaluation and checkpoints need one state shared by all replicas: synchronize first.
         self._synchronize()
-        self._hooks.training_ends()
+        self._context.sampler.mark("end")
         self._split_exchange_time()
         # All workers take part in each of these exchanges, in this order.
         sums = trainer.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])

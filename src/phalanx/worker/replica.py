@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from phalanx.comm.base import Collective
 from phalanx.consistency.shards import ShardLayout
@@ -80,6 +81,17 @@ def agree_on_precision(
     return PrecisionChoice(_FORMATS[int(chosen.item())], "the chief's choice")
 
 
+def build_network(job: JobSpec, dataset: Dataset) -> nn.Module:
+    """Build the job's network, with weights equal on every worker."""
+    return build_model(
+        job.model,
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        seed=job.seed,
+        modalities=dataset.modalities,
+    )
+
+
 def build_replica(
     job: JobSpec, dataset: Dataset, *, rank: int, precision: Precision, optimizer: bool = True
 ) -> Replica:
@@ -92,15 +104,8 @@ def build_replica(
         precision: Format of the forward and backward pass.
         optimizer: False if the parameters are moved elsewhere.
     """
-    model = build_model(
-        job.model,
-        input_shape=dataset.input_shape,
-        num_classes=dataset.num_classes,
-        seed=job.seed,
-        modalities=dataset.modalities,
-    )
     return Replica(
-        model,
+        build_network(job, dataset),
         loss=job.loss,
         optimizer=job.optimizer if optimizer else None,
         precision=precision,

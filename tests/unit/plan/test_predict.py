@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.predict import Infeasible, predict
+from phalanx.plan.predict import predict
 from phalanx.plan.result import Prediction
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -129,16 +129,16 @@ def test_staleness_of_async_is_one_push_of_everybody_else() -> None:
 def test_what_does_not_fit_is_refused_with_figures() -> None:
     where = world([machine("m0", memory_bytes=GIB // 4)], num_parameters=50_000_000)
     found = predict(on_machines(1, SingleSpec()), where)
-    assert isinstance(found, Infeasible)
-    assert found.reason == "needs 1.1 GiB on m0, which has 0.2 GiB free"
+    assert isinstance(found, str)
+    assert found == "needs 1.1 GiB on m0, which has 0.2 GiB free"
 
 
 def test_a_batch_too_small_for_all_is_refused() -> None:
     found = predict(on_machines(2, AllreduceSpec(), batch=0), even(2))
-    assert isinstance(found, Infeasible)
-    assert "without a sample" in found.reason
+    assert isinstance(found, str)
+    assert "without a sample" in found
 
 
 def test_an_unknown_precision_is_refused() -> None:
     candidate = msgspec.structs.replace(on_machines(1, SingleSpec()), precision="bf16")
-    assert predict(candidate, even(1)) == Infeasible("nothing is known of bf16 on m0")
+    assert predict(candidate, even(1)) == "nothing is known of bf16 on m0"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.errors import PlanError
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.predict import Infeasible, predict
+from phalanx.plan.predict import predict
 from phalanx.plan.result import Prediction
 from phalanx.plan.search import GOALS, INDISTINCT, Goal, Objective, PlanSearchResult, search
 from phalanx.plan.subsets import by_speed, machine_sets
@@ -43,7 +43,7 @@ def brute_force(where: ClusterModel, objective: Objective) -> float | None:
         for chosen in combinations(names, size):
             for variant in variants(chosen, JOB, where, effects=accepted):
                 found = predict(variant.candidate, where)
-                if isinstance(found, Infeasible):
+                if isinstance(found, str):
                     continue
                 assert found.cost is not None
                 if objective.deadline_s is not None and found.total_s.high > objective.deadline_s:

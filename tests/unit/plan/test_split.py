@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.plan.explain import reasons
 from phalanx.plan.facts import ClusterModel, PartsFacts
-from phalanx.plan.predict import Infeasible, predict
+from phalanx.plan.predict import predict
 from phalanx.plan.result import Prediction
 from phalanx.plan.search import Objective, search
 from phalanx.plan.split import placement_for
@@ -64,8 +64,8 @@ def test_a_faster_machine_gets_the_heavier_part() -> None:
 
 def test_without_a_split_run_nothing_is_known_of_the_parts() -> None:
     found = predict(on_machines(2, SplitSpec()), even(2))
-    assert isinstance(found, Infeasible)
-    assert "train it once with 'strategy: split'" in found.reason
+    assert isinstance(found, str)
+    assert "train it once with 'strategy: split'" in found
 
 
 @pytest.mark.parametrize("bandwidth", [1.17e7, 1.17e9])

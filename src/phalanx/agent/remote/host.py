@@ -1,6 +1,6 @@
 """Describe this machine: cores, memory, disk, versions, addresses; find ports and test connections.
 
-Part of the agent, which cannot import `observe`; hence some lines repeat it.
+Part of the agent, which cannot import `observe` with its packages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from phalanx.cgroup import cpu_quota, memory_limit, memory_used, read_text
+
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "avx512_vnni", "asimd", "sve", "bf16")
 _CONNECT_S = 4.0
-_UNLIMITED_BYTES = 1 << 60
 _SIOCGIFADDR = 0x8915
 
 
@@ -61,7 +62,7 @@ def describe(workdir: str, quick: bool) -> dict[str, object]:
         "quota_cores": cpu_quota(),
         "memory_total_bytes": total_bytes,
         "memory_free_bytes": free_bytes,
-        "memory_limit_bytes": _memory_limit(),
+        "memory_limit_bytes": memory_limit(),
         "disk_free_bytes": shutil.disk_usage(place).free,
         "disk_write_bytes_per_s": None if quick else _disk_speed(place),
         "python": platform.python_version(),
@@ -113,23 +114,8 @@ def free_memory() -> int:
     return _memory()[1]
 
 
-def cpu_quota() -> float | None:
-    """Return the CPU quota of the control groups, in cores; None: no limit."""
-    found = []
-    for folder in _groups(""):
-        words = _text(folder / "cpu.max").split()
-        if len(words) == 2 and words[0] != "max":
-            found.append(int(words[0]) / int(words[1]))
-    for folder in _groups("cpu"):
-        quota = _text(folder / "cpu.cfs_quota_us")
-        period = _text(folder / "cpu.cfs_period_us")
-        if quota and period and int(quota) > 0:
-            found.append(int(quota) / int(period))
-    return min(found) if found else None
-
-
 def _cpu_line(*names: str) -> str:
-    for line in _text("/proc/cpuinfo").splitlines():
+    for line in read_text(Path("/proc/cpuinfo")).splitlines():
         name, _, value = line.partition(":")
         if name.strip().lower() in names:
             return value.strip()
@@ -138,41 +124,14 @@ def _cpu_line(*names: str) -> str:
 
 def _memory() -> tuple[int, int]:
     rows = {}
-    for line in _text("/proc/meminfo").splitlines():
+    for line in read_text(Path("/proc/meminfo")).splitlines():
         name, _, value = line.partition(":")
         rows[name] = int(value.split()[0]) * 1024
     free_bytes = rows.get("MemAvailable", rows["MemFree"])
-    limit, used = _memory_limit(), _memory_used()
+    limit, used = memory_limit(), memory_used()
     if limit is not None and used is not None:
         free_bytes = min(free_bytes, max(0, limit - used))
     return rows["MemTotal"], free_bytes
-
-
-def _memory_limit() -> int | None:
-    texts = [_text(folder / "memory.max") for folder in _groups("")]
-    texts += [_text(folder / "memory.limit_in_bytes") for folder in _groups("memory")]
-    limits = [int(text) for text in texts if text.isdigit()]
-    return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
-
-
-def _memory_used() -> int | None:
-    texts = [_text(folder / "memory.current") for folder in _groups("")]
-    texts += [_text(folder / "memory.usage_in_bytes") for folder in _groups("memory")]
-    return next((int(text) for text in texts if text.isdigit()), None)
-
-
-def _groups(controller: str) -> list[Path]:
-    """Return this process's control group and all parents; an empty name means version 2."""
-    top = Path("/sys/fs/cgroup") / controller
-    found = []
-    for line in _text("/proc/self/cgroup").splitlines():
-        number, names, path = line.split(":", 2)
-        if controller in names.split(",") and (controller or number == "0"):
-            folder = top / path.lstrip("/")
-            while folder != top:
-                found.append(folder)
-                folder = folder.parent
-    return [*found, top]
 
 
 def _disk_speed(place: Path) -> float | None:
@@ -227,14 +186,7 @@ def _version(package: str) -> str | None:
 
 
 def _system() -> str:
-    for line in _text("/etc/os-release").splitlines():
+    for line in read_text(Path("/etc/os-release")).splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip('"')
     return platform.system()
-
-
-def _text(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.agent.remote.host import cpu_quota
+from phalanx.cgroup import cpu_quota
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,12 +16,11 @@ from phalanx.comm.rendezvous import RendezvousStore
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.precision import Precision
 from phalanx.errors import PeerError, SpecError
-from phalanx.model.catalogue import build_model
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.network_record import record_network
-from phalanx.worker.replica import agree_on_precision, first_batch
+from phalanx.worker.replica import agree_on_precision, build_network, first_batch
 from phalanx.worker.torch_trainer import TrainSetup
 
 
@@ -50,15 +49,7 @@ def run_ddp_role(context: WorkerContext) -> Done:
 
 
 def _build_learner(context: WorkerContext, dataset: Dataset, precision: Precision) -> DdpModel:
-    job = context.job
-    module = build_model(
-        job.model,
-        input_shape=dataset.input_shape,
-        num_classes=dataset.num_classes,
-        seed=job.seed,
-        modalities=dataset.modalities,
-    )
-    return DdpModel(module, job=job, precision=precision)
+    return DdpModel(build_network(context.job, dataset), job=context.job, precision=precision)
 
 
 def _trial_step(

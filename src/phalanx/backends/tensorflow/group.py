@@ -7,6 +7,7 @@ in one, each on a separate logical device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,10 +66,9 @@ class Group:
             lambda context: values[context.replica_id_in_sync_group]
         )
 
-    def unpack(self, numbers: Numbers) -> list[Numbers]:
-        """Return a step's results, replica by replica."""
-        parts = [self.strategy.experimental_local_results(one) for one in numbers]
-        return [tuple(one) for one in zip(*parts, strict=True)]
+    def unpack(self, numbers: Numbers) -> list[npt.NDArray[Any]]:
+        """Return each of a step's results, with one row for every replica of this process."""
+        return [np.stack(self.strategy.experimental_local_results(one)) for one in numbers]
 
     def total(self, values: Sequence[float]) -> Floats:
         """Return the sums over all processes; all call it together."""

@@ -28,7 +28,7 @@ from phalanx.backends.tensorflow.input_pipeline import (
 )
 from phalanx.backends.tensorflow.network import Network
 from phalanx.backends.tensorflow.profile import GraphProfiler
-from phalanx.backends.tensorflow.step import Numbers, StepMaker, StepNumbers, read_numbers
+from phalanx.backends.tensorflow.step import Numbers, StepMaker
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.result import check_loss
 from phalanx.records.measures import Measures, ModelFigures
@@ -113,7 +113,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             tf.constant(lr, tf.float32),
             tf.constant(step_index + 1, tf.int32),
         )
-        facts = self._facts(self._group.unpack(found), called)
+        facts = self._facts(found, called)
         check_loss(facts.loss_sum, step=step_index, rank=self.rank)
         self._sent_bytes += self._sent_per_step
         return facts
@@ -200,19 +200,16 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
         step.get_concrete_function()
         return step
 
-    def _facts(self, replicas: list[Numbers], called: float) -> StepFacts:
-        found: list[StepNumbers] = [read_numbers(one) for one in replicas]
+    def _facts(self, numbers: Numbers, called: float) -> StepFacts:
+        losses, correct, counts, stamps = self._group.unpack(numbers)
         done = time.time()
-        forward, backward, exchange = (
-            max(one.stamps[index] for one in found) for index in (1, 2, 3)
-        )
-        # Call and return of the graph belong to the step, and to none of its parts.
-        forward_s = max(0.0, forward - called)
+        _, forward, backward, exchange, _ = stamps.max(axis=0).tolist()
         return StepFacts(
-            num_samples=sum(one.num_samples for one in found),
-            loss_sum=sum(one.loss_sum for one in found),
-            num_correct=sum(one.num_correct for one in found),
-            forward_s=forward_s,
+            num_samples=sum(counts.tolist()),
+            loss_sum=sum(losses.tolist()),
+            num_correct=sum(correct.tolist()),
+            # Call and return of the graph belong to the step, and to none of its parts.
+            forward_s=max(0.0, forward - called),
             backward_s=max(0.0, backward - forward),
             exchange_s=0.0 if self._group.is_alone else max(0.0, exchange - backward),
             apply_s=max(0.0, done - (backward if self._group.is_alone else exchange)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -23,17 +22,6 @@ SUM = tf.distribute.ReduceOp.SUM
 SPAN = "phalanx_"
 """Prefix of operator names in a span; gradients of a span are named after it."""
 Numbers = tuple[tf.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class StepNumbers:
-    """Result of one step of one replica."""
-
-    loss_sum: float
-    num_correct: int
-    num_samples: int
-    stamps: tuple[float, float, float, float, float]
-    """Before it; after forward, backward, exchange and apply: seconds since 1970."""
 
 
 class StepMaker:
@@ -69,7 +57,8 @@ class StepMaker:
     ) -> Numbers:
         """Train one replica on its part of a batch; called in a replica's context.
 
-        Returns loss and correct predictions summed over samples, samples, and five stamps.
+        Returns loss and correct predictions summed over samples, samples, and five stamps: before
+        it; after forward, backward, exchange and apply, in seconds since 1970.
         """
         begin = _stamp([inputs, targets])
         inputs = _after(begin, inputs)
@@ -141,18 +130,6 @@ class StepMaker:
         # Reading waits for the updates before it: TensorFlow keeps the order on each variable.
         applied = _stamp([one[(0,) * len(one.shape)] for one in self._variables[:1]])
         return exchanged, applied
-
-
-def read_numbers(numbers: Numbers) -> StepNumbers:
-    """Return the results of a step as plain numbers."""
-    loss_sum, correct, count, stamps = (one.numpy() for one in numbers)
-    begin, forward, backward, exchange, apply = (float(one) for one in stamps)
-    return StepNumbers(
-        loss_sum=float(loss_sum),
-        num_correct=int(correct),
-        num_samples=int(count),
-        stamps=(begin, forward, backward, exchange, apply),
-    )
 
 
 def span(name: str) -> AbstractContextManager[object]:

@@ -14,12 +14,12 @@ import time
 import psutil
 import torch
 
+from phalanx.cgroup import memory_limit, memory_used
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.part_profiler import PartTimes, time_parts
 from phalanx.engine.precision import Precision
 from phalanx.model.parts import PartedNetwork
-from phalanx.observe.cgroup import memory_limit, memory_used
 from phalanx.spec.split import SplitSpec
 from phalanx.split.op_order import SplitCosts
 

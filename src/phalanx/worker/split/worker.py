@@ -16,7 +16,6 @@ from phalanx.data.pipeline import Dataset
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.part_profiler import forms_of, graph_of
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
-from phalanx.model.catalogue import build_model
 from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.process import stream_bytes
@@ -39,6 +38,7 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
 from phalanx.worker.lockstep import join_group, train_in_lockstep
 from phalanx.worker.network_record import record_network
+from phalanx.worker.replica import build_network
 from phalanx.worker.split.cost_survey import survey_costs, survey_memory
 from phalanx.worker.torch_trainer import TrainSetup
 
@@ -94,17 +94,6 @@ def run_split_worker(context: WorkerContext) -> Done:
         return msgspec.structs.replace(done, split=facts)
     finally:
         collective.close()
-
-
-def build_network(job: JobSpec, dataset: Dataset) -> nn.Module:
-    """Return the job's network, with weights equal on every worker."""
-    return build_model(
-        job.model,
-        input_shape=dataset.input_shape,
-        num_classes=dataset.num_classes,
-        seed=job.seed,
-        modalities=dataset.modalities,
-    )
 
 
 def warn_of_pieces(context: WorkerContext, network: PartedNetwork) -> None:

@@ -8,27 +8,16 @@ so all of them stop at the same step; the chief sends the statistics to the cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from phalanx.comm.base import Collective
 from phalanx.records.position import Position
-from phalanx.strategy.base import StepFacts
+from phalanx.strategy.base import GradientNoise, StepFacts
 from phalanx.wire.control_client import ControlClient
 from phalanx.wire.switch import EndPhase, WindowReport
 
 _LEAVE, _STAY = 1.0, 2.0
-
-
-class GradientGauge(Protocol):
-    """Measure the gradients of one step, inside a strategy."""
-
-    def arm(self) -> None:
-        """Measure in the next step."""
-
-    def take(self) -> tuple[float, float]:
-        """Return the squared lengths of this worker's mean gradient and of that of all workers."""
 
 
 @dataclass
@@ -57,7 +46,7 @@ class WindowStats:
         collective: Collective,
         *,
         every: int,
-        gauge: GradientGauge | None,
+        gauge: GradientNoise | None,
     ) -> None:
         self._control = control
         self._collective = collective

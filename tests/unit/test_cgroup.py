@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.observe.cgroup import cpu_quota, cpu_used, memory_limit, memory_used
+from phalanx.cgroup import cpu_quota, cpu_used, memory_limit, memory_used
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

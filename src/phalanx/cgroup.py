@@ -1,7 +1,8 @@
 """Read the limits and the use of this process's control group (container, batch system).
 
 Both versions of the interface are read. A limit holds for a group and all groups inside it, so
-every level from this process up to the root is read and the smallest limit counts.
+every level from this process up to the root is read and the smallest limit counts. Sent to machines
+with the agent: imports the standard library alone, and parses on Python 3.8.
 """
 
 from __future__ import annotations
