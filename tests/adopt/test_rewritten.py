@@ -127,6 +127,7 @@ def test_line_endings_and_tabs_are_kept() -> None:
     assert adoption.rewritten == plain.replace("    ", "\t").replace("\n", "\r\n")
 
 
+@pytest.mark.full
 def test_a_process_runs_a_rewritten_script(tmp_path: Path, adoptions: dict[str, Adoption]) -> None:
     """The same with a real process, which finds the stand-in as its `phalanx`."""
     adoption = adoptions["flat_notebook"]
