@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,13 +56,11 @@ def link_atomically(path: Path, other: Path) -> None:
     with _as_store_error(other):
         temporary.unlink(missing_ok=True)
         try:
-            os.link(path, temporary)
-        except OSError:
-            # Some file systems have no hard links. The copy reaches the disk before its name does:
-            # after a power failure the name would otherwise lead to an empty file.
-            shutil.copyfile(path, temporary)
-            _sync(temporary)
-        os.replace(temporary, other)
+            _link_or_copy(path, temporary)
+            os.replace(temporary, other)
+        finally:
+            # Also after success: where both are names of one file already, the system leaves both.
+            temporary.unlink(missing_ok=True)
         _sync(other.parent)
 
 
@@ -79,9 +77,12 @@ class Replacement:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with _as_store_error(path):
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        self._temporary: Path | None = Path(temporary)
+            # Not by `tempfile`: its files are private, and colleagues read one another's runs. The
+            # mode follows the umask, as that of the logs does.
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._temporary: Path | None = temporary
         self.file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, content: bytes | memoryview) -> None:
@@ -115,6 +116,16 @@ class Replacement:
             with suppress(OSError):
                 self.file.close()
             temporary.unlink(missing_ok=True)
+
+
+def _link_or_copy(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:
+        # Some file systems have no hard links. The copy reaches the disk before its name does:
+        # after a power failure the name would otherwise lead to an empty file.
+        shutil.copyfile(path, other)
+        _sync(other)
 
 
 @contextmanager
