@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from phalanx.adopt.findings import Finding, refuse
+from phalanx.adopt.findings import ScriptFinding, refuse
 from phalanx.adopt.foreign import Stripping
 from phalanx.adopt.script import key_of
 
@@ -91,7 +91,7 @@ def _check_arguments(work: Stripping, made: cst.Call) -> None:
             )
 
 
-def _accumulates(work: Stripping, node: cst.CSTNode) -> Finding:
+def _accumulates(work: Stripping, node: cst.CSTNode) -> ScriptFinding:
     return refuse(
         work.script.line(node),
         "accelerate-accumulate",
@@ -101,7 +101,7 @@ def _accumulates(work: Stripping, node: cst.CSTNode) -> Finding:
     )
 
 
-def _refused(work: Stripping, node: cst.CSTNode, what: str, todo: str) -> Finding:
+def _refused(work: Stripping, node: cst.CSTNode, what: str, todo: str) -> ScriptFinding:
     return refuse(
         work.script.line(node),
         "accelerate",

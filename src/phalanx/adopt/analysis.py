@@ -17,7 +17,7 @@ from phalanx.adopt.chief import guard_effects
 from phalanx.adopt.edits import Edits
 from phalanx.adopt.epochs import count_epochs
 from phalanx.adopt.feed import changed_finding, feed_loader
-from phalanx.adopt.findings import LOCKSTEP, Adoption, Doubt, Finding, Severity, refuse
+from phalanx.adopt.findings import LOCKSTEP, Adoption, Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.foreign import strip_launchers
 from phalanx.adopt.loop_obstacles import hidden_state, look_into, weights_by_hand
 from phalanx.adopt.loops import TrainingLoop, find_backwards, find_loop
@@ -25,7 +25,7 @@ from phalanx.adopt.loss_form import LossForm
 from phalanx.adopt.obstacles import obstacles
 from phalanx.adopt.parts import SetupCall, find_setups
 from phalanx.adopt.placement import place_session
-from phalanx.adopt.script import Script
+from phalanx.adopt.script import ScriptSource
 from phalanx.adopt.setup import write_setups
 from phalanx.adopt.update import accumulation, touched_gradients
 from phalanx.errors import SpecError
@@ -64,11 +64,13 @@ def adopt_file(path: Path) -> Adoption:
 def adopt(source: str, path: str = "script.py") -> Adoption:
     """Analyse the text of a script."""
     adoption = Adoption(path, source)
-    script = Script(source, path)
+    script = ScriptSource(source, path)
     if _has_session(script):
         adoption.rewritten = source
         adoption.findings = [
-            Finding(0, Severity.NOTE, "adopted", "the script has a session", "nothing to do")
+            ScriptFinding(
+                0, FindingSeverity.NOTE, "adopted", "the script has a session", "nothing to do"
+            )
         ]
         return adoption
     name = "session" if "session" not in script.bindings else "phalanx_session"
@@ -76,7 +78,7 @@ def adopt(source: str, path: str = "script.py") -> Adoption:
     plain, stripped = strip_launchers(script, name)
     found += stripped
     if find_backwards(script):
-        rewritten, more = _rewrite(script if plain == source else Script(plain, path), name)
+        rewritten, more = _rewrite(script if plain == source else ScriptSource(plain, path), name)
         back = _line_map(plain, source)
         known = any(one.name in _BY_NAME for one in found)
         found += [
@@ -84,25 +86,25 @@ def adopt(source: str, path: str = "script.py") -> Adoption:
             for one in more
             if not (known and one.name in _CONSEQUENCES)
         ]
-        if not any(one.severity is Severity.REFUSED for one in found):
+        if not any(one.severity is FindingSeverity.REFUSED for one in found):
             adoption.rewritten = rewritten
     adoption.findings = _ordered(found, refused=adoption.rewritten is None)
     return adoption
 
 
-def _ordered(found: list[Finding], *, refused: bool) -> list[Finding]:
+def _ordered(found: list[ScriptFinding], *, refused: bool) -> list[ScriptFinding]:
     """Order by line; where nothing is rewritten, leave out what would have been changed."""
-    kept = [one for one in found if not (refused and one.severity is Severity.CHANGED)]
+    kept = [one for one in found if not (refused and one.severity is FindingSeverity.CHANGED)]
     unique = {(one.line, one.name): one for one in reversed(kept)}
     return sorted(unique.values(), key=lambda one: (one.line, one.name))
 
 
-def _has_session(script: Script) -> bool:
+def _has_session(script: ScriptSource) -> bool:
     return any(script.qualified(call) == "phalanx.session" for call in script.calls)
 
 
-def _rewrite(script: Script, session: str) -> tuple[str | None, list[Finding]]:
-    findings: list[Finding] = []
+def _rewrite(script: ScriptSource, session: str) -> tuple[str | None, list[ScriptFinding]]:
+    findings: list[ScriptFinding] = []
     edits = Edits(script)
     loop: TrainingLoop | None = None
     try:
@@ -138,12 +140,12 @@ def _rewrite(script: Script, session: str) -> tuple[str | None, list[Finding]]:
 
 
 def _write(
-    script: Script,
+    script: ScriptSource,
     loop: TrainingLoop,
     setups: list[SetupCall],
     edits: Edits,
     session: str,
-    findings: list[Finding],
+    findings: list[ScriptFinding],
 ) -> str:
     every = accumulation(script, loop)
     form = LossForm(script, loop).form()
@@ -172,10 +174,10 @@ def _write(
     return edits.apply()
 
 
-def _two_optimizers(script: Script, setups: list[SetupCall]) -> Finding:
-    return Finding(
+def _two_optimizers(script: ScriptSource, setups: list[SetupCall]) -> ScriptFinding:
+    return ScriptFinding(
         script.line(setups[1].after),
-        Severity.NOTE,
+        FindingSeverity.NOTE,
         "two-optimizers",
         f"{len(setups)} optimisers",
         "one batch is several updates, which parameter servers cannot count as one",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from phalanx.adopt.findings import Doubt, Finding, refuse
+from phalanx.adopt.findings import Doubt, ScriptFinding, refuse
 from phalanx.adopt.loops import TrainingLoop
-from phalanx.adopt.script import Scope, Script
+from phalanx.adopt.script import Scope, ScriptSource
 
 
 def last_of(
-    script: Script, statements: list[cst.CSTNode], scope: Scope, loop: TrainingLoop | None
+    script: ScriptSource, statements: list[cst.CSTNode], scope: Scope, loop: TrainingLoop | None
 ) -> cst.CSTNode:
     """Return the statement after which all the given ones have run.
 
@@ -48,7 +48,9 @@ def last_of(
     return last
 
 
-def _path(script: Script, node: cst.CSTNode, scope: Scope) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+def _path(
+    script: ScriptSource, node: cst.CSTNode, scope: Scope
+) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
     """Return blocks and the statement in each that leads to a node, outermost first."""
     found: list[tuple[cst.CSTNode, cst.CSTNode]] = []
     below = node
@@ -61,7 +63,7 @@ def _path(script: Script, node: cst.CSTNode, scope: Scope) -> list[tuple[cst.CST
     return found[::-1]
 
 
-def _made_in_loop(script: Script, node: cst.CSTNode, loop: cst.CSTNode) -> Finding:
+def _made_in_loop(script: ScriptSource, node: cst.CSTNode, loop: cst.CSTNode) -> ScriptFinding:
     return refuse(
         script.line(node),
         "made-in-loop",
@@ -71,9 +73,9 @@ def _made_in_loop(script: Script, node: cst.CSTNode, loop: cst.CSTNode) -> Findi
     )
 
 
-def _is_guard(script: Script, node: cst.If) -> bool:
+def _is_guard(script: ScriptSource, node: cst.If) -> bool:
     return "__name__" in script.code(node.test)
 
 
-def _holds_training(script: Script, node: cst.If, loop: TrainingLoop) -> bool:
+def _holds_training(script: ScriptSource, node: cst.If, loop: TrainingLoop) -> bool:
     return any(script.inside(frame.node, node) for frame in loop.frames)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.findings import Finding, Severity
+from phalanx.adopt.findings import FindingSeverity, ScriptFinding
 from phalanx.adopt.loops import TrainingLoop
-from phalanx.adopt.script import Script, argument, called, receiver
+from phalanx.adopt.script import ScriptSource, argument, called, receiver
 
 _WRITES = {
     "torch.save",
@@ -44,10 +44,10 @@ _MAX_STATEMENTS = 8
 
 
 def guard_effects(
-    script: Script, loop: TrainingLoop, edits: Edits, session: str
-) -> tuple[list[Finding], list[cst.CSTNode]]:
+    script: ScriptSource, loop: TrainingLoop, edits: Edits, session: str
+) -> tuple[list[ScriptFinding], list[cst.CSTNode]]:
     """Put writing statements under `if session.chief`; return findings and where it is used."""
-    findings: list[Finding] = []
+    findings: list[ScriptFinding] = []
     used: list[cst.CSTNode] = []
     blocks = [one for one in script.find(script.module, cst.With) if _opens_to_write(script, one)]
     for block in blocks:
@@ -72,9 +72,9 @@ def guard_effects(
         used.append(statement)
     if used:
         findings.append(
-            Finding(
+            ScriptFinding(
                 script.line(used[0]),
-                Severity.CHANGED,
+                FindingSeverity.CHANGED,
                 "chief",
                 "files are written by one worker",
                 "all workers run the script: without a guard they write the same files at once",
@@ -84,7 +84,7 @@ def guard_effects(
     return findings, used
 
 
-def _writes(script: Script, call: cst.Call) -> bool:
+def _writes(script: ScriptSource, call: cst.Call) -> bool:
     name = script.qualified(call)
     if called(call) in ("makedirs", "mkdir"):
         if any(isinstance(above, cst.Try) for above in script.ancestors(call)):
@@ -94,7 +94,7 @@ def _writes(script: Script, call: cst.Call) -> bool:
     return name in _WRITES or called(call) in _WRITING_METHODS
 
 
-def _is_plain(script: Script, statement: cst.CSTNode, call: cst.Call) -> bool:
+def _is_plain(script: ScriptSource, statement: cst.CSTNode, call: cst.Call) -> bool:
     """Say whether a call is the whole of a statement on a line of its own."""
     return (
         isinstance(statement, cst.SimpleStatementLine)
@@ -104,7 +104,7 @@ def _is_plain(script: Script, statement: cst.CSTNode, call: cst.Call) -> bool:
     )
 
 
-def _is_guarded(script: Script, node: cst.CSTNode, session: str) -> bool:
+def _is_guarded(script: ScriptSource, node: cst.CSTNode, session: str) -> bool:
     pattern = rf"{session}\.chief|rank\s*(==\s*0|in)|is_main|is_master|master_process|not.*rank"
     return any(
         isinstance(above, cst.If) and re.search(pattern, script.code(above.test))
@@ -112,7 +112,7 @@ def _is_guarded(script: Script, node: cst.CSTNode, session: str) -> bool:
     )
 
 
-def _opens_to_write(script: Script, block: cst.With) -> bool:
+def _opens_to_write(script: ScriptSource, block: cst.With) -> bool:
     for item in block.items:
         call = item.item
         if isinstance(call, cst.Call) and called(call) == "open":
@@ -122,7 +122,7 @@ def _opens_to_write(script: Script, block: cst.With) -> bool:
     return False
 
 
-def _is_small(script: Script, block: cst.With, loop: TrainingLoop) -> bool:
+def _is_small(script: ScriptSource, block: cst.With, loop: TrainingLoop) -> bool:
     statements = [*script.find(block, cst.SimpleStatementLine)]
     holds = any(script.inside(frame.node, block) for frame in loop.frames)
     multi_line = any("\n" in script.code(text) for text in script.find(block, cst.SimpleString))
@@ -130,10 +130,10 @@ def _is_small(script: Script, block: cst.With, loop: TrainingLoop) -> bool:
     return len(statements) <= _MAX_STATEMENTS and not holds and not multi_line and not assigns
 
 
-def _note(script: Script, node: cst.CSTNode, what: str) -> Finding:
-    return Finding(
+def _note(script: ScriptSource, node: cst.CSTNode, what: str) -> ScriptFinding:
+    return ScriptFinding(
         script.line(node),
-        Severity.NOTE,
+        FindingSeverity.NOTE,
         "writes",
         what,
         "all workers run the script and would write it at once",
@@ -142,8 +142,8 @@ def _note(script: Script, node: cst.CSTNode, what: str) -> Finding:
 
 
 def _trackers(
-    script: Script, edits: Edits, session: str, used: list[cst.CSTNode]
-) -> Iterator[Finding]:
+    script: ScriptSource, edits: Edits, session: str, used: list[cst.CSTNode]
+) -> Iterator[ScriptFinding]:
     for call in script.calls:
         name = script.qualified(call)
         if (
@@ -158,17 +158,17 @@ def _trackers(
             else:
                 edits.surround(last.value, "", f", {text}")
             used.append(script.statement(call))
-            yield Finding(
+            yield ScriptFinding(
                 script.line(call),
-                Severity.CHANGED,
+                FindingSeverity.CHANGED,
                 "tracker",
                 "wandb runs on one worker",
                 "every worker would open a run of its own",
             )
         elif called(call) == "SummaryWriter" and not _is_guarded(script, call, session):
-            yield Finding(
+            yield ScriptFinding(
                 script.line(call),
-                Severity.NOTE,
+                FindingSeverity.NOTE,
                 "tracker",
                 "every worker opens a SummaryWriter",
                 "event files of all workers in one folder draw several curves",

@@ -11,13 +11,13 @@ from collections import defaultdict
 import libcst as cst
 
 from phalanx.adopt.findings import Doubt, refuse
-from phalanx.adopt.script import Script
+from phalanx.adopt.script import ScriptSource
 
 
 class Edits:
     """Collected changes of one script."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ScriptSource) -> None:
         self._script = script
         self._spans: list[tuple[int, int, str]] = []
         self._deleted: list[cst.CSTNode] = []

@@ -7,12 +7,12 @@ import re
 import libcst as cst
 
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.findings import Doubt, Finding, Severity, refuse
+from phalanx.adopt.findings import Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.loops import range_of
-from phalanx.adopt.script import Script
+from phalanx.adopt.script import ScriptSource
 
 
-def count_epochs(script: Script, loop: cst.For, edits: Edits, session: str) -> Finding:
+def count_epochs(script: ScriptSource, loop: cst.For, edits: Edits, session: str) -> ScriptFinding:
     """Rewrite the header of the loop over epochs, and keep the numbers that the script sees.
 
     Raises:
@@ -61,16 +61,16 @@ def count_epochs(script: Script, loop: cst.For, edits: Edits, session: str) -> F
             _refuse_moving(script, loop, start)
             shift = f"{script.code(loop.target)} += {script.code(start)}"
             edits.insert_before(loop.body.body[0], shift)
-    return Finding(
+    return ScriptFinding(
         script.line(loop),
-        Severity.CHANGED,
+        FindingSeverity.CHANGED,
         "epochs",
         "the session counts the epochs",
         "a resumed run starts where it stopped",
     )
 
 
-def _difference(script: Script, end: cst.BaseExpression, start: cst.BaseExpression) -> str:
+def _difference(script: ScriptSource, end: cst.BaseExpression, start: cst.BaseExpression) -> str:
     last, first = script.code(end), script.code(start)
     if isinstance(end, cst.BinaryOperation) and isinstance(end.operator, cst.Add):
         left, right = script.code(end.left), script.code(end.right)
@@ -90,7 +90,7 @@ def _difference(script: Script, end: cst.BaseExpression, start: cst.BaseExpressi
     return f"{last if simple else f'({last})'} - {first if atom else f'({first})'}"
 
 
-def _is_used(script: Script, loop: cst.For) -> bool:
+def _is_used(script: ScriptSource, loop: cst.For) -> bool:
     name = script.code(loop.target)
     uses = [
         n for n in script.find(script.module, cst.Name) if n.value == name and n is not loop.target
@@ -98,7 +98,7 @@ def _is_used(script: Script, loop: cst.For) -> bool:
     return name != "_" and bool(uses)
 
 
-def _refuse_moving(script: Script, loop: cst.For, start: cst.BaseExpression) -> None:
+def _refuse_moving(script: ScriptSource, loop: cst.For, start: cst.BaseExpression) -> None:
     """Refuse a start that is not the same in every epoch."""
     if isinstance(start, cst.Integer):
         return

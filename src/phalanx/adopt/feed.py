@@ -8,16 +8,18 @@ import libcst as cst
 
 from phalanx.adopt.anchor import last_of
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.findings import Doubt, Finding, Severity, refuse
+from phalanx.adopt.findings import Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.flow import Frame, lookup, origin, parameter_owner
 from phalanx.adopt.loops import TrainingLoop, stripped
-from phalanx.adopt.script import Scope, Script, called, key_of
+from phalanx.adopt.script import Scope, ScriptSource, called, key_of
 
 _ATTRIBUTES = {"dataset", "batch_size"}
 _PASSIVE = {"len", "print", "isinstance", "hasattr", "id", "type"}
 
 
-def feed_loader(script: Script, loop: TrainingLoop, edits: Edits, session: str) -> cst.CSTNode:
+def feed_loader(
+    script: ScriptSource, loop: TrainingLoop, edits: Edits, session: str
+) -> cst.CSTNode:
     """Write `session.data(loader)`; return the statement that got it.
 
     Raises:
@@ -53,25 +55,27 @@ def feed_loader(script: Script, loop: TrainingLoop, edits: Edits, session: str) 
     return after
 
 
-def changed_finding(script: Script, loop: TrainingLoop, statement: cst.CSTNode) -> Finding:
+def changed_finding(
+    script: ScriptSource, loop: TrainingLoop, statement: cst.CSTNode
+) -> ScriptFinding:
     """Report the change."""
-    return Finding(
+    return ScriptFinding(
         script.line(statement),
-        Severity.CHANGED,
+        FindingSeverity.CHANGED,
         "data",
         f"`{loop.loader.key}` is read through the session",
         "its batch is the batch of all workers together, cut over them: each sample once per epoch",
     )
 
 
-def _training_line(script: Script, loop: TrainingLoop, scope: Scope) -> int | None:
+def _training_line(script: ScriptSource, loop: TrainingLoop, scope: Scope) -> int | None:
     for frame in loop.frames:
         if frame.scope is scope:
             return min(script.line(one) for one in (frame.node, *frame.loops))
     return None
 
 
-def _refuse_inside_epochs(script: Script, loop: TrainingLoop) -> None:
+def _refuse_inside_epochs(script: ScriptSource, loop: TrainingLoop) -> None:
     """Refuse a loader that is made within the loop over epochs, directly or by a call."""
     if loop.epochs is None:
         return
@@ -90,7 +94,7 @@ def _refuse_inside_epochs(script: Script, loop: TrainingLoop) -> None:
         )
 
 
-def _refuse_endless(script: Script, loop: TrainingLoop) -> None:
+def _refuse_endless(script: ScriptSource, loop: TrainingLoop) -> None:
     """Refuse a loader without length: the session has to know when the training ends."""
     streams = {
         owner.name.value
@@ -118,7 +122,7 @@ def _refuse_endless(script: Script, loop: TrainingLoop) -> None:
         )
 
 
-def _reads_elsewhere(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
+def _reads_elsewhere(script: ScriptSource, loop: TrainingLoop) -> list[cst.CSTNode]:
     """Return reads of the loader under its other names: as a parameter or an attribute."""
     read: list[cst.BaseExpression] = [
         one.iter for one in script.find(script.module, cst.For) if one is not loop.batches
@@ -139,7 +143,7 @@ def _reads_elsewhere(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
     return found
 
 
-def _references(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
+def _references(script: ScriptSource, loop: TrainingLoop) -> list[cst.CSTNode]:
     """Return the reads of the loader's variable in all scopes that see it."""
     made = loop.loader
     found: list[cst.CSTNode] = []
@@ -163,7 +167,7 @@ def _references(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
     return [n for n in found if not _is_in_target(script, n)]
 
 
-def _is_name_part(script: Script, node: cst.CSTNode) -> bool:
+def _is_name_part(script: ScriptSource, node: cst.CSTNode) -> bool:
     above = script.parent(node)
     if isinstance(above, cst.Attribute) and above.attr is node:
         return True
@@ -172,11 +176,11 @@ def _is_name_part(script: Script, node: cst.CSTNode) -> bool:
     )
 
 
-def _is_in_target(script: Script, node: cst.CSTNode) -> bool:
+def _is_in_target(script: ScriptSource, node: cst.CSTNode) -> bool:
     return any(isinstance(a, cst.AssignTarget) for a in script.ancestors(node))
 
 
-def _is_passive(script: Script, loop: TrainingLoop, node: cst.CSTNode) -> bool:
+def _is_passive(script: ScriptSource, loop: TrainingLoop, node: cst.CSTNode) -> bool:
     """Say whether a use of the loader reads no batch, or is the training itself."""
     if script.inside(node, loop.batches.iter) or script.inside(node, loop.reads):
         return True
@@ -195,7 +199,9 @@ def _is_passive(script: Script, loop: TrainingLoop, node: cst.CSTNode) -> bool:
     return False
 
 
-def _is_passive_call(script: Script, loop: TrainingLoop, call: cst.Call, node: cst.CSTNode) -> bool:
+def _is_passive_call(
+    script: ScriptSource, loop: TrainingLoop, call: cst.Call, node: cst.CSTNode
+) -> bool:
     if called(call) in _PASSIVE or any(frame.node is call for frame in loop.frames):
         return True
     if called(call) in ("tqdm", "enumerate") and any(
@@ -210,7 +216,7 @@ def _is_passive_call(script: Script, loop: TrainingLoop, call: cst.Call, node: c
 
 
 def _feed_beside(
-    script: Script,
+    script: ScriptSource,
     loop: TrainingLoop,
     edits: Edits,
     session: str,
@@ -237,7 +243,9 @@ def _feed_beside(
     return after
 
 
-def _training_uses(script: Script, loop: TrainingLoop, key: str, frame: Frame) -> list[cst.CSTNode]:
+def _training_uses(
+    script: ScriptSource, loop: TrainingLoop, key: str, frame: Frame
+) -> list[cst.CSTNode]:
     if frame.scope is loop.batches_scope:
         return [loop.reads] if key_of(loop.reads) == key else []
     if isinstance(frame.node, cst.Call):

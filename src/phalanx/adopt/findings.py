@@ -18,7 +18,7 @@ LOCKSTEP = ("single", "allreduce", "local_sgd")
 """Strategies whose workers keep the script's own optimiser and see its gradients."""
 
 
-class Severity(StrEnum):
+class FindingSeverity(StrEnum):
     """What a finding means for the rewriting."""
 
     CHANGED = "changed"  # the diff deals with it
@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class ScriptFinding:
     """One thing seen in the script.
 
     Attributes:
@@ -41,7 +41,7 @@ class Finding:
     """
 
     line: int
-    severity: Severity
+    severity: FindingSeverity
     name: str
     what: str
     why: str
@@ -64,12 +64,12 @@ class Adoption:
     path: str
     source: str
     rewritten: str | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScriptFinding] = field(default_factory=list)
 
     @property
-    def refusals(self) -> list[Finding]:
+    def refusals(self) -> list[ScriptFinding]:
         """Return what prevents rewriting."""
-        return [one for one in self.findings if one.severity is Severity.REFUSED]
+        return [one for one in self.findings if one.severity is FindingSeverity.REFUSED]
 
     @property
     def strategies(self) -> list[str]:
@@ -112,14 +112,14 @@ class Doubt(SpecError):
         finding: What to report instead; always of severity `REFUSED`.
     """
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: ScriptFinding) -> None:
         super().__init__(finding.what)
         self.finding = finding
 
-    def __reduce__(self) -> tuple[type[Doubt], tuple[Finding]]:
+    def __reduce__(self) -> tuple[type[Doubt], tuple[ScriptFinding]]:
         return Doubt, (self.finding,)
 
 
-def refuse(line: int, name: str, what: str, why: str, todo: str = "") -> Finding:
+def refuse(line: int, name: str, what: str, why: str, todo: str = "") -> ScriptFinding:
     """Return a finding that prevents rewriting."""
-    return Finding(line, Severity.REFUSED, name, what, why, todo)
+    return ScriptFinding(line, FindingSeverity.REFUSED, name, what, why, todo)

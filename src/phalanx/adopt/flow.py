@@ -17,7 +17,7 @@ from phalanx.adopt.script import (
     Binding,
     Loop,
     Scope,
-    Script,
+    ScriptSource,
     argument,
     called,
     key_of,
@@ -74,7 +74,7 @@ class Frame:
     loops: list[Loop]
 
 
-def call_sites(script: Script, function: cst.FunctionDef) -> list[cst.Call]:
+def call_sites(script: ScriptSource, function: cst.FunctionDef) -> list[cst.Call]:
     """Return the calls of a function of this file."""
     name = function.name.value
     owner = script.class_of(function)
@@ -99,7 +99,7 @@ def call_sites(script: Script, function: cst.FunctionDef) -> list[cst.Call]:
     return found
 
 
-def _is_instance(script: Script, node: cst.BaseExpression, owner: str, scope: Scope) -> bool:
+def _is_instance(script: ScriptSource, node: cst.BaseExpression, owner: str, scope: Scope) -> bool:
     if isinstance(node, cst.Call):
         return called(node) == owner
     key = key_of(node)
@@ -109,7 +109,7 @@ def _is_instance(script: Script, node: cst.BaseExpression, owner: str, scope: Sc
     )
 
 
-def lookup(script: Script, key: str, scope: Scope) -> list[Binding]:
+def lookup(script: ScriptSource, key: str, scope: Scope) -> list[Binding]:
     """Return the bindings of a name that a scope sees; none for parameters and imports."""
     every = script.bindings.get(key, [])
     if key.startswith("self."):
@@ -124,13 +124,13 @@ def lookup(script: Script, key: str, scope: Scope) -> list[Binding]:
     return found or [b for b in every if _is_global(script, key, b.scope)]
 
 
-def _is_global(script: Script, key: str, scope: Scope) -> bool:
+def _is_global(script: ScriptSource, key: str, scope: Scope) -> bool:
     return any(
         item.name.value == key for one in script.find(scope, cst.Global) for item in one.names
     )
 
 
-def parameter_owner(script: Script, key: str, scope: Scope) -> cst.FunctionDef | None:
+def parameter_owner(script: ScriptSource, key: str, scope: Scope) -> cst.FunctionDef | None:
     """Return the function of which a name is a parameter, if it is one."""
     while isinstance(scope, cst.FunctionDef):
         if key in script.parameters(scope):
@@ -141,7 +141,9 @@ def parameter_owner(script: Script, key: str, scope: Scope) -> cst.FunctionDef |
     return None
 
 
-def passed(script: Script, function: cst.FunctionDef, name: str, call: cst.Call) -> cst.Arg | None:
+def passed(
+    script: ScriptSource, function: cst.FunctionDef, name: str, call: cst.Call
+) -> cst.Arg | None:
     """Return what a call passes for a parameter; None where the default holds or stars hide it."""
     names = script.parameters(function)
     position = names.index(name)
@@ -152,7 +154,9 @@ def passed(script: Script, function: cst.FunctionDef, name: str, call: cst.Call)
     return argument(call, name, position)
 
 
-def origin(script: Script, node: cst.CSTNode, scope: Scope, *, _depth: int = 0) -> Origin | None:
+def origin(
+    script: ScriptSource, node: cst.CSTNode, scope: Scope, *, _depth: int = 0
+) -> Origin | None:
     """Follow a variable to where its object is made; None where that cannot be told."""
     key = key_of(node)
     if key is None or _depth > _MAX_DEPTH:
@@ -176,7 +180,9 @@ def origin(script: Script, node: cst.CSTNode, scope: Scope, *, _depth: int = 0) 
     return Origin(key, home, tuple(makers), tuple(b for b in found if b.scope is home))
 
 
-def _of_argument(script: Script, function: cst.FunctionDef, name: str, depth: int) -> Origin | None:
+def _of_argument(
+    script: ScriptSource, function: cst.FunctionDef, name: str, depth: int
+) -> Origin | None:
     given: dict[str, tuple[cst.BaseExpression, Scope]] = {}
     for call in call_sites(script, function):
         arg = passed(script, function, name, call)
@@ -224,7 +230,7 @@ def passed_through(value: cst.BaseExpression) -> cst.BaseExpression | None:
     return None
 
 
-def frames(script: Script, node: cst.CSTNode) -> list[Frame]:
+def frames(script: ScriptSource, node: cst.CSTNode) -> list[Frame]:
     """Return the way from a node out to the module, or to a function that nobody calls here.
 
     Raises:

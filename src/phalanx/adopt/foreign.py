@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import libcst as cst
 
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.findings import Finding, Severity, refuse
-from phalanx.adopt.script import Script, argument, called, key_of, receiver
+from phalanx.adopt.findings import FindingSeverity, ScriptFinding, refuse
+from phalanx.adopt.script import ScriptSource, argument, called, key_of, receiver
 
 _GROUP_CALLS = {"init_process_group", "destroy_process_group", "barrier", "set_device"}
 _COLLECTIVES = {"all_reduce", "all_gather", "all_gather_object", "reduce", "broadcast", "gather"}
@@ -26,16 +26,16 @@ _GUARD = re.compile(r"cuda|gpu|device|ddp|distributed|multi|parallel", re.IGNORE
 class Stripping:
     """State of one removal: the script, the changes so far, and what was found."""
 
-    script: Script
+    script: ScriptSource
     edits: Edits
-    findings: list[Finding]
+    findings: list[ScriptFinding]
     session: str
 
     def changed(self, node: cst.CSTNode, name: str, what: str, why: str) -> None:
         """Note a change, once per kind."""
         if not any(one.name == name for one in self.findings):
             line = self.script.line(node)
-            self.findings.append(Finding(line, Severity.CHANGED, name, what, why))
+            self.findings.append(ScriptFinding(line, FindingSeverity.CHANGED, name, what, why))
 
     def is_guarded(self, node: cst.CSTNode) -> bool:
         """Say whether a node only runs if there is a GPU or another launcher."""
@@ -46,7 +46,7 @@ class Stripping:
         )
 
 
-def strip_launchers(script: Script, session: str) -> tuple[str, list[Finding]]:
+def strip_launchers(script: ScriptSource, session: str) -> tuple[str, list[ScriptFinding]]:
     """Return the text without other launchers' code, and what was changed or refused.
 
     Args:
@@ -59,9 +59,9 @@ def strip_launchers(script: Script, session: str) -> tuple[str, list[Finding]]:
     launcher = next((f for f in work.findings if f.name in ("sampler", "accelerate")), None)
     if launcher is not None:
         work.findings.append(
-            Finding(
+            ScriptFinding(
                 launcher.line,
-                Severity.NOTE,
+                FindingSeverity.NOTE,
                 "global-batch",
                 "the loader's batch was that of one process",
                 "the session takes it as that of all workers together",
@@ -71,7 +71,7 @@ def strip_launchers(script: Script, session: str) -> tuple[str, list[Finding]]:
     return work.edits.apply(), work.findings
 
 
-def _statement_is(script: Script, call: cst.Call) -> bool:
+def _statement_is(script: ScriptSource, call: cst.Call) -> bool:
     """Say whether a call is a statement of its own."""
     above = script.parent(call)
     return isinstance(above, cst.Expr)
@@ -85,9 +85,9 @@ def _wrappers(work: Stripping) -> None:
             continue
         if work.is_guarded(call):
             work.findings.append(
-                Finding(
+                ScriptFinding(
                     script.line(call),
-                    Severity.NOTE,
+                    FindingSeverity.NOTE,
                     kind,
                     f"`{called(call)}` under a condition on devices or launchers",
                     "the condition does not hold under `phalanx launch`, which sets no RANK and "
@@ -164,7 +164,7 @@ def _process_group(work: Stripping) -> None:
             )
 
 
-def _other(script: Script, node: cst.CSTNode, name: str) -> Finding:
+def _other(script: ScriptSource, node: cst.CSTNode, name: str) -> ScriptFinding:
     return refuse(
         script.line(node),
         "other-launcher",
@@ -218,7 +218,7 @@ def _samplers(work: Stripping) -> None:
             work.edits.delete(script.statement(call))
 
 
-def _comma(script: Script, arg: cst.Arg) -> str:
+def _comma(script: ScriptSource, arg: cst.Arg) -> str:
     return "," if script.code(arg).rstrip().endswith(",") else ""
 
 
@@ -234,14 +234,14 @@ def _drop_argument(work: Stripping, call: cst.Call, arg: cst.Arg) -> None:
     work.edits.cut(start, end)
 
 
-def _maker(script: Script, key: str | None) -> cst.BaseExpression | None:
+def _maker(script: ScriptSource, key: str | None) -> cst.BaseExpression | None:
     for binding in script.bindings.get(key or "", []):
         if isinstance(binding.value, cst.Call) and called(binding.value) == "DistributedSampler":
             return binding.value
     return None
 
 
-def _shuffles(script: Script, made: cst.BaseExpression | None) -> bool:
+def _shuffles(script: ScriptSource, made: cst.BaseExpression | None) -> bool:
     given = argument(made, "shuffle", 3) if isinstance(made, cst.Call) else None
     return given is None or script.code(given.value) != "False"
 
@@ -308,7 +308,7 @@ def _rank_devices(work: Stripping) -> None:
             work.edits.unwrap(call, target)
 
 
-def _reads(script: Script) -> list[tuple[cst.CSTNode, str]]:
+def _reads(script: ScriptSource) -> list[tuple[cst.CSTNode, str]]:
     found: list[tuple[cst.CSTNode, str]] = [
         (node, _string(script.code(node.slice[0])))
         for node in script.find(script.module, cst.Subscript)
@@ -322,7 +322,7 @@ def _reads(script: Script) -> list[tuple[cst.CSTNode, str]]:
     return found
 
 
-def _is_target(script: Script, node: cst.CSTNode) -> bool:
+def _is_target(script: ScriptSource, node: cst.CSTNode) -> bool:
     return isinstance(script.parent(node), cst.AssignTarget)
 
 
@@ -356,7 +356,7 @@ def _cuda(work: Stripping) -> None:
             work.edits.replace(formatted, '"cpu"')
 
 
-def _is_device(script: Script, text: cst.CSTNode) -> bool:
+def _is_device(script: ScriptSource, text: cst.CSTNode) -> bool:
     above = script.parent(text)
     if isinstance(above, cst.Arg):
         call = script.parent(above)

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from phalanx.adopt.findings import LOCKSTEP, Finding, Severity, refuse
+from phalanx.adopt.findings import LOCKSTEP, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.flow import origin
 from phalanx.adopt.loops import TrainingLoop
 from phalanx.adopt.parts import SetupCall
-from phalanx.adopt.script import Loop, Script, called, key_of, receiver
+from phalanx.adopt.script import Loop, ScriptSource, called, key_of, receiver
 
 _IN_PLACE = re.compile(
     r"\.data\.(add|sub|mul|div|copy|clamp|addcmul|addcdiv|lerp|zero)_$|\.(add|sub|copy|clamp)_$"
 )
 
 
-def look_into(script: Script, loop: TrainingLoop, setups: list[SetupCall]) -> Iterator[Finding]:
+def look_into(
+    script: ScriptSource, loop: TrainingLoop, setups: list[SetupCall]
+) -> Iterator[ScriptFinding]:
     """Yield what the body of the loop holds against rewriting, and what is good to know."""
     yield from hidden_state(script, loop.batches)
     yield from weights_by_hand(script, loop, setups)
@@ -28,7 +30,7 @@ def look_into(script: Script, loop: TrainingLoop, setups: list[SetupCall]) -> It
     yield from _batch_norm(script)
 
 
-def hidden_state(script: Script, loop: Loop) -> Iterator[Finding]:
+def hidden_state(script: ScriptSource, loop: Loop) -> Iterator[ScriptFinding]:
     """Find names that leave one pass of a loop as outputs and enter the next as inputs."""
     for assign in script.find(loop.body, cst.Assign):
         if not isinstance(assign.value, cst.Call):
@@ -63,7 +65,7 @@ def _names(node: cst.BaseExpression) -> Iterator[cst.Name]:
             yield from _names(element.value)
 
 
-def _set_before(script: Script, loop: Loop, name: str, assign: cst.Assign) -> bool:
+def _set_before(script: ScriptSource, loop: Loop, name: str, assign: cst.Assign) -> bool:
     """Say whether a pass sets a name from something else before a statement."""
     for other in script.find(loop.body, cst.Assign):
         if script.line(other) >= script.line(assign):
@@ -74,21 +76,21 @@ def _set_before(script: Script, loop: Loop, name: str, assign: cst.Assign) -> bo
     return False
 
 
-def _all_names(script: Script, node: cst.BaseExpression) -> Iterator[cst.Name]:
+def _all_names(script: ScriptSource, node: cst.BaseExpression) -> Iterator[cst.Name]:
     if isinstance(node, cst.Name):
         yield node
     yield from script.find(node, cst.Name)
 
 
-def _is_batch(script: Script, loop: Loop, name: str) -> bool:
+def _is_batch(script: ScriptSource, loop: Loop, name: str) -> bool:
     if isinstance(loop, cst.While):
         return False
     return name in {n.value for n in _all_names(script, loop.target)}
 
 
 def weights_by_hand(
-    script: Script, loop: TrainingLoop, setups: list[SetupCall] | None = None
-) -> Iterator[Finding]:
+    script: ScriptSource, loop: TrainingLoop, setups: list[SetupCall] | None = None
+) -> Iterator[ScriptFinding]:
     """Find loops over parameters that write them; without setups, those of any network."""
     for root in loop.body:
         for one in script.find(root, cst.For):
@@ -116,14 +118,14 @@ def weights_by_hand(
                 return
 
 
-def _first_iterated(script: Script, loop: cst.For) -> cst.BaseExpression | None:
+def _first_iterated(script: ScriptSource, loop: cst.For) -> cst.BaseExpression | None:
     for call in (c for c in script.calls if script.inside(c, loop.iter)):
         if called(call).endswith("parameters"):
             return receiver(call)
     return None
 
 
-def _is_trained(script: Script, node: cst.BaseExpression, setups: list[SetupCall]) -> bool:
+def _is_trained(script: ScriptSource, node: cst.BaseExpression, setups: list[SetupCall]) -> bool:
     key = key_of(node)
     if key is None:
         return False
@@ -135,7 +137,7 @@ def _is_trained(script: Script, node: cst.BaseExpression, setups: list[SetupCall
     )
 
 
-def _writes(script: Script, loop: cst.For, name: str) -> Iterator[int]:
+def _writes(script: ScriptSource, loop: cst.For, name: str) -> Iterator[int]:
     for augmented in script.find(loop.body, cst.AugAssign):
         if re.fullmatch(rf"{name}(\.data)?", script.code(augmented.target)):
             yield script.line(augmented)
@@ -148,7 +150,7 @@ def _writes(script: Script, loop: cst.For, name: str) -> Iterator[int]:
             yield script.line(call)
 
 
-def _gradients_by_hand(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
+def _gradients_by_hand(script: ScriptSource, loop: TrainingLoop) -> Iterator[ScriptFinding]:
     for root in loop.body:
         for assign in script.find(root, cst.Assign):
             targets = [script.code(t.target) for t in assign.targets]
@@ -163,7 +165,7 @@ def _gradients_by_hand(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
                 return
 
 
-def _break_on_loss(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
+def _break_on_loss(script: ScriptSource, loop: TrainingLoop) -> Iterator[ScriptFinding]:
     for leave in (
         *script.find(loop.batches.body, cst.Break),
         *script.find(loop.batches.body, cst.Return),
@@ -177,9 +179,9 @@ def _break_on_loss(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
         ]
         if tests and re.fullmatch(r"[\w.]+", tests[0]) and not re.search("loss|nan", tests[0]):
             # A flag for trial runs is the same on all workers.
-            yield Finding(
+            yield ScriptFinding(
                 script.line(leave),
-                Severity.NOTE,
+                FindingSeverity.NOTE,
                 "trial-run",
                 f"`{tests[0]}` leaves the loop over batches early",
                 "a trial run of one epoch works; a second epoch is refused when it begins",
@@ -204,13 +206,13 @@ def _break_on_loss(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
             )
 
 
-def _rate_by_hand(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
+def _rate_by_hand(script: ScriptSource, loop: TrainingLoop) -> Iterator[ScriptFinding]:
     for assign in script.find(script.module, cst.Assign):
         for target in assign.targets:
             if re.search(r"\[['\"](lr|momentum|weight_decay)['\"]\]$", script.code(target.target)):
-                yield Finding(
+                yield ScriptFinding(
                     script.line(assign),
-                    Severity.NOTE,
+                    FindingSeverity.NOTE,
                     "rate-by-hand",
                     f"`{script.code(target.target)}` is set by hand",
                     "right where each worker steps the optimiser; servers follow schedulers only",
@@ -220,14 +222,14 @@ def _rate_by_hand(script: Script, loop: TrainingLoop) -> Iterator[Finding]:
                 return
 
 
-def _batch_norm(script: Script) -> Iterator[Finding]:
+def _batch_norm(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         if re.match(r"(Lazy)?BatchNorm", called(call)) or "torchvision.models" in script.qualified(
             call
         ):
-            yield Finding(
+            yield ScriptFinding(
                 script.line(call),
-                Severity.NOTE,
+                FindingSeverity.NOTE,
                 "batch-norm",
                 "batch normalisation",
                 "its statistics are those of each worker's rows, not of the whole batch",

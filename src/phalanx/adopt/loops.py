@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from phalanx.adopt.findings import Doubt, Finding, refuse
+from phalanx.adopt.findings import Doubt, ScriptFinding, refuse
 from phalanx.adopt.flow import Frame, Origin, call_sites, frames, origin, parameter_owner
-from phalanx.adopt.script import Loop, Scope, Script, called, key_of, receiver
+from phalanx.adopt.script import Loop, Scope, ScriptSource, called, key_of, receiver
 
 _BARS = {"tqdm", "track", "alive_it", "tqdm_notebook", "progress_bar"}
 _LOADER_NAME = re.compile(r"loader|dataloader|(^|_)dl($|_)|^dls?$", re.IGNORECASE)
@@ -47,12 +47,12 @@ class TrainingLoop:
     body: list[cst.CSTNode]
 
 
-def find_backwards(script: Script) -> list[cst.Call]:
+def find_backwards(script: ScriptSource) -> list[cst.Call]:
     """Return the calls that compute gradients of a loss."""
     return [c for c in script.calls if called(c) == "backward" and receiver(c) is not None]
 
 
-def find_loop(script: Script) -> TrainingLoop:
+def find_loop(script: ScriptSource) -> TrainingLoop:
     """Find the training loop.
 
     Raises:
@@ -82,13 +82,13 @@ def find_loop(script: Script) -> TrainingLoop:
     return stepping[0]
 
 
-def _steps(script: Script, loop: TrainingLoop) -> bool:
+def _steps(script: ScriptSource, loop: TrainingLoop) -> bool:
     return any(
         called(c) in ("step", "minimize") for root in loop.body for c in script.find(root, cst.Call)
     )
 
 
-def _loop_of(script: Script, call: cst.Call, way: list[Frame]) -> TrainingLoop:
+def _loop_of(script: ScriptSource, call: cst.Call, way: list[Frame]) -> TrainingLoop:
     chain: list[tuple[Loop, Frame]] = [(loop, frame) for frame in way for loop in frame.loops]
     for index, (loop, frame) in enumerate(chain):
         if not isinstance(loop, cst.For):
@@ -114,7 +114,7 @@ def stripped(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _loader(
-    script: Script,
+    script: ScriptSource,
     reads: cst.BaseExpression,
     loop: cst.For,
     frame: Frame,
@@ -137,7 +137,7 @@ def _loader(
     return (made, None, reads) if looks_like_loader(script, made) else None
 
 
-def looks_like_loader(script: Script, made: Origin) -> bool:
+def looks_like_loader(script: ScriptSource, made: Origin) -> bool:
     """Say whether a variable is a DataLoader, as far as its maker or its name tell."""
     if all(_makes_loader(script, b.value) for b in made.makers):
         return True
@@ -145,7 +145,7 @@ def looks_like_loader(script: Script, made: Origin) -> bool:
     return is_call and bool(_LOADER_NAME.search(made.key))
 
 
-def _makes_loader(script: Script, value: cst.BaseExpression | None) -> bool:
+def _makes_loader(script: ScriptSource, value: cst.BaseExpression | None) -> bool:
     if not isinstance(value, cst.Call):
         return False
     name = called(value)
@@ -158,7 +158,7 @@ def _makes_loader(script: Script, value: cst.BaseExpression | None) -> bool:
 
 
 def _loader_of_part(
-    script: Script, reads: cst.Subscript, frame: Frame, outer: list[Loop]
+    script: ScriptSource, reads: cst.Subscript, frame: Frame, outer: list[Loop]
 ) -> tuple[Origin, str | None, cst.BaseExpression] | None:
     """Return `loaders` and "train" for `for batch in loaders[phase]`, or loaders["train"]."""
     made = origin(script, reads.value, frame.scope)
@@ -194,7 +194,9 @@ def _elements(node: cst.BaseExpression) -> Iterator[cst.BaseElement]:
         yield from node.elements
 
 
-def _refuse_inner_steps(script: Script, inner: list[tuple[Loop, Frame]], batches: cst.For) -> None:
+def _refuse_inner_steps(
+    script: ScriptSource, inner: list[tuple[Loop, Frame]], batches: cst.For
+) -> None:
     for loop, _ in inner:
         if any(called(c) == "step" for c in script.find(loop.body, cst.Call)):
             raise Doubt(
@@ -209,7 +211,7 @@ def _refuse_inner_steps(script: Script, inner: list[tuple[Loop, Frame]], batches
             )
 
 
-def _epochs(script: Script, outer: list[tuple[Loop, Frame]]) -> cst.For | None:
+def _epochs(script: ScriptSource, outer: list[tuple[Loop, Frame]]) -> cst.For | None:
     rest = [loop for loop, _ in outer if not _is_phases(loop)]
     if not rest:
         return None
@@ -233,7 +235,7 @@ def _epochs(script: Script, outer: list[tuple[Loop, Frame]]) -> cst.For | None:
     return first
 
 
-def _repeated(script: Script, loop: Loop) -> Finding:
+def _repeated(script: ScriptSource, loop: Loop) -> ScriptFinding:
     head = script.code(loop.iter) if isinstance(loop, cst.For) else script.code(loop.test)
     return refuse(
         script.line(loop),
@@ -250,14 +252,14 @@ def _is_phases(loop: Loop) -> bool:
     )
 
 
-def has_break(script: Script, loop: Loop) -> bool:
+def has_break(script: ScriptSource, loop: Loop) -> bool:
     """Say whether a loop is left by `break` or `return`."""
     return any(True for _ in script.find(loop.body, cst.Break)) or any(
         True for _ in script.find(loop.body, cst.Return)
     )
 
 
-def range_of(script: Script, loop: cst.For) -> cst.Call | None:
+def range_of(script: ScriptSource, loop: cst.For) -> cst.Call | None:
     """Return `range(...)` or `trange(...)` of a loop's header, inside `tqdm` too."""
     node = stripped(loop.iter)
     if isinstance(node, cst.Call) and called(node) in ("range", "trange"):
@@ -265,7 +267,7 @@ def range_of(script: Script, loop: cst.For) -> cst.Call | None:
     return None
 
 
-def _reach(script: Script, roots: list[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+def _reach(script: ScriptSource, roots: list[cst.CSTNode]) -> Iterator[cst.CSTNode]:
     """Yield roots and the functions of this file that they call."""
     seen: set[int] = set()
     todo = list(roots)
@@ -284,8 +286,8 @@ def _reach(script: Script, roots: list[cst.CSTNode]) -> Iterator[cst.CSTNode]:
 
 
 def _no_loader(
-    script: Script, call: cst.Call, chain: list[tuple[Loop, Frame]], way: list[Frame]
-) -> Finding:
+    script: ScriptSource, call: cst.Call, chain: list[tuple[Loop, Frame]], way: list[Frame]
+) -> ScriptFinding:
     """Say in which other way a script trains."""
     line = script.line(call)
     if not chain:
@@ -372,5 +374,5 @@ def _no_loader(
     )
 
 
-def _is_epoch_count(script: Script, loop: cst.For) -> bool:
+def _is_epoch_count(script: ScriptSource, loop: cst.For) -> bool:
     return isinstance(loop.iter, cst.Call) and called(loop.iter) == "count"

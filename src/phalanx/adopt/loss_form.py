@@ -10,10 +10,10 @@ import libcst as cst
 from phalanx.adopt.findings import Doubt, refuse
 from phalanx.adopt.flow import origin
 from phalanx.adopt.loops import TrainingLoop
-from phalanx.adopt.script import Scope, Script, argument, called, key_of, receiver
+from phalanx.adopt.script import Scope, ScriptSource, argument, called, key_of, receiver
 
 
-def _statements(script: Script, root: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
+def _statements(script: ScriptSource, root: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
     for assign in script.find(root, cst.Assign):
         if any(script.code(t.target) == name for t in assign.targets):
             yield assign.value
@@ -38,7 +38,7 @@ class LossForm:
         loop: Its training loop.
     """
 
-    def __init__(self, script: Script, loop: TrainingLoop) -> None:
+    def __init__(self, script: ScriptSource, loop: TrainingLoop) -> None:
         self._script = script
         self._loop = loop
         self._seen: set[int] = set()

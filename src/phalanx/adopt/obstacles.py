@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from phalanx.adopt.findings import Finding, refuse
+from phalanx.adopt.findings import ScriptFinding, refuse
 from phalanx.adopt.loops import find_backwards
-from phalanx.adopt.script import Script, argument, called, receiver
+from phalanx.adopt.script import ScriptSource, argument, called, receiver
 
-Check = Callable[[Script], Iterator[Finding]]
+Check = Callable[[ScriptSource], Iterator[ScriptFinding]]
 
 _FRAMEWORK_LOOPS = {
     "lightning": "Lightning",
@@ -35,7 +35,7 @@ _PROCESSES = re.compile(
 _TENSORFLOW_TAPE = re.compile(r"GradientTape$")
 
 
-def _lbfgs(script: Script) -> Iterator[Finding]:
+def _lbfgs(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         if called(call) == "LBFGS":
             yield refuse(
@@ -48,7 +48,7 @@ def _lbfgs(script: Script) -> Iterator[Finding]:
             )
 
 
-def _sparse(script: Script) -> Iterator[Finding]:
+def _sparse(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         sparse = argument(call, "sparse")
         is_sparse = sparse is not None and script.code(sparse.value) == "True"
@@ -62,7 +62,7 @@ def _sparse(script: Script) -> Iterator[Finding]:
             )
 
 
-def _environment(script: Script) -> Iterator[Finding]:
+def _environment(script: ScriptSource) -> Iterator[ScriptFinding]:
     found = script.imports() & _ENVIRONMENTS
     for call in script.calls:
         target = receiver(call)
@@ -80,7 +80,7 @@ def _environment(script: Script) -> Iterator[Finding]:
             return
 
 
-def _optimizer_per_layer(script: Script) -> Iterator[Finding]:
+def _optimizer_per_layer(script: ScriptSource) -> Iterator[ScriptFinding]:
     kinds = (cst.ListComp, cst.DictComp, cst.GeneratorExp, cst.List, cst.Dict)
     for call in script.calls:
         name = script.qualified(call)
@@ -119,7 +119,7 @@ def _optimizer_per_layer(script: Script) -> Iterator[Finding]:
             )
 
 
-def _processes(script: Script) -> Iterator[Finding]:
+def _processes(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         name = script.qualified(call)
         if _PROCESSES.search(name):
@@ -133,7 +133,7 @@ def _processes(script: Script) -> Iterator[Finding]:
             )
 
 
-def _half(script: Script) -> Iterator[Finding]:
+def _half(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         target = receiver(call)
         text = "" if target is None else script.code(target)
@@ -147,7 +147,7 @@ def _half(script: Script) -> Iterator[Finding]:
             )
 
 
-def _random_split(script: Script) -> Iterator[Finding]:
+def _random_split(script: ScriptSource) -> Iterator[ScriptFinding]:
     seeded = any(re.search(r"seed", called(call)) for call in script.calls)
     numpy_seeded = any(
         re.search(r"random\.seed$|seed_everything|set_seed", script.qualified(call))
@@ -176,7 +176,7 @@ def _random_split(script: Script) -> Iterator[Finding]:
             )
 
 
-def _framework_loop(script: Script) -> Iterator[Finding]:
+def _framework_loop(script: ScriptSource) -> Iterator[ScriptFinding]:
     for package in sorted(script.imports() & set(_FRAMEWORK_LOOPS)):
         yield refuse(
             0,
@@ -197,7 +197,7 @@ def _framework_loop(script: Script) -> Iterator[Finding]:
             )
 
 
-def _tensorflow(script: Script) -> Iterator[Finding]:
+def _tensorflow(script: ScriptSource) -> Iterator[ScriptFinding]:
     for call in script.calls:
         if _TENSORFLOW_TAPE.search(script.qualified(call)):
             yield refuse(
@@ -223,7 +223,7 @@ def _tensorflow(script: Script) -> Iterator[Finding]:
             return
 
 
-def _other_framework(script: Script) -> Iterator[Finding]:
+def _other_framework(script: ScriptSource) -> Iterator[ScriptFinding]:
     for package in sorted(script.imports() & set(_OTHER_FRAMEWORKS)):
         if "torch" not in script.imports():
             yield refuse(
@@ -235,7 +235,7 @@ def _other_framework(script: Script) -> Iterator[Finding]:
             )
 
 
-def _no_training(script: Script) -> Iterator[Finding]:
+def _no_training(script: ScriptSource) -> Iterator[ScriptFinding]:
     others = {"tensorflow", "keras", "tf_keras", *_FRAMEWORK_LOOPS}
     if find_backwards(script) or script.imports() & others:
         return
@@ -282,6 +282,6 @@ OBSTACLES: dict[str, Check] = {
 """Checks by the name of what they look for; all run on every script."""
 
 
-def obstacles(script: Script) -> list[Finding]:
+def obstacles(script: ScriptSource) -> list[ScriptFinding]:
     """Return everything that prevents rewriting before the loop is looked at."""
     return [finding for check in OBSTACLES.values() for finding in check(script)]

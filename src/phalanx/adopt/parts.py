@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from phalanx.adopt.anchor import last_of
-from phalanx.adopt.findings import Doubt, Finding, refuse
+from phalanx.adopt.findings import Doubt, ScriptFinding, refuse
 from phalanx.adopt.flow import Origin, call_sites, lookup, origin, parameter_owner, passed
 from phalanx.adopt.loops import TrainingLoop
-from phalanx.adopt.script import Binding, Scope, Script, called, key_of, receiver
+from phalanx.adopt.script import Binding, Scope, ScriptSource, called, key_of, receiver
 
 _SCHEDULER = re.compile(r"sched|warmup|annealing|plateau|lr$", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)
@@ -42,7 +42,7 @@ class SetupCall:
     after: cst.CSTNode
 
 
-def find_setups(script: Script, loop: TrainingLoop) -> list[SetupCall]:
+def find_setups(script: ScriptSource, loop: TrainingLoop) -> list[SetupCall]:
     """Find the optimisers that the loop steps, each with its networks and schedulers.
 
     Raises:
@@ -78,7 +78,7 @@ def find_setups(script: Script, loop: TrainingLoop) -> list[SetupCall]:
     return setups
 
 
-def _stepped(script: Script, loop: TrainingLoop) -> list[Origin]:
+def _stepped(script: ScriptSource, loop: TrainingLoop) -> list[Origin]:
     found: dict[tuple[str, int], Origin] = {}
     for call in (c for root in loop.body for c in script.find(root, cst.Call)):
         if called(call) != "step" or receiver(call) is None:
@@ -105,7 +105,7 @@ def _stepped(script: Script, loop: TrainingLoop) -> list[Origin]:
     return list(found.values())
 
 
-def _optimizer_of_step(script: Script, call: cst.Call) -> cst.BaseExpression | None:
+def _optimizer_of_step(script: ScriptSource, call: cst.Call) -> cst.BaseExpression | None:
     target = receiver(call)
     if target is None or key_of(target) is None:
         # optimizers[i].step() and the like are refused with the optimiser's own finding.
@@ -125,14 +125,14 @@ def _optimizer_of_step(script: Script, call: cst.Call) -> cst.BaseExpression | N
     return target
 
 
-def _is_scheduler(script: Script, made: Origin) -> bool:
+def _is_scheduler(script: ScriptSource, made: Origin) -> bool:
     if not isinstance(made.value, cst.Call):
         return False
     name = script.qualified(made.value)
     return "lr_scheduler" in name or bool(_SCHEDULER.search(name.split(".")[-1]))
 
 
-def _untraceable(script: Script, node: cst.CSTNode, what: str) -> Finding:
+def _untraceable(script: ScriptSource, node: cst.CSTNode, what: str) -> ScriptFinding:
     return refuse(
         script.line(node),
         "untraceable",
@@ -142,7 +142,7 @@ def _untraceable(script: Script, node: cst.CSTNode, what: str) -> Finding:
     )
 
 
-def _setup_of(script: Script, loop: TrainingLoop, made: Origin) -> SetupCall:
+def _setup_of(script: ScriptSource, loop: TrainingLoop, made: Origin) -> SetupCall:
     models = _models_of(script, made)
     schedulers, elsewhere = _schedulers_of(script, made)
     scalers = [
@@ -176,7 +176,7 @@ def _setup_of(script: Script, loop: TrainingLoop, made: Origin) -> SetupCall:
     return SetupCall(made, models, schedulers, elsewhere, made.scope, after)
 
 
-def _first_training_line(script: Script, loop: TrainingLoop, scope: Scope) -> int | None:
+def _first_training_line(script: ScriptSource, loop: TrainingLoop, scope: Scope) -> int | None:
     """Return the line in a scope from which on the training runs; None where it runs elsewhere."""
     for frame in loop.frames:
         if frame.scope is scope:
@@ -184,7 +184,7 @@ def _first_training_line(script: Script, loop: TrainingLoop, scope: Scope) -> in
     return None
 
 
-def _models_of(script: Script, made: Origin) -> list[str]:
+def _models_of(script: ScriptSource, made: Origin) -> list[str]:
     found: list[list[str]] = [_models_in(script, binding) for binding in made.makers]
     if any(names != found[0] for names in found) or not found[0]:
         raise Doubt(
@@ -199,7 +199,7 @@ def _models_of(script: Script, made: Origin) -> list[str]:
     return found[0]
 
 
-def _models_in(script: Script, binding: Binding) -> list[str]:
+def _models_in(script: ScriptSource, binding: Binding) -> list[str]:
     if binding.value is None:
         return []
     names: list[str] = []
@@ -214,7 +214,7 @@ def _models_in(script: Script, binding: Binding) -> list[str]:
     return _known(script, names, binding.scope) or _models_of_helper(script, binding)
 
 
-def _known(script: Script, names: list[str], scope: Scope) -> list[str]:
+def _known(script: ScriptSource, names: list[str], scope: Scope) -> list[str]:
     """Keep names that the scope itself can see, not those of a comprehension."""
     return [
         n
@@ -223,7 +223,7 @@ def _known(script: Script, names: list[str], scope: Scope) -> list[str]:
     ]
 
 
-def _inside_module(script: Script, call: cst.Call) -> Finding:
+def _inside_module(script: ScriptSource, call: cst.Call) -> ScriptFinding:
     return refuse(
         script.line(call),
         "optimizer-per-layer",
@@ -233,7 +233,7 @@ def _inside_module(script: Script, call: cst.Call) -> Finding:
     )
 
 
-def _with_named_arguments(script: Script, binding: Binding) -> list[cst.CSTNode]:
+def _with_named_arguments(script: ScriptSource, binding: Binding) -> list[cst.CSTNode]:
     """Return a maker's expression, and those behind its names that mention parameters."""
     assert binding.value is not None
     nodes: list[cst.CSTNode] = [binding.value]
@@ -246,7 +246,7 @@ def _with_named_arguments(script: Script, binding: Binding) -> list[cst.CSTNode]
     return nodes
 
 
-def _calls_in(script: Script, node: cst.CSTNode) -> Iterable[cst.Call]:
+def _calls_in(script: ScriptSource, node: cst.CSTNode) -> Iterable[cst.Call]:
     if isinstance(node, cst.Call):
         yield node
     yield from script.find(node, cst.Call)
@@ -259,7 +259,7 @@ def _inner_key(node: cst.BaseExpression) -> str | None:
     return key_of(node)
 
 
-def _models_of_helper(script: Script, binding: Binding) -> list[str]:
+def _models_of_helper(script: ScriptSource, binding: Binding) -> list[str]:
     """Name the model of `optimizer = build_optimizer(args, model)`, if exactly one fits."""
     assert binding.value is not None
     if not isinstance(binding.value, cst.Call) or called(binding.value) in ("list", "dict"):
@@ -286,14 +286,14 @@ def _models_of_helper(script: Script, binding: Binding) -> list[str]:
     return list(fitting) if len(fitting) == 1 else []
 
 
-def _helper(script: Script, call: cst.Call) -> cst.FunctionDef | None:
+def _helper(script: ScriptSource, call: cst.Call) -> cst.FunctionDef | None:
     """Return the function of this file that a call calls, if there is one."""
     return next(
         (f for f in script.functions if any(c is call for c in call_sites(script, f))), None
     )
 
 
-def _models_in_helper(script: Script, helper: cst.FunctionDef, call: cst.Call) -> list[str]:
+def _models_in_helper(script: ScriptSource, helper: cst.FunctionDef, call: cst.Call) -> list[str]:
     """Name the networks whose parameters a helper takes, as its caller knows them."""
     names: list[str] = []
     for inner in (c for c in script.find(helper, cst.Call) if called(c).endswith("parameters")):
@@ -313,7 +313,7 @@ def _models_in_helper(script: Script, helper: cst.FunctionDef, call: cst.Call) -
     return names
 
 
-def _is_module(script: Script, key: str, scope: Scope) -> bool:
+def _is_module(script: ScriptSource, key: str, scope: Scope) -> bool:
     if not lookup(script, key, scope) and parameter_owner(script, key, scope) is None:
         return False
     used = any(
@@ -328,7 +328,7 @@ def _is(node: cst.BaseExpression | None, key: str) -> bool:
     return node is not None and key_of(node) == key
 
 
-def _schedulers_of(script: Script, optimizer: Origin) -> tuple[list[str], int]:
+def _schedulers_of(script: ScriptSource, optimizer: Origin) -> tuple[list[str], int]:
     """Return names of schedulers beside the optimiser, and the line of one made elsewhere."""
     here: list[str] = []
     elsewhere = 0
@@ -357,7 +357,7 @@ def _schedulers_of(script: Script, optimizer: Origin) -> tuple[list[str], int]:
     return (stepped or here[-1:]), elsewhere
 
 
-def _same(script: Script, node: cst.BaseExpression, scope: Scope, wanted: Origin) -> bool:
+def _same(script: ScriptSource, node: cst.BaseExpression, scope: Scope, wanted: Origin) -> bool:
     if key_of(node) is None:
         return False
     made = origin(script, node, scope)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.script import Scope, Script
+from phalanx.adopt.script import Scope, ScriptSource
 
 
-def place_session(script: Script, edits: Edits, session: str, uses: list[cst.CSTNode]) -> None:
+def place_session(
+    script: ScriptSource, edits: Edits, session: str, uses: list[cst.CSTNode]
+) -> None:
     """Insert the import after the script's imports, and the session where all uses see it.
 
     It is opened in the function that holds all uses, in the `__main__` block if that does, and
@@ -30,7 +32,7 @@ def place_session(script: Script, edits: Edits, session: str, uses: list[cst.CST
         edits.insert_before(script.module.body[0], *lines)
 
 
-def _home(script: Script, scopes: list[Scope], uses: list[cst.CSTNode]) -> cst.CSTNode | None:
+def _home(script: ScriptSource, scopes: list[Scope], uses: list[cst.CSTNode]) -> cst.CSTNode | None:
     """Return the statement before which the session is opened; None for the module's head."""
     if len(scopes) != 1:
         return None
@@ -59,7 +61,7 @@ def _is_docstring(statement: cst.CSTNode) -> bool:
     )
 
 
-def _last_import(script: Script) -> cst.CSTNode | None:
+def _last_import(script: ScriptSource) -> cst.CSTNode | None:
     """Return the last import at the head of the module: before functions, classes and loops."""
     last: cst.CSTNode | None = None
     for statement in script.module.body:

@@ -1,6 +1,6 @@
 """Parse a script and answer questions about its syntax tree.
 
-`Script` wraps libcst's tree with positions and parents, and keeps tables of functions, calls,
+`ScriptSource` wraps libcst's tree with positions and parents, and keeps tables of functions, calls,
 bindings and imports. It knows nothing of training. Nothing is executed.
 """
 
@@ -71,7 +71,7 @@ class _Tree:
         return self._first[outer] <= self._first[node] < self._end[outer]
 
 
-class Script:
+class ScriptSource:
     """A parsed script.
 
     Args:
@@ -214,7 +214,7 @@ class Script:
         return found
 
 
-def _imported_names(script: Script) -> Iterator[tuple[str, str]]:
+def _imported_names(script: ScriptSource) -> Iterator[tuple[str, str]]:
     """Yield what imports bind, with its full name."""
     for one in script.find(script.module, cst.Import):
         for alias in one.names:
@@ -272,7 +272,7 @@ def _line_starts(source: str) -> list[int]:
     return starts
 
 
-def _bindings(script: Script) -> Iterator[Binding]:
+def _bindings(script: ScriptSource) -> Iterator[Binding]:
     for assign in script.find(script.module, cst.Assign):
         for target in assign.targets:
             yield from _targets(script, target.target, assign.value)
@@ -289,7 +289,7 @@ def _bindings(script: Script) -> Iterator[Binding]:
 
 
 def _targets(
-    script: Script, target: cst.BaseExpression, value: cst.BaseExpression | None
+    script: ScriptSource, target: cst.BaseExpression, value: cst.BaseExpression | None
 ) -> Iterator[Binding]:
     if isinstance(target, cst.Tuple | cst.List):
         for index, element in enumerate(target.elements):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import libcst as cst
 
 from phalanx.adopt.edits import Edits
-from phalanx.adopt.findings import LOCKSTEP, Doubt, Finding, Severity, refuse
+from phalanx.adopt.findings import LOCKSTEP, Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.flow import lookup, parameter_owner, passed
 from phalanx.adopt.loops import TrainingLoop
 from phalanx.adopt.parts import SetupCall
-from phalanx.adopt.script import Script
+from phalanx.adopt.script import ScriptSource
 from phalanx.adopt.update import clipping, extra_names, passes
 
 
 def write_setups(
-    script: Script,
+    script: ScriptSource,
     loop: TrainingLoop,
     setups: list[SetupCall],
     edits: Edits,
@@ -22,13 +22,13 @@ def write_setups(
     *,
     every: cst.BaseExpression | None,
     form: str,
-) -> list[Finding]:
+) -> list[ScriptFinding]:
     """Insert one line per optimiser and return what was changed.
 
     Raises:
         Doubt: An argument cannot be named where the line goes.
     """
-    findings: list[Finding] = []
+    findings: list[ScriptFinding] = []
     options: list[str] = []
     if every is not None:
         if len(setups) > 1:
@@ -43,9 +43,9 @@ def write_setups(
             )
         options.append(f"accumulate={_visible(script, loop, every, setups[0])}")
         findings.append(
-            Finding(
+            ScriptFinding(
                 script.line(every),
-                Severity.CHANGED,
+                FindingSeverity.CHANGED,
                 "accumulate",
                 f"{script.code(every)} batches make an update",
                 "gradients are exchanged once per update",
@@ -57,9 +57,9 @@ def write_setups(
     if form == "sum":
         options.append('loss="sum"')
         findings.append(
-            Finding(
+            ScriptFinding(
                 script.line(loop.backwards[0]),
-                Severity.CHANGED,
+                FindingSeverity.CHANGED,
                 "sum-loss",
                 "the loss is a sum over the batch",
                 "sums of workers are added, means are averaged",
@@ -73,12 +73,12 @@ def write_setups(
 
 
 def _write(
-    script: Script, setup: SetupCall, edits: Edits, session: str, options: list[str]
-) -> list[Finding]:
+    script: ScriptSource, setup: SetupCall, edits: Edits, session: str, options: list[str]
+) -> list[ScriptFinding]:
     findings = [
-        Finding(
+        ScriptFinding(
             script.line(setup.after),
-            Severity.CHANGED,
+            FindingSeverity.CHANGED,
             "setup",
             f"`{setup.optimizer.key}` is given to the session",
             "it exchanges gradients in backward() and takes part in step()",
@@ -88,9 +88,9 @@ def _write(
     if len(setup.schedulers) > 1 or setup.schedulers_elsewhere:
         line = setup.schedulers_elsewhere or script.line(setup.after)
         findings.append(
-            Finding(
+            ScriptFinding(
                 line,
-                Severity.NOTE,
+                FindingSeverity.NOTE,
                 "schedulers",
                 "a scheduler that session.setup does not get",
                 "right where each worker steps it; servers follow one scheduler, that of setup",
@@ -108,7 +108,7 @@ def _write(
     return findings
 
 
-def _together(script: Script, setup: SetupCall) -> str:
+def _together(script: ScriptSource, setup: SetupCall) -> str:
     """Return an expression that holds several networks of one optimiser."""
     for call in script.calls:
         name = script.code(call.func)
@@ -118,14 +118,14 @@ def _together(script: Script, setup: SetupCall) -> str:
     return f"torch.nn.ModuleList([{', '.join(setup.models)}])"
 
 
-def _plateau(script: Script, setup: SetupCall) -> list[Finding]:
+def _plateau(script: ScriptSource, setup: SetupCall) -> list[ScriptFinding]:
     for key in setup.schedulers:
         for binding in script.bindings[key]:
             if binding.value is not None and "ReduceLROnPlateau" in script.code(binding.value):
                 return [
-                    Finding(
+                    ScriptFinding(
                         script.line(binding.statement),
-                        Severity.NOTE,
+                        FindingSeverity.NOTE,
                         "plateau",
                         "ReduceLROnPlateau follows a measured value",
                         "the value has to be the same on all workers: measured on all of the "
@@ -137,10 +137,10 @@ def _plateau(script: Script, setup: SetupCall) -> list[Finding]:
 
 
 def _clip(
-    script: Script, loop: TrainingLoop, setups: list[SetupCall], edits: Edits
-) -> tuple[list[str], list[Finding]]:
+    script: ScriptSource, loop: TrainingLoop, setups: list[SetupCall], edits: Edits
+) -> tuple[list[str], list[ScriptFinding]]:
     options: list[str] = []
-    findings: list[Finding] = []
+    findings: list[ScriptFinding] = []
     for call, norm in clipping(script, loop, setups):
         try:
             text = None if norm is None or options else _visible(script, loop, norm, setups[0])
@@ -148,9 +148,9 @@ def _clip(
             text = None
         if text is None:
             findings.append(
-                Finding(
+                ScriptFinding(
                     script.line(call),
-                    Severity.NOTE,
+                    FindingSeverity.NOTE,
                     "clip",
                     "gradients are clipped by the script",
                     "right where each worker holds the exchanged gradients",
@@ -162,9 +162,9 @@ def _clip(
         options.append(f"clip_norm={text}")
         edits.delete(script.statement(call))
         findings.append(
-            Finding(
+            ScriptFinding(
                 script.line(call),
-                Severity.CHANGED,
+                FindingSeverity.CHANGED,
                 "clip",
                 "clipping moves to session.setup",
                 "the norm is that of the exchanged gradient, wherever the update is made",
@@ -173,7 +173,9 @@ def _clip(
     return options, findings
 
 
-def _visible(script: Script, loop: TrainingLoop, node: cst.BaseExpression, setup: SetupCall) -> str:
+def _visible(
+    script: ScriptSource, loop: TrainingLoop, node: cst.BaseExpression, setup: SetupCall
+) -> str:
     """Return an expression of the loop as it reads at the place of setup.
 
     Raises:
@@ -201,7 +203,7 @@ def _visible(script: Script, loop: TrainingLoop, node: cst.BaseExpression, setup
 
 
 def _means_the_same(
-    script: Script, loop: TrainingLoop, name: str, scope: object, setup: SetupCall
+    script: ScriptSource, loop: TrainingLoop, name: str, scope: object, setup: SetupCall
 ) -> bool:
     here = script.scope(setup.after)
     frame = next((f for f in loop.frames if f.scope is scope), None)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from phalanx.adopt.findings import LOCKSTEP, Doubt, Finding, Severity, refuse
+from phalanx.adopt.findings import LOCKSTEP, Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.loops import TrainingLoop
 from phalanx.adopt.parts import SetupCall
-from phalanx.adopt.script import Script, argument, called, receiver
+from phalanx.adopt.script import ScriptSource, argument, called, receiver
 
 
-def accumulation(script: Script, loop: TrainingLoop) -> cst.BaseExpression | None:
+def accumulation(script: ScriptSource, loop: TrainingLoop) -> cst.BaseExpression | None:
     """Return `k` of `if (i + 1) % k == 0: optimizer.step()`; None where every batch is an update.
 
     Raises:
@@ -30,20 +30,22 @@ def accumulation(script: Script, loop: TrainingLoop) -> cst.BaseExpression | Non
     return next(iter(found.values()), None)
 
 
-def _in_body(script: Script, loop: TrainingLoop, name: str) -> list[cst.Call]:
+def _in_body(script: ScriptSource, loop: TrainingLoop, name: str) -> list[cst.Call]:
     calls = [c for root in loop.body for c in script.find(root, cst.Call) if called(c) == name]
     if name != "step":
         return calls
     return [c for c in calls if not _steps_schedule(script, c)]
 
 
-def _steps_schedule(script: Script, call: cst.Call) -> bool:
+def _steps_schedule(script: ScriptSource, call: cst.Call) -> bool:
     target = receiver(call)
     text = "" if target is None else script.code(target)
     return not re.search(r"opt|scaler|solver|adam|sgd", text, re.IGNORECASE)
 
 
-def _conditions_of_step(script: Script, loop: TrainingLoop, call: cst.Call) -> Iterator[cst.If]:
+def _conditions_of_step(
+    script: ScriptSource, loop: TrainingLoop, call: cst.Call
+) -> Iterator[cst.If]:
     """Yield conditions around a step that do not hold a backward pass as well."""
     for above in script.ancestors(call):
         if above is loop.batches or isinstance(above, cst.FunctionDef):
@@ -54,7 +56,9 @@ def _conditions_of_step(script: Script, loop: TrainingLoop, call: cst.Call) -> I
             yield above
 
 
-def _every(script: Script, loop: TrainingLoop, condition: cst.If) -> cst.BaseExpression | None:
+def _every(
+    script: ScriptSource, loop: TrainingLoop, condition: cst.If
+) -> cst.BaseExpression | None:
     counter = _counter(script, loop)
     found: cst.BaseExpression | None = None
     for part in _alternatives(condition.test):
@@ -85,7 +89,7 @@ def _alternatives(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield node
 
 
-def _counter(script: Script, loop: TrainingLoop) -> tuple[str, int]:
+def _counter(script: ScriptSource, loop: TrainingLoop) -> tuple[str, int]:
     """Return the name that counts batches and its first value."""
     head = loop.batches.iter
     while isinstance(head, cst.Call) and called(head) != "enumerate" and head.args:
@@ -99,13 +103,15 @@ def _counter(script: Script, loop: TrainingLoop) -> tuple[str, int]:
     ).isdigit() else 0
 
 
-def _counts_from_one(script: Script, node: cst.BaseExpression, counter: tuple[str, int]) -> bool:
+def _counts_from_one(
+    script: ScriptSource, node: cst.BaseExpression, counter: tuple[str, int]
+) -> bool:
     name, start = counter
     text = re.sub(r"[\s()]", "", script.code(node))
     return bool(name) and text in ((name,) if start == 1 else (f"{name}+1", f"1+{name}"))
 
 
-def _condition(script: Script, node: cst.CSTNode, text: str) -> Finding:
+def _condition(script: ScriptSource, node: cst.CSTNode, text: str) -> ScriptFinding:
     return refuse(
         script.line(node),
         "conditional-step",
@@ -116,7 +122,7 @@ def _condition(script: Script, node: cst.CSTNode, text: str) -> Finding:
     )
 
 
-def passes(script: Script, loop: TrainingLoop) -> int:
+def passes(script: ScriptSource, loop: TrainingLoop) -> int:
     """Return how many backward passes the script makes of each batch.
 
     Raises:
@@ -140,7 +146,7 @@ def passes(script: Script, loop: TrainingLoop) -> int:
     return max(len(together), 1)
 
 
-def _inner(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
+def _inner(script: ScriptSource, loop: TrainingLoop) -> list[cst.CSTNode]:
     return [
         one
         for root in loop.body
@@ -149,7 +155,7 @@ def _inner(script: Script, loop: TrainingLoop) -> list[cst.CSTNode]:
     ]
 
 
-def _exclude(script: Script, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+def _exclude(script: ScriptSource, one: cst.CSTNode, other: cst.CSTNode) -> bool:
     """Say whether two nodes are in different branches of one condition."""
     for above in script.ancestors(one):
         if isinstance(above, cst.If) and script.inside(other, above):
@@ -157,7 +163,7 @@ def _exclude(script: Script, one: cst.CSTNode, other: cst.CSTNode) -> bool:
     return False
 
 
-def _many_passes(script: Script, node: cst.CSTNode) -> Finding:
+def _many_passes(script: ScriptSource, node: cst.CSTNode) -> ScriptFinding:
     return refuse(
         script.line(node),
         "many-passes",
@@ -168,7 +174,7 @@ def _many_passes(script: Script, node: cst.CSTNode) -> Finding:
 
 
 def clipping(
-    script: Script, loop: TrainingLoop, setups: list[SetupCall]
+    script: ScriptSource, loop: TrainingLoop, setups: list[SetupCall]
 ) -> Iterator[tuple[cst.Call, cst.BaseExpression | None]]:
     """Yield calls that clip gradient norms, each with the norm if setup can do it instead."""
     steps = _in_body(script, loop, "step")
@@ -195,11 +201,11 @@ def clipping(
         yield call, norm.value if fits and norm is not None else None
 
 
-def _same_block(script: Script, statement: cst.CSTNode, call: cst.Call) -> bool:
+def _same_block(script: ScriptSource, statement: cst.CSTNode, call: cst.Call) -> bool:
     return script.parent(statement) is script.parent(script.statement(call))
 
 
-def touched_gradients(script: Script, loop: TrainingLoop) -> Finding | None:
+def touched_gradients(script: ScriptSource, loop: TrainingLoop) -> ScriptFinding | None:
     """Report code between backward and step that changes gradients."""
     for root in loop.body:
         for name in ("clip_grad_value_", "unscale_"):
@@ -216,10 +222,10 @@ def touched_gradients(script: Script, loop: TrainingLoop) -> Finding | None:
     return None
 
 
-def _touched(script: Script, node: cst.CSTNode) -> Finding:
-    return Finding(
+def _touched(script: ScriptSource, node: cst.CSTNode) -> ScriptFinding:
+    return ScriptFinding(
         script.line(node),
-        Severity.NOTE,
+        FindingSeverity.NOTE,
         "gradients-touched",
         f"`{script.code(node).splitlines()[0]}` changes gradients after backward()",
         "right where each worker holds the exchanged gradients; parameter servers get them earlier",
@@ -227,7 +233,7 @@ def _touched(script: Script, node: cst.CSTNode) -> Finding:
     )
 
 
-def extra_names(script: Script, setup: SetupCall) -> list[str]:
+def extra_names(script: ScriptSource, setup: SetupCall) -> list[str]:
     """Return variables beside the optimiser whose state is part of the training."""
     line = script.line(setup.after)
     return [

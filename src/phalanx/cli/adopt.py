@@ -17,7 +17,7 @@ from phalanx.errors import ExitCode, SpecError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.adopt.findings import Adoption, Finding
+    from phalanx.adopt.findings import Adoption, ScriptFinding
 
 EXAMPLES = examples(
     "phalanx adopt train.py",
@@ -36,7 +36,7 @@ def adopt(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what stands in the way of training a script on several workers, and the diff that does.
+    """Make a single-machine PyTorch script distributed, or say what stands in the way.
 
     Reads one file and never runs it. Exits with 2 if the script was refused; then nothing is
     written.
@@ -112,7 +112,7 @@ def _show(adoption: Adoption, target: Path | None) -> None:
         console.print(Text(f"next: phalanx launch --workers 2 {target}", "dim"), soft_wrap=True)
 
 
-def _show_finding(console: Console, path: str, one: Finding) -> None:
+def _show_finding(console: Console, path: str, one: ScriptFinding) -> None:
     place = f"{path}:{one.line}" if one.line else path
     text = Text.assemble(
         (f"{place}: ", "dim"), (one.severity.value, _STYLES[one.severity.value]), f": {one.what}"
