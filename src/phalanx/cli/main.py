@@ -23,6 +23,7 @@ from phalanx.errors import ExitCode, PhalanxError, SpecError
 COMMANDS = {
     "init": "Write a commented job file for a chosen case; without one, list the cases.",
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
+    "adopt": "Make a single-machine PyTorch script distributed, or say what stands in the way.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
     "predict": "Predict samples with a trained network, prepared as in its training.",

@@ -1,0 +1,14 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), batch_size=5)
+model = nn.Linear(3, 1)
+lr = 0.1
+for epoch in range(2):
+    for x, y in loader:
+        model.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= lr * p.grad

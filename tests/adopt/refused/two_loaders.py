@@ -1,0 +1,13 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+source_loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), batch_size=5)
+target_loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), batch_size=5)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x, y), (z, _) in zip(source_loader, target_loader):
+        optimizer.zero_grad()
+        (nn.functional.mse_loss(model(x), y) + model(z).mean()).backward()
+        optimizer.step()

@@ -1,0 +1,14 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), batch_size=5)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for step, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y) / 4
+        loss.backward()
+        if step % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
