@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from phalanx.api import resume, train
     from phalanx.integrations.keras import fit
     from phalanx.launch.fork_server import warm_workers
+    from phalanx.program.current import session
     from phalanx.results.trained_run import open_run
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
@@ -23,6 +24,7 @@ __all__ = [
     "load_job",
     "open_run",
     "resume",
+    "session",
     "train",
     "warm_workers",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
     "open_run": "phalanx.results.trained_run",
+    "session": "phalanx.program.current",
     "warm_workers": "phalanx.launch.fork_server",
 }
 

@@ -21,6 +21,7 @@ from phalanx.errors import ExitCode, PhalanxError
 
 COMMANDS = {
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
+    "launch": "Run your own training script on several workers, or continue such a run.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
     "predict": "Predict samples with a trained network, prepared as in its training.",
@@ -58,7 +59,8 @@ def load_command(name: str) -> Any:
         module.app.info.help = COMMANDS[name]
         return typer.main.get_group(module.app)
     single = typer.Typer(add_completion=False)
-    single.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+    settings = getattr(module, "SETTINGS", None)
+    single.command(name, epilog=module.EXAMPLES, context_settings=settings)(getattr(module, name))
     return typer.main.get_command(single)
 
 

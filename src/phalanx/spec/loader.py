@@ -55,10 +55,13 @@ def read_job(path: str | os.PathLike[str]) -> Document:
 
 
 def locate_code(job: dict[str, object], folder: Path) -> None:
-    """Resolve a job's `python_path` against the folder of its file; changes `job` in place."""
+    """Resolve paths of code against the folder of a job's file; changes `job` in place."""
     folders = job.get("python_path")
     if isinstance(folders, list) and all(isinstance(one, str) for one in folders):
         job["python_path"] = [str(folder / one) for one in folders]
+    program = job.get("program")
+    if isinstance(program, dict) and isinstance(program.get("script"), str):
+        job["program"] = program | {"script": str(folder / program["script"])}
 
 
 def job_from_mapping(mapping: Mapping[str, object], overrides: Sequence[str] = ()) -> JobSpec:
