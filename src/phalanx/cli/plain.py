@@ -63,10 +63,10 @@ class PlainView(RunView):
             *_accuracy(report.train_accuracy),
         ]
         if report.val_loss is not None:
-            parts += [
-                f"validation loss {format_loss(report.val_loss)}",
-                *_accuracy(report.val_accuracy),
-            ]
+            parts += [f"validation loss {format_loss(report.val_loss)}"]
+        elif report.val_accuracy is not None:
+            parts += ["validation"]
+        parts += _accuracy(report.val_accuracy)
         self._write("  ".join(parts))
 
     def switched(self, switch: Switched) -> None:

@@ -51,7 +51,7 @@ def run_program(context: WorkerContext) -> Done:
     driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
     session = Session(driver)
     script = driver.script = Script(
-        lambda: run_file(Path(program.script), program.args), name=program.name
+        lambda: run_file(_locate(context), program.args), name=program.name
     )
     seed_all(context.job.seed)
     set_session(session)
@@ -67,6 +67,14 @@ def run_program(context: WorkerContext) -> Done:
             return _train(context, session, driver, collective)
         finally:
             collective.close()
+
+
+def _locate(context: WorkerContext) -> Path:
+    """Return the script: the copy that was sent to this machine, or the file itself."""
+    assert context.job.program is not None
+    path = Path(context.job.program.script)
+    sent = Path.cwd() / path.name
+    return sent if not context.spec.shared_run_dir and sent.exists() else path
 
 
 def _no_loop(name: str, session: Session) -> str:
