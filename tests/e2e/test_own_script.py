@@ -197,7 +197,7 @@ FAULTS = {
     "exits": (HEAD + LOOP.format(before="", after="sys.exit(3)"), "called sys.exit(3)"),
     "leaves its loop": (
         HEAD + LOOP.format(before="", after="if session.rank and number == 2: break"),
-        "in the middle of an epoch",
+        "has left its loop",
     ),
     "skips a batch": (
         HEAD + LOOP.format(before="if number == 1: continue", after=""),
@@ -209,7 +209,7 @@ FAULTS = {
     ),
     "differs": (
         HEAD
-        + "torch.manual_seed(session.rank)\ndata = TensorDataset(torch.ones(40 + session.rank, 2))"
+        + "data = TensorDataset(torch.ones(40 + session.rank, 2))"
         + LOOP.format(before="", after=""),
         "differs between workers",
     ),

@@ -38,6 +38,6 @@ for epoch in session.epochs(args.epochs):
             seen += len(targets)
     accuracy = session.report(accuracy=(correct, seen))["accuracy"]
     if session.chief:
-        print(f"epoch {epoch}: accuracy {accuracy:.3f}")
+        print(f"epoch {epoch}: accuracy {accuracy:.3f}")  # noqa: T201 (shown to the user)
 if session.chief:
     write_parameters(args.out, model)

@@ -21,6 +21,7 @@ from phalanx.cli.options import (
     examples,
     flag,
     option,
+    run_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -56,7 +57,12 @@ EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
 StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
-    str | None, option("RUN", "Continue a run: its name, unique prefix, path, or 'last'.")
+    str | None,
+    option(
+        "RUN",
+        "Continue a run: its name, unique prefix, path, or 'last'.",
+        autocompletion=run_names,
+    ),
 ]
 PlanOption = Annotated[
     Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
@@ -75,9 +81,11 @@ BuildOption = Annotated[
     bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
 ForceOption = Annotated[
-    bool, flag("Start although this machine has too little memory for so many workers.", "--force")
+    bool, flag("Start without checking sizes, memory, network and data first.", "--force")
 ]
-DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
+DryRunOption = Annotated[
+    bool, flag("Check the job and print it with all settings; start nothing.", "--dry-run")
+]
 JsonOption = Annotated[
     bool, flag("Print the summary as one JSON object on standard output.", "--json")
 ]
@@ -132,13 +140,14 @@ def train(
             return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
         return new_run(job, places, overrides, options)
 
-    run_command(request_with, options, dry_run=dry_run, as_json=as_json, quiet=quiet)
+    run_command(request_with, options, data=data, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
 def run_command(
     request_with: Callable[[MachineOptions], TrainRequest],
     options: MachineOptions,
     *,
+    data: Path | None = None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -148,6 +157,7 @@ def run_command(
     Args:
         request_with: Makes the request for these machines, or for fewer if some are unfit.
         options: Of the machines.
+        data: Directory of data sets; None: the usual one.
         dry_run: Whether to print the job and start nothing.
         as_json: Whether to print the summary, or the job, as JSON.
         quiet: Whether to print nothing but errors.
@@ -160,6 +170,7 @@ def run_command(
             warm.enter_context(warm_workers())
         request = request_with(options)
         if dry_run:
+            _check(request, data_root(data), force=options.force)
             _print_job(request.job, as_json=as_json)
             return
         if not request.can_fork:
@@ -177,6 +188,24 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
 
     with choose_view(console, plain=plain) as view:
         return request.start([view])
+
+
+def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
+    """Refuse what a run would refuse before its first process."""
+    if force or not request.is_local:
+        return
+    from phalanx.launch.job_check import check_job, check_sizes, usable_cores
+
+    check_sizes(request.job, usable_cores())
+    found = check_job(request.job, data_root=data, cache_root=cache_root())
+    for note in found.notes:
+        _warn(note)
+
+
+def _warn(note: str) -> None:
+    from phalanx.cli.screen import open_console
+
+    open_console(stderr=True).print(f"warning: {note}", soft_wrap=True, markup=False)
 
 
 def _print_job(job: JobSpec, *, as_json: bool) -> None:

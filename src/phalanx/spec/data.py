@@ -214,7 +214,8 @@ class DataSpec(Spec):
 
     name: DataName
     """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz or .parquet file or folder,
-    which contains `/` or ends in .npz or .parquet, seen from where `phalanx` is called; or
+    which contains `/` or ends in .npz or .parquet, seen from the job file, else from where
+    `phalanx` is called, else from the data directory; or
     `package.module:name` of a `SourceKind`, or of a class or function that returns a `Source`."""
     args: dict[str, JsonValue] = {}
     """Settings of a source of another package."""

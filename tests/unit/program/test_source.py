@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pytest
 import torch
@@ -23,7 +24,11 @@ def drawn(source: Source, epoch: int, *, size: int = 1, start: int = 0) -> list[
         list(source.open(epoch, cut=BatchCut(rank, size), seed=7, start_sample=start))
         for rank in range(size)
     ]
-    return [sum((rows_of(one) for one in batch), []) for batch in zip(*parts, strict=True)]
+    return [flat([rows_of(one) for one in batch]) for batch in zip(*parts, strict=True)]
+
+
+def flat(batches: Sequence[list[int]]) -> list[int]:
+    return list(chain.from_iterable(batches))
 
 
 def rows_of(batch: MicroBatch) -> list[int]:
@@ -35,7 +40,7 @@ def rows_of(batch: MicroBatch) -> list[int]:
 def test_every_sample_is_used_once_in_an_epoch_in_the_same_batches(size: int) -> None:
     source = open_source(loader(shuffle=True), steps=None, accumulate=1)
     assert drawn(source, 2, size=size) == drawn(source, 2)
-    assert sorted(sum(drawn(source, 2, size=size), [])) == list(range(23))
+    assert sorted(flat(drawn(source, 2, size=size))) == list(range(23))
 
 
 def test_epochs_have_orders_of_their_own() -> None:
@@ -53,7 +58,7 @@ def test_steps_take_as_many_passes_as_they_need() -> None:
     batches = drawn(source, 0)
     assert len(batches) == source.num_batches == 14
     assert sum(map(len, batches)) == source.num_samples
-    assert sorted(sum(batches[:5], [])) == sorted(sum(batches[5:10], [])) == list(range(23))
+    assert sorted(flat(batches[:5])) == sorted(flat(batches[5:10])) == list(range(23))
     assert batches[:5] != batches[5:10]
     assert drawn(source, 0, start=sum(map(len, batches[:6]))) == batches[6:]
 
