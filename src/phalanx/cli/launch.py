@@ -87,7 +87,7 @@ def launch(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run the user's own training script on several workers, or continue such a run."""
+    """Run your own training script on several workers, or continue such a run."""
     short = {"strategy": strategy, "workers": workers, "seed": seed}
     overrides = [f"{key}={value}" for key, value in short.items() if value is not None]
     overrides += settings or ()

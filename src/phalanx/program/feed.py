@@ -12,7 +12,7 @@ from phalanx.program.rows import count_rows, take_rows
 from phalanx.program.source import IndexedSource
 
 if TYPE_CHECKING:
-    from phalanx.program.session import Driver, Session
+    from phalanx.program.session import Driver, ScriptSession
 
 
 class Feed:
@@ -23,7 +23,7 @@ class Feed:
         driver: Gives the batches.
     """
 
-    def __init__(self, session: Session, driver: Driver) -> None:
+    def __init__(self, session: ScriptSession, driver: Driver) -> None:
         self._session = session
         self._driver = driver
         self._is_open = False

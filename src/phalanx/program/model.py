@@ -18,7 +18,14 @@ from phalanx.engine.result import EvaluationSums, StepResult
 from phalanx.errors import EngineError
 from phalanx.program.gradients import ScriptGradients
 from phalanx.program.moments import ScriptOptimizer
-from phalanx.program.script import BackwardDone, Ended, Script, StepEntered, WantBatch, WantEpoch
+from phalanx.program.script import (
+    BackwardDone,
+    Script,
+    ScriptEnded,
+    StepEntered,
+    WantBatch,
+    WantEpoch,
+)
 from phalanx.program.session import ModelSetup
 from phalanx.program.turn import LossScale, ScriptBatch, Turn
 
@@ -177,7 +184,7 @@ class ScriptTurns:
 
     def finish(self) -> None:
         """Let the script leave its loop over epochs, and run to its end."""
-        while not isinstance(self._script.pending, Ended):
+        while not isinstance(self._script.pending, ScriptEnded):
             if isinstance(self._script.pending, StepEntered):
                 raise EngineError(f"{self._script.name} trains on after its loop over epochs")
             self._script.resume(None)
@@ -185,7 +192,7 @@ class ScriptTurns:
     @property
     def has_ended(self) -> bool:
         """Whether the script has ended."""
-        return isinstance(self._script.pending, Ended)
+        return isinstance(self._script.pending, ScriptEnded)
 
     @property
     def entered(self) -> int | None:
@@ -207,7 +214,7 @@ class ScriptTurns:
 
 def _doing(script: Script) -> str:
     match script.pending:
-        case Ended():
+        case ScriptEnded():
             return "ended"
         case WantEpoch():
             return "begins the next epoch"

@@ -15,9 +15,9 @@ from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.model import ScriptModel, ScriptTurns
 from phalanx.program.output import relay_output
-from phalanx.program.script import Ended, Script, run_file
+from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
-from phalanx.program.session import Declared, Session
+from phalanx.program.session import Declared, ScriptSession
 from phalanx.program.several import SeveralModels
 from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.taps import tapped_backward
@@ -49,7 +49,7 @@ def run_program(context: WorkerContext) -> Done:
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
     driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
-    session = Session(driver)
+    session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
     )
@@ -57,7 +57,7 @@ def run_program(context: WorkerContext) -> Done:
     set_session(session)
     with relay_output(context), tapped_backward(driver.backward):
         request = script.resume()
-        if isinstance(request, Ended):
+        if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
         driver.seed = session_seed()
         context = _declare(context, session.declared, driver.seed)
@@ -77,7 +77,7 @@ def _locate(context: WorkerContext) -> Path:
     return sent if not context.spec.shared_run_dir and sent.exists() else path
 
 
-def _no_loop(name: str, session: Session) -> str:
+def _no_loop(name: str, session: ScriptSession) -> str:
     if not session.declared.setups and session.declared.data is None:
         return (
             f"{name} ended without a session; call phalanx.session() in it, declare its model by "
@@ -110,7 +110,7 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
 
 
 def _train(
-    context: WorkerContext, session: Session, driver: LaunchedDriver, collective: Collective
+    context: WorkerContext, session: ScriptSession, driver: LaunchedDriver, collective: Collective
 ) -> Done:
     declared, job = session.declared, context.job
     assert declared.data is not None

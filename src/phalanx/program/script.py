@@ -42,13 +42,13 @@ class StepEntered:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ScriptEnded:
     """The script has ended."""
 
     error: BaseException | None = None
 
 
-Request = WantEpoch | WantBatch | BackwardDone | StepEntered | Ended
+Request = WantEpoch | WantBatch | BackwardDone | StepEntered | ScriptEnded
 
 
 class Script:
@@ -73,9 +73,9 @@ class Script:
             EngineError: The script has raised an error, or left by `sys.exit` with a failure.
             PhalanxError: The session has refused something.
         """
-        assert not isinstance(self.pending, Ended), "the script has ended"
+        assert not isinstance(self.pending, ScriptEnded), "the script has ended"
         self.pending = self._greenlet.switch(answer)
-        if isinstance(self.pending, Ended) and self.pending.error is not None:
+        if isinstance(self.pending, ScriptEnded) and self.pending.error is not None:
             self._raise(self.pending.error)
         assert self.pending is not None
         return self.pending
@@ -88,17 +88,17 @@ class Script:
         with torch.autocast("cpu", enabled=False), torch.inference_mode(False):
             return parent.switch(request)
 
-    def _run(self, _: object) -> Ended:
+    def _run(self, _: object) -> ScriptEnded:
         try:
             self._body()
         except BaseException as error:  # the greenlet's boundary: raised again in the loop
-            return Ended(error)
-        return Ended()
+            return ScriptEnded(error)
+        return ScriptEnded()
 
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             if error.code in (None, 0):
-                self.pending = Ended()
+                self.pending = ScriptEnded()
                 return
             raise EngineError(f"{self.name} has called sys.exit({error.code!r})") from error
         if isinstance(error, PhalanxError):

@@ -18,7 +18,7 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.errors import EngineError, SpecError
 from phalanx.program.feed import EvaluationFeed, Feed
-from phalanx.program.source import BatchCut, MicroBatch, Source, open_source
+from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
 
 
 class Driver(Protocol):
@@ -62,7 +62,7 @@ class TrainData:
     given: Any
     steps: int | None
     count: Callable[[Any], Any] | None
-    source: Source | None = None
+    source: BatchSource | None = None
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Declared:
         return self.setups[0].accumulate if self.setups else 1
 
     @property
-    def source(self) -> Source:
+    def source(self) -> BatchSource:
         """The training data, opened on first use."""
         if self.data is None:
             raise SpecError("the script has no training data; call session.data(loader)")
@@ -102,7 +102,7 @@ class Declared:
         _ = self.source
 
 
-class Session:
+class ScriptSession:
     """A script's connection to the run that it is part of; made by `phalanx.session()`.
 
     Everything is declared before the loop: `setup` for each model, `data` once for training.

@@ -57,7 +57,7 @@ class MicroBatch:
     global_rows: int
 
 
-class Source(ABC):
+class BatchSource(ABC):
     """A script's training data, in batches.
 
     Attributes:
@@ -105,7 +105,7 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-class IndexedSource(Source):
+class IndexedSource(BatchSource):
     """A `DataLoader` over samples that have numbers; its own samplers decide the order.
 
     Args:
@@ -215,7 +215,7 @@ class _SeededDataset(Dataset[Any]):
         return self.dataset[index]
 
 
-class StreamSource(Source):
+class StreamSource(BatchSource):
     """Batches that come one after another: every worker reads all of them, and takes its rows.
 
     Args:
@@ -287,7 +287,7 @@ def _with_head(
     return lambda number: chain(head, make(number))
 
 
-def open_source(source: object, *, steps: int | None, accumulate: int) -> Source:
+def open_source(source: object, *, steps: int | None, accumulate: int) -> BatchSource:
     """Make a source of what the user gave to `session.data`.
 
     Raises:

@@ -10,13 +10,13 @@ from phalanx.program.seeds import seed_batch, session_seed
 from phalanx.program.source import BatchCut, MicroBatch
 
 if TYPE_CHECKING:
-    from phalanx.program.session import Session
+    from phalanx.program.session import ScriptSession
 
 
 class StandaloneDriver:
     """Drive a script in one process, as if Phalanx were not there."""
 
-    session: Session
+    session: ScriptSession
 
     def __init__(self) -> None:
         self.cut = BatchCut()

@@ -17,8 +17,8 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.spans import spanned
 from phalanx.errors import EngineError
 from phalanx.program.model import ScriptModel, ScriptTurns
-from phalanx.program.session import Session
-from phalanx.program.source import BatchCut, Source
+from phalanx.program.session import ScriptSession
+from phalanx.program.source import BatchCut, BatchSource
 from phalanx.program.turn import ScriptBatch
 from phalanx.records.measures import Measures
 from phalanx.records.position import Position
@@ -28,7 +28,7 @@ from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
 
 
 def update_batches(
-    source: Source, epoch: int, *, accumulate: int, cut: BatchCut, seed: int, start_sample: int
+    source: BatchSource, epoch: int, *, accumulate: int, cut: BatchCut, seed: int, start_sample: int
 ) -> Iterator[ScriptBatch]:
     """Yield this worker's part of every update of an epoch.
 
@@ -69,7 +69,7 @@ class ScriptTrainer(TorchTrainer):
         setup: TrainSetup,
         checkpointer: AsyncCheckpointer,
         *,
-        session: Session,
+        session: ScriptSession,
         turns: ScriptTurns,
         seed: int,
     ) -> None:

@@ -44,7 +44,8 @@ def play(view: RunView) -> None:
         view.progressed(make_progress(elapsed_s=15.0))
         view.progressed(make_progress(elapsed_s=22.6))
         view.switched(make_switch())
-        view.epoch_done(make_report(epoch=1, samples=2588, train_s=12.0, val_loss=None))
+        unmeasured = {"val_loss": None, "val_accuracy": None}
+        view.epoch_done(make_report(epoch=1, samples=2588, train_s=12.0, **unmeasured))
         view.run_finished(make_summary())
 
 

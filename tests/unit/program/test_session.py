@@ -8,14 +8,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from phalanx.errors import EngineError, PhalanxError, SpecError
-from phalanx.program.session import Session
+from phalanx.program.session import ScriptSession
 from phalanx.program.standalone import StandaloneDriver
 
 
 @pytest.fixture
-def session() -> Session:
+def session() -> ScriptSession:
     driver = StandaloneDriver()
-    driver.session = Session(driver)
+    driver.session = ScriptSession(driver)
     return driver.session
 
 
@@ -27,7 +27,7 @@ def numbers(count: int = 10, batch: int = 4) -> DataLoader[object]:
     return DataLoader(TensorDataset(torch.ones(count, 1)), batch)  # type: ignore[return-value]
 
 
-def test_it_is_one_worker_that_sees_every_batch_whole(session: Session) -> None:
+def test_it_is_one_worker_that_sees_every_batch_whole(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model))
     feed = session.data(numbers())
@@ -36,7 +36,7 @@ def test_it_is_one_worker_that_sees_every_batch_whole(session: Session) -> None:
     assert session.report(accuracy=(3, 4), loss=(1.0, 2)) == {"accuracy": 0.75, "loss": 0.5}
 
 
-def test_clip_norm_limits_a_step(session: Session) -> None:
+def test_clip_norm_limits_a_step(session: ScriptSession) -> None:
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     session.setup(model, optimizer, clip_norm=0.5)
@@ -46,7 +46,7 @@ def test_clip_norm_limits_a_step(session: Session) -> None:
     assert before - model.weight.item() == pytest.approx(0.5, abs=1e-4)
 
 
-def test_a_scheduler_made_before_or_after_setup_does_not_warn(session: Session) -> None:
+def test_a_scheduler_made_before_or_after_setup_does_not_warn(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     optimizer = sgd(model)
     before = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -57,60 +57,60 @@ def test_a_scheduler_made_before_or_after_setup_does_not_warn(session: Session) 
     after.step()
 
 
-def twice(session: Session) -> None:
+def twice(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model))
     session.setup(model, sgd(model))
 
 
-def shared(session: Session) -> None:
+def shared(session: ScriptSession) -> None:
     one = nn.Linear(1, 1)
     session.setup(one, sgd(one))
     session.setup(nn.Sequential(one), sgd(one))
 
 
-def of_another(session: Session) -> None:
+def of_another(session: ScriptSession) -> None:
     session.setup(nn.Linear(1, 1), sgd(nn.Linear(1, 1)))
 
 
-def lbfgs(session: Session) -> None:
+def lbfgs(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, torch.optim.LBFGS(model.parameters()))
 
 
-def late(session: Session) -> None:
+def late(session: ScriptSession) -> None:
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
     session.setup(model, sgd(model))
     for _ in session.data(numbers()):
         session.setup(other, sgd(other))
 
 
-def without_model(session: Session) -> None:
+def without_model(session: ScriptSession) -> None:
     for _ in session.data(numbers()):
         pass
 
 
-def without_data(session: Session) -> None:
+def without_data(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model))
     next(iter(session.epochs(1)))
 
 
-def two_feeds(session: Session) -> None:
+def two_feeds(session: ScriptSession) -> None:
     session.data(numbers())
     session.data(numbers())
 
 
-def no_pair(session: Session) -> None:
+def no_pair(session: ScriptSession) -> None:
     session.report(accuracy=0.5)  # type: ignore[arg-type]
 
 
-def no_state(session: Session) -> None:
+def no_state(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model), extra={"average": 3})
 
 
-def second_pass(session: Session) -> None:
+def second_pass(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model))
     feed = session.data(numbers())
@@ -119,7 +119,7 @@ def second_pass(session: Session) -> None:
             pass
 
 
-def left_loop(session: Session) -> None:
+def left_loop(session: ScriptSession) -> None:
     model = nn.Linear(1, 1)
     session.setup(model, sgd(model))
     feed = session.data(numbers())
@@ -146,7 +146,7 @@ def left_loop(session: Session) -> None:
     ],
 )
 def test_a_script_is_told_what_is_wrong(
-    session: Session, script: object, kind: type[PhalanxError], message: str
+    session: ScriptSession, script: object, kind: type[PhalanxError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
         script(session)  # type: ignore[operator]

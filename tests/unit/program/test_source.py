@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import DataError, SpecError
 from phalanx.program.rows import count_rows, take_rows
-from phalanx.program.source import BatchCut, MicroBatch, Source, open_source
+from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
 
 
 def loader(count: int = 23, batch: int = 5, **settings: object) -> DataLoader[object]:
     return DataLoader(TensorDataset(torch.arange(count)), batch, **settings)  # type: ignore[arg-type]
 
 
-def drawn(source: Source, epoch: int, *, size: int = 1, start: int = 0) -> list[list[int]]:
+def drawn(source: BatchSource, epoch: int, *, size: int = 1, start: int = 0) -> list[list[int]]:
     """The samples of each global batch, put together from all workers."""
     parts = [
         list(source.open(epoch, cut=BatchCut(rank, size), seed=7, start_sample=start))
