@@ -44,8 +44,7 @@ def play(view: RunView) -> None:
         view.progressed(make_progress(elapsed_s=15.0))
         view.progressed(make_progress(elapsed_s=22.6))
         view.switched(make_switch())
-        unmeasured = {"val_loss": None, "val_accuracy": None}
-        view.epoch_done(make_report(epoch=1, samples=2588, train_s=12.0, **unmeasured))
+        view.epoch_done(make_report(epoch=1, samples=2588, train_s=12.0, val_loss=None))
         view.run_finished(make_summary())
 
 
@@ -61,7 +60,8 @@ def test_plain_lines_are_exact() -> None:
         "lr 0.05  ETA 1 min 34 s  input 2 %, compute 61 %, communication 25 %, waiting 12 %",
         "0:22  switched: allreduce → parameter_server after 1,294 samples (50% of the samples), "
         "0.25 s pause",
-        "0:22  epoch 2/10 done  10 s  129 samples/s  train loss 1.2034  accuracy 61.20 %",
+        "0:22  epoch 2/10 done  10 s  129 samples/s  train loss 1.2034  accuracy 61.20 %  "
+            "validation accuracy 74.31 %",
     ]
 
 
