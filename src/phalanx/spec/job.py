@@ -16,16 +16,15 @@ from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
-    ConstantSpec,
     EarlyStopSpec,
     LossField,
     LossSpec,
     OptimizerField,
-    ScheduleSpec,
     SgdSpec,
 )
 from phalanx.spec.program import EXCHANGE_S, ProgramSpec, check_program
 from phalanx.spec.registry import add_import_path
+from phalanx.spec.schedule import ConstantSpec, ScheduleField
 from phalanx.spec.strategy import ProcessCounts
 
 InnerShare = Annotated[float, Field(ge=0, le=1)]
@@ -94,7 +93,8 @@ class DeadlineSpec(Spec):
     """Silence of the controller's machine, suspended or cut off, after which another machine ends
     its processes of the run."""
     progress_s: Seconds = 600.0
-    """Time without any step, message or processor time in the whole run, after which it ends."""
+    """Time without any step, message or processor time in the whole run, after which it ends;
+    processor time alone counts for 36 times as long."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -120,7 +120,7 @@ class JobSpec(Spec):
     """Samples per step, over all workers or on each."""
     optimizer: OptimizerField = SgdSpec()
     """The update rule."""
-    schedule: ScheduleSpec = ConstantSpec()
+    schedule: ScheduleField = ConstantSpec()
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
     """Loss function."""
