@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from phalanx.integrations.keras import fit
     from phalanx.launch.fork_server import warm_workers
     from phalanx.notebook.run import open_run, resume, train
+    from phalanx.program.current import session
     from phalanx.spec.job import JobSpec
     from phalanx.spec.loader import load_job
 
@@ -22,6 +23,7 @@ __all__ = [
     "load_job",
     "open_run",
     "resume",
+    "session",
     "train",
     "warm_workers",
 ]
@@ -33,6 +35,7 @@ _HOMES = {
     "load_job": "phalanx.spec.loader",
     "JobSpec": "phalanx.spec.job",
     "open_run": "phalanx.notebook.run",
+    "session": "phalanx.program.current",
     "warm_workers": "phalanx.launch.fork_server",
 }
 

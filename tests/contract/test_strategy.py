@@ -40,6 +40,9 @@ class Part:
     targets: Any
     global_count: int
 
+    def __len__(self) -> int:
+        return len(self.targets)
+
 
 @dataclass
 class Rig:

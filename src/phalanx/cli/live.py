@@ -92,7 +92,8 @@ class LiveView(RunView):
 
     def epoch_done(self, report: EpochFigures) -> None:
         """Print a permanent line above the live part."""
-        hidden = set() if report.train_accuracy is not None else _ACCURACIES
+        has_accuracy = (report.train_accuracy, report.val_accuracy) != (None, None)
+        hidden = set() if has_accuracy else _ACCURACIES
         if self._header_due:
             self._header_due = False
             titles = {name: name for name in _EPOCH_COLUMNS} | {"val accuracy": "accuracy"}

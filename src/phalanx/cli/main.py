@@ -23,6 +23,7 @@ from phalanx.errors import ExitCode, PhalanxError, SpecError
 COMMANDS = {
     "init": "Write a commented job file for a chosen case; without one, list the cases.",
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
+    "launch": "Run your own training script on several workers, or continue such a run.",
     "adopt": "Make a single-machine PyTorch script distributed, or say what stands in the way.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
@@ -63,7 +64,8 @@ def load_command(name: str) -> Any:
         module.app.info.help = COMMANDS[name]
         return typer.main.get_group(module.app)
     single = typer.Typer(add_completion=False)
-    single.command(name, epilog=module.EXAMPLES)(getattr(module, word))
+    own = getattr(module, "SETTINGS", None)
+    single.command(name, epilog=module.EXAMPLES, context_settings=own)(getattr(module, word))
     return typer.main.get_command(single)
 
 

@@ -63,10 +63,11 @@ class PlainView(RunView):
             *_accuracy(report.train_accuracy),
         ]
         if report.val_loss is not None:
-            parts += [
-                f"validation loss {format_loss(report.val_loss)}",
-                *_accuracy(report.val_accuracy),
-            ]
+            parts += [f"validation loss {format_loss(report.val_loss)}"]
+            parts += _accuracy(report.val_accuracy)
+        elif report.val_accuracy is not None:
+            # A script may report one without the other.
+            parts += [f"validation accuracy {format_accuracy(report.val_accuracy)}"]
         self._write("  ".join(parts))
 
     def switched(self, switch: Switched) -> None:

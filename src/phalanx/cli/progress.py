@@ -36,6 +36,14 @@ class RunView(Observer, AbstractContextManager["RunView"]):
         self._job = job
         self._rate = EpochRate()
 
+    def declared(self, job: JobSpec) -> None:
+        """Take the numbers of epochs and samples from the script."""
+        self._job = job
+
+    def printed(self, text: str) -> None:
+        """Show what the chief's script prints."""
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
     def placed(self, placed: Placed) -> None:
         """Show the placement of a split network, and its forecast."""
         for line in placement_lines(placed):
@@ -84,7 +92,10 @@ class EpochRate:
 
 
 def describe_run(job: JobSpec) -> str:
-    """Describe a job in one line."""
+    """Describe a job in one line; what a script decides is not known before it runs."""
+    if job.program is not None:
+        workers = count_noun(job.workers, "worker")
+        return f"{job.program.name}, {job.strategy.name}, {workers}"
     return (
         f"{job.model.name} on {job.data.name}, {job.strategy.name}, "
         f"{count_noun(job.workers, 'worker')}, global batch {job.global_batch}, "

@@ -5,6 +5,7 @@ Reads files and refuses options that exclude each other; `train` starts the run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +150,44 @@ def new_run(
             "there is no job to train; name a job file, as in `phalanx train job.yaml`, or a run "
             "to continue with --resume; `phalanx demo` needs neither"
         )
-    job = load_job(path, overrides)
+    return run_of_job(load_job(path, overrides), places, options)
+
+
+@dataclass(frozen=True)
+class ScriptRequest:
+    """A script that a command line names, with its arguments and the name of its run."""
+
+    script: Path | None
+    args: tuple[str, ...]
+    name: str | None
+
+
+def new_script_run(
+    wanted: ScriptRequest, places: Places, overrides: Sequence[str], options: MachineOptions
+) -> TrainRequest:
+    """Request a new run of the user's own script.
+
+    Raises:
+        SpecError: There is no such script, or a setting is wrong.
+    """
+    from phalanx.spec.loader import job_from_mapping
+
+    script = wanted.script
+    if script is None:
+        raise SpecError(
+            "there is no script to run; name one, as in `phalanx launch --workers 2 train.py`, or "
+            "a run to continue with --resume"
+        )
+    if not script.is_file():
+        raise SpecError(f"there is no script {script}")
+    usual = re.sub(r"[^A-Za-z0-9_.-]", "-", script.stem).lstrip(".-")[:80] or "script"
+    program = {"script": str(script), "args": list(wanted.args)}
+    mapping = {"name": wanted.name or usual, "program": program}
+    return run_of_job(job_from_mapping(mapping, overrides), places, options)
+
+
+def run_of_job(job: JobSpec, places: Places, options: MachineOptions) -> TrainRequest:
+    """Request a new run of a job, on this machine or on those of a pool."""
     if options.pool is None:
         options.refuse_without_pool()
         return request_run(job, places, launch=options.launch, force=options.force)

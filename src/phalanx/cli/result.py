@@ -75,7 +75,8 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
 
 def _measured(accuracy: float | None, loss: float | None) -> str:
     if loss is None:
-        return "not measured"
+        # A script may report one without the other.
+        return "not measured" if accuracy is None else format_accuracy(accuracy)
     if accuracy is None:
         return f"loss {format_loss(loss)}"
     return f"{format_accuracy(accuracy)}, loss {format_loss(loss)}"

@@ -114,8 +114,6 @@ def train(
     quiet: QuietOption = False,
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
-    from phalanx.launch.fork_server import warm_workers
-
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
     # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
     parts = tuple(f"{key}." for key, value in short.items() if value is not None)
@@ -142,13 +140,37 @@ def train(
             return planned_run(plan, places, job_path=job, overrides=overrides, options=options)
         return new_run(job, places, overrides, options)
 
+    run_command(request_with, options, data=data, dry_run=dry_run, as_json=as_json, quiet=quiet)
+
+
+def run_command(
+    request_with: Callable[[MachineOptions], TrainRequest],
+    options: MachineOptions,
+    *,
+    data: Path | None = None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Execute the run that a command requests, and print its result.
+
+    Args:
+        request_with: Makes the request for these machines, or for fewer if some are unfit.
+        options: Of the machines.
+        data: Directory of data sets; None: the usual one.
+        dry_run: Whether to print the job and start nothing.
+        as_json: Whether to print the summary, or the job, as JSON.
+        quiet: Whether to print nothing but errors.
+    """
+    from phalanx.launch.fork_server import warm_workers
+
     with ExitStack() as warm:
-        if not dry_run and pool is None and launch in (None, "local"):
+        if not dry_run and options.pool is None and options.launch in (None, "local"):
             # Before the job is read: the imports of workers are most of what a start waits for.
             warm.enter_context(warm_workers())
         request = request_with(options)
         if dry_run:
-            _check(request, data_root(data), force=force)
+            _check(request, data_root(data), force=options.force)
             _print_job(request.job, as_json=as_json)
             return
         if not request.can_fork:

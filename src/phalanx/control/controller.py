@@ -13,12 +13,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import msgspec
 
-from phalanx.control.backend_coordinator import BackendCoordinator
 from phalanx.control.coordinator import Coordinator, Identity
+from phalanx.control.coordinator_choice import coordinator_of
 from phalanx.control.failure_budget import FailureBudget
 from phalanx.control.failure_policy import ProcessFacts, ProcessFailure
 from phalanx.control.log_rotation import LogRotation
@@ -47,8 +46,7 @@ from phalanx.records.log import EventLog
 from phalanx.records.position import describe_saved, newest_position
 from phalanx.records.rundir import Status
 from phalanx.records.summary import Summary
-from phalanx.spec.kinds import kind_of
-from phalanx.spec.registry import load
+from phalanx.spec.job import JobSpec
 from phalanx.store.server import StoreServer
 from phalanx.wire.control import ControlServer, Violation
 from phalanx.wire.messages import (
@@ -217,11 +215,7 @@ class Controller:
     def _make_coordinator(self) -> Coordinator:
         request = self._request
         found = newest_position(request.resume) if request.resume else None
-        path = kind_of(request.job.strategy).coordinator
-        # TensorFlow has its own chief, whatever the strategy.
-        of_strategy = request.job.backend != "tensorflow"
-        made = cast(type[Coordinator], load(path)) if of_strategy else BackendCoordinator
-        return made.begin(request.job, self, found)
+        return coordinator_of(request.job).begin(request.job, self, found)
 
     def _watch(self, coordinator: Coordinator, caught: CaughtSignals, started: float) -> None:
         """Supervise until the run has finished; raises when it cannot go on."""
@@ -400,6 +394,15 @@ class Controller:
         """Notify the observers of a finished epoch, for the coordinator."""
         self._num_announced = report.epoch + 1
         self._notify(lambda one: one.epoch_done(report))
+
+    def declare(self, job: JobSpec) -> None:
+        """Complete the job by what the user's script has declared, for the coordinator."""
+        self._request = replace(self._request, job=job)
+        self._notify(lambda one: one.declared(job))
+
+    def show(self, text: str) -> None:
+        """Show what the user's script has printed, for the coordinator."""
+        self._notify(lambda one: one.printed(text))
 
     def progress(self, process: str) -> Progress:
         """Return the progress in a process's last heartbeat, for the coordinator."""

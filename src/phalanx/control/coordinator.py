@@ -90,6 +90,12 @@ class ControllerApi(Protocol):
     def announce(self, report: EpochFigures) -> None:
         """Notify the observers of a finished epoch."""
 
+    def declare(self, job: JobSpec) -> None:
+        """Complete the job by what the user's script has declared."""
+
+    def show(self, text: str) -> None:
+        """Show the observers what the user's script has printed."""
+
     def progress(self, process: str) -> Progress:
         """Return the progress in a process's last heartbeat, also once it has left the run."""
 

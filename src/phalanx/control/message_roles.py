@@ -25,6 +25,7 @@ from phalanx.wire.parameter_server import (
     SnapshotTaken,
     WorkDone,
 )
+from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 from phalanx.wire.relay import ProcessNote, SendToProcess
 from phalanx.wire.split import PlacementReport
 from phalanx.wire.switch import HandedOver, PhaseBegun, PhaseIdle, WindowReport
@@ -60,6 +61,8 @@ SENDERS: Mapping[type, frozenset[str]] = {
     PlacementReport: _WORKER,
     SendToProcess: _ALL,
     ProcessNote: _ALL,
+    ScriptDeclared: _ALL,
+    ScriptPrinted: _WORKER,
 }
 """Roles that may send each message to a coordinator."""
 

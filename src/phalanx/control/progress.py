@@ -58,6 +58,14 @@ class Observer(Protocol):
     def run_started(self, run_dir: Path, job: JobSpec) -> None:
         """Note that processes are being started."""
 
+    def declared(self, job: JobSpec) -> None:
+        """Note the job with what the user's script has declared: epochs and global batch."""
+        return
+
+    def printed(self, text: str) -> None:
+        """Show lines that the user's script has printed on the chief."""
+        return
+
     def progressed(self, progress: RunProgress) -> None:
         """Show the progress; called a few times a second."""
 

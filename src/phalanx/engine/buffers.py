@@ -18,24 +18,27 @@ class FlatBuffers:
         self._homes: list[tuple[nn.Module, str, Tensor]] = []
         self.others: dict[str, Tensor] = {}
         """Every other persistent buffer by name, live."""
-        found: list[tuple[nn.Module, str, Tensor]] = []
+        found: list[tuple[nn.Module, str, str, Tensor]] = []
         for name, buffer in module.named_buffers():
             path, _, key = name.rpartition(".")
             owner = module.get_submodule(path)
             if key in owner._non_persistent_buffers_set:
                 continue
             if buffer.dtype == torch.float32:
-                found.append((owner, key, buffer))
+                found.append((owner, key, name, buffer))
             else:
                 self.others[name] = buffer
-        self._flat = torch.empty(sum(buffer.numel() for _, _, buffer in found))
+        self.named: list[tuple[str, Tensor]] = []
+        """Float buffers by name, in the order of the flat tensor."""
+        self._flat = torch.empty(sum(buffer.numel() for *_, buffer in found))
         start = 0
-        for owner, key, buffer in found:
+        for owner, key, name, buffer in found:
             home = self._flat[start : start + buffer.numel()].view(buffer.shape)
             home.copy_(buffer)
             # `.data` keeps the tensor object, so a buffer that two layers share stays shared.
             buffer.data = home
             self._homes.append((owner, key, home))
+            self.named.append((name, home))
             start += buffer.numel()
 
     @property

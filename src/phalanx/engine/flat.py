@@ -9,7 +9,7 @@ leaves unused parameters at zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class FlatModule:
     def __init__(self, module: nn.Module, *, bucket_bytes: int | None = None) -> None:
         self.module = module
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.layout = _layout_of(named)
+        self.layout = layout_of(named)
         self.parameters = torch.empty(self.layout.size)
         self.gradients = torch.zeros(self.layout.size)
         self.buckets = self.layout.buckets(bucket_bytes)
@@ -117,7 +117,16 @@ class FlatModule:
         return sizes
 
 
-def _layout_of(named: dict[str, nn.Parameter]) -> FlatLayout:
+def layout_of(named: Mapping[str, nn.Parameter], *, channels_last: bool = True) -> FlatLayout:
+    """Lay parameters out one after another.
+
+    Args:
+        named: Float32 on the CPU.
+        channels_last: Whether convolution kernels are laid channels-last.
+
+    Raises:
+        EngineError: There is nothing to train, or a parameter has another type.
+    """
     if not named:
         raise EngineError("the model has no parameters to train; check requires_grad")
     slots: list[Slot] = []
@@ -136,7 +145,7 @@ def _layout_of(named: dict[str, nn.Parameter]) -> FlatLayout:
                 shape=tuple(parameter.shape),
                 start=start,
                 stop=stop,
-                channels_last=parameter.ndim == 4,
+                channels_last=channels_last and parameter.ndim == 4,
             )
         )
         start = stop

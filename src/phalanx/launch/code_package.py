@@ -75,8 +75,8 @@ def pack_phalanx() -> CodePackage:
 def pack_user_code(job: JobSpec, directory: Path) -> CodePackage | None:
     """Pack what the job names of the user's code; None: it imports installed packages only.
 
-    That is the top package or module of every `package.module:name`, what these import from the
-    same folder, and the entries of `code`. Nothing else in the folder is sent.
+    That is the top package or module of every `package.module:name`, the job's script, what these
+    import from the same folder, and the entries of `code`. Nothing else in the folder is sent.
 
     Args:
         job: Its imports, and its `code`, are looked up in `directory` and in `python_path`.
@@ -92,6 +92,10 @@ def pack_user_code(job: JobSpec, directory: Path) -> CodePackage | None:
     for folder in reversed((directory, *map(Path, job.python_path))):
         missing -= {one for one in job.code if (folder / one).exists()}
         files |= _closure(folder, [*map(Path, job.code), *(_holder(folder, one) for one in names)])
+    if job.program is not None:
+        script = Path(job.program.script)
+        missing -= {one for one in job.code if (script.parent / one).exists()}
+        files |= _closure(script.parent, [Path(script.name), *map(Path, job.code)])
     if missing:
         raise SpecError(
             f"code names {', '.join(sorted(missing))}, which is neither in {directory} nor in "

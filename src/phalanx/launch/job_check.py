@@ -43,7 +43,9 @@ def check_sizes(job: JobSpec, num_cores: int) -> None:
             f"use up to {num_cores} for speed, up to {CROWD * num_cores} for trials, or start all "
             "the same with --force"
         )
-    is_cut = job.batch.shares is None and not job.strategy.uses_servers
+    # A script says later what its batch is.
+    is_known = job.batch.shares is None and job.program is None
+    is_cut = is_known and not job.strategy.uses_servers
     if is_cut and job.workers > job.global_batch:
         raise SpecError(
             f"a global batch of {job.global_batch} leaves {job.workers - job.global_batch} of "

@@ -27,7 +27,7 @@ def notebook_view(wanted: bool | None) -> Sequence[Observer]:
     return [] if show is None else [NotebookView(show)]
 
 
-class NotebookView:
+class NotebookView(Observer):
     """Follow a run in the output of a cell."""
 
     def __init__(self, show: Show) -> None:

@@ -149,7 +149,8 @@ class Evaluation(Event):
     part: str
     epoch: int
     num_samples: int
-    loss: float
+    loss: float | None
+    """None: a script has not reported it."""
     accuracy: float | None
     """None: the targets are no classes."""
     duration_s: float

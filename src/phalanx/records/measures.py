@@ -13,8 +13,8 @@ class PartFigures(Protocol):
     """Figures over one part of the data, of any process that measured them."""
 
     @property
-    def loss(self) -> float:
-        """Mean over the samples."""
+    def loss(self) -> float | None:
+        """Mean over the samples; None: a script has not reported it."""
 
     @property
     def accuracy(self) -> float | None:
@@ -40,7 +40,7 @@ class Measures:
     Targets that are no classes have no accuracy.
     """
 
-    loss: float
+    loss: float | None
     accuracy: float | None
     num_samples: int
     duration_s: float

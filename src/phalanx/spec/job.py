@@ -22,6 +22,7 @@ from phalanx.spec.optimize import (
     OptimizerField,
     SgdSpec,
 )
+from phalanx.spec.program import EXCHANGE_S, ProgramSpec, check_program
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.schedule import ConstantSpec, ScheduleField
 from phalanx.spec.strategy import ProcessCounts
@@ -108,6 +109,9 @@ class JobSpec(Spec):
         Words("up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"),
     ] = "job"
     """Name of the run directory."""
+    program: ProgramSpec | None = None
+    """The user's own training script, instead of model, data, optimizer, loss, epochs and batch;
+    null: those are trained."""
     model: ModelSpec = MnistCnnSpec()
     """A built-in network or `package.module:function`."""
     data: DataField = DataSpec(name="digits")
@@ -186,6 +190,16 @@ class JobSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
+    def _give_scripts_time(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("program") is None:
+            return data
+        deadlines = data.get("deadlines", {})
+        if not isinstance(deadlines, dict):
+            return data
+        return data | {"deadlines": {"exchange_s": EXCHANGE_S} | deadlines}
+
+    @model_validator(mode="before")
+    @classmethod
     def _count_shares(cls, data: object) -> object:
         # One entry per worker says how many there are, also where a pool would decide.
         if isinstance(data, dict) and "workers" not in data:
@@ -203,6 +217,7 @@ class JobSpec(Spec):
                 f"batch.shares takes one entry per worker ({self.workers}), not {len(shares)}",
                 at=("batch", "shares"),
             )
+        check_program(self)
         self.strategy.check(self)
         self._check_profile()
         self._check_distribution()
@@ -263,6 +278,16 @@ class JobSpec(Spec):
                 "; raise 'epochs' or profile earlier ones",
                 at=("profile", "epochs"),
             )
+
+    @property
+    def model_name(self) -> str:
+        """Name of what is trained, for tables: the network, or the script."""
+        return self.model.name if self.program is None else self.program.name
+
+    @property
+    def data_name(self) -> str:
+        """Name of what it is trained on; a script's own data have no other name than the script."""
+        return self.data.name if self.program is None else self.program.name
 
     @property
     def processes(self) -> ProcessCounts:

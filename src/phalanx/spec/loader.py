@@ -65,6 +65,9 @@ def locate_paths(job: dict[str, object], folder: Path) -> None:
     folders = job.get("python_path")
     if isinstance(folders, list) and all(isinstance(one, str) for one in folders):
         job["python_path"] = [str(folder / one) for one in folders]
+    program = job.get("program")
+    if isinstance(program, dict) and isinstance(program.get("script"), str):
+        job["program"] = program | {"script": str(folder / program["script"])}
     if folder.resolve() == Path.cwd():
         return
     data = job.get("data")

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective, Pending
 from phalanx.data.pipeline import Batch
-from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
+from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 from phalanx.strategy.gradient_exchange import build_exchange
@@ -30,7 +30,7 @@ class Allreduce(Strategy):
         self.noise: GradNoiseGauge = GradNoiseGauge()
 
     @override
-    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+    def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
         self._exchange = build_exchange(self._spec, replica, collective)

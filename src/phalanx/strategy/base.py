@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from phalanx.comm.base import Collective
     from phalanx.data.pipeline import Batch
-    from phalanx.engine.replica import Replica
     from phalanx.engine.result import StepResult
+    from phalanx.engine.trained import FlatReplica
     from phalanx.strategy.split.pipeline_runner import PassResult
 
 
@@ -91,7 +91,7 @@ class Strategy(ABC):
     noise: GradientNoise | None = None
     """Measures the gradient noise scale when asked to; None: this strategy cannot."""
 
-    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+    def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.
 
         `equal`: they hold the same parameters and statistics already. Strategies that are made with
@@ -131,7 +131,7 @@ class Single(Strategy):
         """Make it from its spec, which has no settings."""
 
     @override
-    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+    def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
 
     @override
@@ -150,14 +150,14 @@ class Single(Strategy):
         return
 
 
-def make_equal(replica: Replica, collective: Collective) -> None:
+def make_equal(replica: FlatReplica, collective: Collective) -> None:
     """Give every worker the chief's parameters and statistics."""
     collective.broadcast(replica.parameters)
     if replica.buffers.numel() > 0:
         collective.broadcast(replica.buffers)
 
 
-def average_buffers(replica: Replica, collective: Collective) -> None:
+def average_buffers(replica: FlatReplica, collective: Collective) -> None:
     """Replace each worker's batch-norm statistics by the mean over workers.
 
     During training every worker normalises with its own batch and keeps its own running statistics;

@@ -16,7 +16,7 @@ from typing_extensions import override
 from phalanx.comm.base import Collective, Pending
 from phalanx.comm.compression import Bf16Compressor
 from phalanx.engine.layout import Range
-from phalanx.engine.replica import Replica
+from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 
 _RESIDUAL = "residual"
@@ -30,7 +30,7 @@ class GradientExchange(ABC):
         collective: The workers.
     """
 
-    def __init__(self, replica: Replica, collective: Collective) -> None:
+    def __init__(self, replica: FlatReplica, collective: Collective) -> None:
         self._replica = replica
         self._collective = collective
         self.pending: list[Pending] = []
@@ -95,7 +95,7 @@ class PlainExchange(GradientExchange):
 class Bf16Exchange(GradientExchange):
     """Send gradients in half the bytes."""
 
-    def __init__(self, replica: Replica, collective: Collective) -> None:
+    def __init__(self, replica: FlatReplica, collective: Collective) -> None:
         super().__init__(replica, collective)
         self._compressor = Bf16Compressor(replica.gradients)
 
@@ -114,7 +114,7 @@ class Bf16Exchange(GradientExchange):
 
 
 def build_exchange(
-    spec: AllreduceSpec, replica: Replica, collective: Collective
+    spec: AllreduceSpec, replica: FlatReplica, collective: Collective
 ) -> GradientExchange:
     """Build the exchange that a spec asks for."""
     if spec.compression == "bf16":

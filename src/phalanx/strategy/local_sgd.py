@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
-from phalanx.engine.replica import Replica
 from phalanx.engine.spans import span
+from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import LocalSgdSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 
@@ -32,7 +32,7 @@ class LocalSgd(Strategy):
         self._spec = spec
 
     @override
-    def attach(self, replica: Replica, collective: Collective, *, equal: bool = False) -> None:
+    def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
         self._steps = 0
@@ -44,7 +44,7 @@ class LocalSgd(Strategy):
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        num_samples = len(batch.targets)
+        num_samples = len(batch)
         # The mean over this worker's samples: no other worker takes part in this update.
         own = dataclasses.replace(batch, global_count=max(1, num_samples))
         result = self._replica.forward_backward(own, step=step_index)

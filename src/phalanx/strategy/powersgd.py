@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective
 from phalanx.engine.layout import Range, Slot
-from phalanx.engine.replica import Replica
+from phalanx.engine.trained import FlatReplica
 from phalanx.strategy.gradient_exchange import GradientExchange
 
 _FACTORS = "factors"
@@ -61,7 +61,7 @@ class PowerSgdExchange(GradientExchange):
         rank: Of the factors; a matrix of lower rank is sent as it is.
     """
 
-    def __init__(self, replica: Replica, collective: Collective, *, rank: int) -> None:
+    def __init__(self, replica: FlatReplica, collective: Collective, *, rank: int) -> None:
         super().__init__(replica, collective)
         self._residual = torch.zeros_like(replica.gradients)
         self._slots = [

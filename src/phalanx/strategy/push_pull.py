@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from phalanx.data.pipeline import Batch
-from phalanx.engine.replica import Replica
 from phalanx.engine.result import StepResult
 from phalanx.engine.spans import span
+from phalanx.engine.trained import FlatReplica
 from phalanx.paramserver.client import Client
 from phalanx.strategy.base import StepFacts, Strategy
 from phalanx.wire.deadline import Deadline
@@ -40,7 +40,7 @@ class PushPull(Strategy):
 
     def __init__(
         self,
-        replica: Replica,
+        replica: FlatReplica,
         client: Client,
         *,
         overlap: bool,
@@ -73,7 +73,7 @@ class PushPull(Strategy):
 
     def push(self, batch: Batch, ticket: int) -> list[Pushed]:
         """Compute and push one batch; return the tickets acknowledged meanwhile."""
-        if len(batch.targets) == 0:
+        if len(batch) == 0:
             # One push at a time: the previous one is answered first.
             acknowledged = self.drain()
             self._client.skip(ticket=ticket)
@@ -120,7 +120,7 @@ class PushPull(Strategy):
         return acknowledged
 
     def _begin(self, batch: Batch, ticket: int) -> None:
-        num_samples = len(batch.targets)
+        num_samples = len(batch)
         weight = num_samples / batch.global_count
         with span("push"):
             self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.wire.parameter_server import FromServing, ToController
+from phalanx.wire.program import FromScript
 from phalanx.wire.relay import FromProcess, ToPeers
 from phalanx.wire.server_stats import ServerStats
 from phalanx.wire.split import SplitFacts, ToSplit
@@ -230,5 +231,6 @@ FromWorker = (
     | ToSwitch
     | ToSplit
     | ToPeers
+    | FromScript
 )
 FromController = StoredValues | Pong | Stop | FromCoordinator

@@ -70,7 +70,7 @@ class TrainLoop(Generic[BatchT]):
     @property
     def is_over(self) -> bool:
         """Whether the job is done."""
-        return self._state.is_over
+        return self._state.is_over or self._trainer.has_ended
 
     def is_at(self, limit: StepLimit | None) -> bool:
         """Return whether the limit is reached; within an epoch by whole steps."""
@@ -109,8 +109,9 @@ class TrainLoop(Generic[BatchT]):
         test = None
         if self._state.is_test_due:
             test = self._measure("test")
-            self._state.note_evaluation("test", test)
-            if test.verdicts is not None and self._trainer.rank == 0:
+            if test is not None:
+                self._state.note_evaluation("test", test)
+            if test is not None and test.verdicts is not None and self._trainer.rank == 0:
                 self._context.run.write_predictions(test.verdicts)
         outcome = self._state.outcome(
             self._trainer.model_figures(), test, precision=precision, startup_s=startup_s
@@ -151,7 +152,8 @@ class TrainLoop(Generic[BatchT]):
         """Train on one batch; True: the workers agreed to end the phase here."""
         position, window = self.position, self._window
         slept_s = self._slowdown.wait(self._state.progress)
-        lr = self._rate(position.samples)
+        own_lr = self._trainer.rate(position.samples)
+        lr = self._rate(position.samples) if own_lr is None else own_lr
         facts = self._trainer.step(batch, lr=lr, step_index=position.updates)
         facts = self._slowdown.count(facts, slept_s)
         self._state.count_step(batch.global_count)
@@ -218,6 +220,6 @@ class TrainLoop(Generic[BatchT]):
         metrics.spent.wait_s += sum(own - least for own, least in zip(own_s, shared_s, strict=True))
         metrics.exchanges = OpenExchanges()
 
-    def _measure(self, part: str) -> Measures:
+    def _measure(self, part: str) -> Measures | None:
         self._context.metrics.activity = f"measuring {part}"
         return self._trainer.measure(part)

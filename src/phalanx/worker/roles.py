@@ -11,6 +11,9 @@ from phalanx.spec.registry import load
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
 
+PROGRAM_ROLE = "phalanx.program.role:run_program"
+"""Body of every process of a run of the user's script."""
+
 
 def run_role(context: WorkerContext) -> Done:
     """Run this process's role to its end.
@@ -19,5 +22,6 @@ def run_role(context: WorkerContext) -> Done:
         SpecError: The strategy has no such role, or its code cannot be imported.
     """
     keep_freed_memory()
-    path = kind_of(context.job.strategy).role(context.spec.role)
+    kind = kind_of(context.job.strategy)
+    path = kind.role(context.spec.role) if context.job.program is None else PROGRAM_ROLE
     return cast(Callable[[WorkerContext], Done], load(path))(context)

@@ -108,7 +108,7 @@ class TorchTrainer(Trainer[Batch]):
         return self._reduce(values, "min")
 
     @override
-    def measure(self, part: str) -> Measures:
+    def measure(self, part: str) -> Measures | None:
         data = self.dataset.test if part == "test" else self.dataset.validation
         return evaluate(
             self._replica, self._collective, data, self._share, judge=judge_of(self.dataset)

@@ -50,6 +50,15 @@ class Trainer(ABC, Generic[BatchT]):
         self.rank = rank
         self.num_workers = num_workers
 
+    def rate(self, samples_seen: int) -> float | None:
+        """Return the learning rate of the next step; None: the job's schedule decides."""
+        return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the user's script has ended its loop before the last epoch."""
+        return False
+
     @property
     @abstractmethod
     def sent_bytes(self) -> int:
@@ -76,8 +85,11 @@ class Trainer(ABC, Generic[BatchT]):
         """Return the minimum of each value over all processes."""
 
     @abstractmethod
-    def measure(self, part: str) -> Measures:
-        """Evaluate `validation` or `test` over all processes, after `synchronize`."""
+    def measure(self, part: str) -> Measures | None:
+        """Evaluate `validation` or `test` over all processes, after `synchronize`.
+
+        None: the user's script, which evaluates by itself, has reported nothing.
+        """
 
     @abstractmethod
     def regularisation(self) -> float:

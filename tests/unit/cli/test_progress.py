@@ -60,7 +60,8 @@ def test_plain_lines_are_exact() -> None:
         "lr 0.05  ETA 1 min 34 s  input 2 %, compute 61 %, communication 25 %, waiting 12 %",
         "0:22  switched: allreduce → parameter_server after 1,294 samples (50% of the samples), "
         "0.25 s pause",
-        "0:22  epoch 2/10 done  10 s  129 samples/s  train loss 1.2034  accuracy 61.20 %",
+        "0:22  epoch 2/10 done  10 s  129 samples/s  train loss 1.2034  accuracy 61.20 %  "
+        "validation accuracy 74.31 %",
     ]
 
 

@@ -16,8 +16,8 @@ STRATEGIES = (
 SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: backend, batch, checkpoint, code, data, deadlines, early_stop, epochs, evaluate, "
-    "infer, inject, loss, model, name, observe, optimizer, pin, precision, profile, python_path, "
-    "schedule, seed, strategy, threads, trust_network, workers)"
+    "infer, inject, loss, model, name, observe, optimizer, pin, precision, profile, "
+    "program, python_path, schedule, seed, strategy, threads, trust_network, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (

@@ -143,6 +143,7 @@ class _Evaluator:
         self._context.metrics.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
         measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
+        assert measures.loss is not None  # only scripts leave it out, and they have no evaluator
         if order.part == "test" and measures.verdicts is not None:
             self._context.run.write_predictions(measures.verdicts)
         self._context.control.send(

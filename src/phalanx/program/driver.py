@@ -1,0 +1,122 @@
+"""Drive a script from the loop of a worker: hand out batches, follow its backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from phalanx.errors import EngineError
+from phalanx.program.script import BackwardDone, Script, StepEntered, WantBatch, WantEpoch
+from phalanx.program.seeds import seed_batch
+from phalanx.program.source import BatchCut, MicroBatch
+from phalanx.program.taps import Backward, scaled_roots
+from phalanx.program.turn import Turn
+
+if TYPE_CHECKING:
+    from phalanx.comm.base import Collective
+    from phalanx.program.model import ScriptModel
+
+
+class LaunchedDriver:
+    """The script's side of the turns that it takes with the loop.
+
+    Attributes:
+        script: The greenlet of the script.
+        model: Its parameters in flat buffers; None until the loop has begun.
+        collective: The workers; None until the loop has begun.
+        turn: The update that the script works on.
+        skips_step: Whether the optimiser's step is left out: the update was made elsewhere, or
+            this worker had no sample.
+    """
+
+    script: Script
+
+    def __init__(self, cut: BatchCut) -> None:
+        self.cut = cut
+        self.seed = 0
+        self.model: ScriptModel | None = None
+        self.collective: Collective | None = None
+        self.turn: Turn | None = None
+        self.skips_step = False
+
+    def next_epoch(self) -> int | None:
+        """Ask the loop for the epoch."""
+        answer = self.script.ask(WantEpoch())
+        assert answer is None or isinstance(answer, int)
+        return answer
+
+    def next_batch(self) -> MicroBatch | None:
+        """Take the next batch of the update, or ask the loop for another update."""
+        if self.turn is None or not self.turn.waiting:
+            answer = self.script.ask(WantBatch())
+            assert answer is None or isinstance(answer, Turn)
+            self.turn = answer
+        turn = self.turn
+        if turn is None:
+            return None
+        batch = turn.draw()
+        seed_batch(self.seed, self.cut.rank, turn.step, turn.index)
+        turn.clock()
+        return batch
+
+    def backward(
+        self, original: Backward, roots: Sequence[Tensor], grads: Any, others: dict[str, Any]
+    ) -> None:
+        """Make a backward pass; in the last one of an update gradients are exchanged.
+
+        Raises:
+            EngineError: There are more passes than the script has declared.
+        """
+        turn, model = self.turn, self.model
+        if turn is None or turn.current is None or model is None:
+            original(roots, grads, **others)
+            return
+        if turn.passes_left == 0:
+            raise EngineError(
+                "a backward pass too many before the next batch: gradients have been exchanged "
+                "already; say session.setup(..., passes=N) for N backward passes of each batch"
+            )
+        turn.forward_s += turn.clock()
+        if roots[0].numel() == 1:
+            turn.note_loss(float(roots[0].detach()))
+        weight = turn.weigh(turn.index)
+        model.begin_pass(keep_sum=self.cut.rank == 0)
+        is_last = turn.passes_left == 1
+        if is_last:
+            model.replicas[0].flat.arm(turn.on_bucket)
+        original(roots, scaled_roots(roots, grads, weight), **others)
+        if is_last:
+            model.replicas[0].flat.finish()
+        turn.backward_s += turn.clock()
+        if turn.passes_left is not None:
+            turn.passes_left -= 1
+        if is_last:
+            self.script.ask(BackwardDone())
+
+    def step(self, index: int, apply: Callable[[], Any]) -> Any:
+        """Make the step of an optimiser; that of several exchanges its gradients first."""
+        model = self.model
+        if model is None:
+            raise EngineError("the script has called optimizer.step() before its loop has begun")
+        model.check_groups()
+        if len(model.replicas) > 1:
+            return self.script.ask(StepEntered(index))
+        if self.skips_step:
+            # A scheduler warns otherwise that it comes before the first step.
+            model.setups[0].optimizer._opt_called = True  # type: ignore[attr-defined]
+            return None
+        return apply()
+
+    def total(self, values: list[float]) -> list[float]:
+        """Add numbers over all workers, which all call it together."""
+        if self.collective is None:
+            raise EngineError("session.report() adds over workers; call it after the loop begins")
+        summed = torch.tensor([float(len(values)), *values], dtype=torch.float64)
+        self.collective.all_reduce(summed)
+        if summed[0].item() != len(values) * self.collective.size:
+            raise EngineError("workers have called session.report() with different figures")
+        found: list[float] = summed[1:].tolist()
+        return found

@@ -1,0 +1,190 @@
+"""Run a worker whose training code is the user's script."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from phalanx.comm.base import Collective
+from phalanx.errors import SpecError
+from phalanx.program.current import set_session
+from phalanx.program.driver import LaunchedDriver
+from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.output import relay_output
+from phalanx.program.script import Script, ScriptEnded, run_file
+from phalanx.program.seeds import session_seed
+from phalanx.program.session import Declared, ScriptSession
+from phalanx.program.several import SeveralModels
+from phalanx.program.source import BatchCut, seed_all
+from phalanx.program.taps import tapped_backward
+from phalanx.program.trainer import ScriptTrainer, describe_data
+from phalanx.program.turn import LossScale
+from phalanx.records.events import NetworkBuilt, TensorSlot
+from phalanx.spec.data import BatchSpec
+from phalanx.strategy.base import Strategy, build_strategy
+from phalanx.wire.messages import Done
+from phalanx.wire.program import ScriptDeclared
+from phalanx.worker.checkpoint import Checkpoints
+from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
+from phalanx.worker.context import WorkerContext
+from phalanx.worker.lockstep import join_group
+from phalanx.worker.loop import TrainLoop
+from phalanx.worker.torch_trainer import TrainSetup
+
+
+def run_program(context: WorkerContext) -> Done:
+    """Run the script up to its loop, then train with it to the end of the job.
+
+    Raises:
+        SpecError: The script has no session, or declares something that cannot be trained.
+        EngineError: The script fails, or leaves its loop.
+    """
+    spec, program = context.spec, context.job.program
+    assert program is not None
+    torch.set_num_threads(spec.threads)
+    context.metrics.activity = f"running {program.name}"
+    context.metrics.has_classes = False
+    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
+    session = ScriptSession(driver)
+    script = driver.script = Script(
+        lambda: run_file(_locate(context), program.args), name=program.name
+    )
+    seed_all(context.job.seed)
+    set_session(session)
+    with relay_output(context), tapped_backward(driver.backward):
+        request = script.resume()
+        if isinstance(request, ScriptEnded):
+            raise SpecError(_no_loop(program.name, session))
+        driver.seed = session_seed()
+        context = _declare(context, session.declared, driver.seed)
+        context.metrics.activity = "joining"
+        driver.collective = collective = join_group(context)
+        try:
+            return _train(context, session, driver, collective)
+        finally:
+            collective.close()
+
+
+def _locate(context: WorkerContext) -> Path:
+    """Return the script: the copy that was sent to this machine, or the file itself."""
+    assert context.job.program is not None
+    path = Path(context.job.program.script)
+    sent = Path.cwd() / path.name
+    return sent if not context.spec.shared_run_dir and sent.exists() else path
+
+
+def _no_loop(name: str, session: ScriptSession) -> str:
+    if not session.declared.setups and session.declared.data is None:
+        return (
+            f"{name} ended without a session; call phalanx.session() in it, declare its model by "
+            "session.setup() and its data by session.data(), and loop over these"
+        )
+    return f"{name} ended before its loop over session.data() began"
+
+
+def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerContext:
+    """Tell the controller what the script has declared, and complete the job by it."""
+    source = declared.source
+    named = [
+        (name, tuple(p.shape))
+        for one in declared.setups
+        for name, p in one.model.named_parameters()
+        if p.requires_grad
+    ]
+    message = ScriptDeclared(
+        epochs=declared.epochs or 1,
+        global_batch=source.batch_size * declared.accumulate,
+        num_samples=source.num_samples,
+        num_parameters=sum(torch.Size(shape).numel() for _, shape in named),
+        digest=hashlib.sha256(repr(named).encode()).hexdigest()[:16],
+        order=source.digest(seed),
+    )
+    context.control.send(message)
+    batch = BatchSpec.model_validate({"global": message.global_batch})
+    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
+    return replace(context, spec=context.spec.model_copy(update={"job": job}))
+
+
+def _train(
+    context: WorkerContext, session: ScriptSession, driver: LaunchedDriver, collective: Collective
+) -> Done:
+    declared, job = session.declared, context.job
+    assert declared.data is not None
+    first = declared.setups[0]
+    scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
+    is_one = len(declared.setups) == 1
+    turns = ScriptTurns(driver.script, scale, passes=first.passes if is_one else None)
+    model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
+    driver.model = model
+    _record_network(context, model)
+    strategy = _attached(context, model, turns, collective)
+    startup_s = context.record_start("script", "the script decides")
+    name = driver.script.name
+    setup = TrainSetup(
+        describe_data(name, declared.source.num_samples), model, strategy, collective
+    )
+    checkpointer = AsyncCheckpointer(Checkpoints(context.store, job.checkpoint), context.log)
+    trainer = ScriptTrainer(
+        context, setup, checkpointer, session=session, turns=turns, seed=driver.seed
+    )
+    loop = TrainLoop(context, trainer)
+    if context.spec.resume is not None:
+        loop.restore()
+    loop.advance()
+    outcome = loop.conclude(precision="script", startup_s=startup_s)
+    return Done(times=loop.times(), outcome=outcome)
+
+
+def _attached(
+    context: WorkerContext, model: ScriptModel, turns: ScriptTurns, collective: Collective
+) -> Strategy:
+    parts = []
+    for replica in model.replicas:
+        part = build_strategy(context.job.strategy)
+        part.attach(replica, collective)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else SeveralModels(parts, turns)
+
+
+def _adder(collective: Collective) -> Callable[[torch.Tensor], Callable[[], torch.Tensor]]:
+    """Return a function that starts to add a tensor over all workers."""
+
+    def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        pending = [collective.start_all_reduce(tensor)]
+
+        def wait() -> torch.Tensor:
+            while pending:
+                pending.pop().wait()
+            return tensor
+
+        return wait
+
+    return start
+
+
+def _record_network(context: WorkerContext, model: ScriptModel) -> None:
+    """Let the chief record which tensor lies where, so that weights can be named."""
+    if context.spec.rank != 0:
+        return
+    several = len(model.replicas) > 1
+    slots, start = [], 0
+    for index, replica in enumerate(model.replicas):
+        prefix = f"{index}." if several else ""
+        slots += [
+            TensorSlot(prefix + one.name, one.shape, start + one.start, channels_last=False)
+            for one in replica.layout.slots
+        ]
+        start += replica.layout.size
+    buffers, place = [], 0
+    for name, buffer in model.statistics():
+        buffers.append(TensorSlot(name, tuple(buffer.shape), place, channels_last=False))
+        place += buffer.numel()
+    context.log.record(
+        NetworkBuilt(
+            parameters=slots, buffers=buffers, input_shape=(), num_outputs=0, scale=[], shift=[]
+        )
+    )

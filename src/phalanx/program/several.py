@@ -1,0 +1,73 @@
+"""Train several models of a script, such as the two of a GAN: each optimiser's step exchanges."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch import Tensor
+from typing_extensions import override
+
+from phalanx.data.stream import Batch
+from phalanx.program.model import ScriptTurns
+from phalanx.program.turn import ScriptBatch
+from phalanx.strategy.base import StepFacts, Strategy
+
+
+class SeveralModels(Strategy):
+    """One strategy per model, used whenever the script calls `step()` of its optimiser.
+
+    The script decides the order and how often; all workers come to the same.
+
+    Args:
+        parts: Attached to their replicas, in the order of the script's `setup` calls.
+        turns: Takes turns with the script.
+    """
+
+    def __init__(self, parts: Sequence[Strategy], turns: ScriptTurns) -> None:
+        self._parts = parts
+        self._turns = turns
+
+    @override
+    def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        assert isinstance(batch, ScriptBatch)
+        facts = StepFacts(len(batch), 0.0, 0, 0.0, 0.0, 0.0, 0.0)
+        self._turns.give(batch, None, step=step_index)
+        while (index := self._turns.entered) is not None:
+            made = self._parts[index].step(batch, lr=lr, step_index=step_index)
+            facts = dataclasses.replace(
+                facts,
+                loss_sum=facts.loss_sum + made.loss_sum,
+                forward_s=facts.forward_s + made.forward_s,
+                backward_s=facts.backward_s + made.backward_s,
+                exchange_s=facts.exchange_s + made.exchange_s,
+                apply_s=facts.apply_s + made.apply_s,
+                overlapped_s=facts.overlapped_s + made.overlapped_s,
+            )
+            self._turns.leave_step()
+        return facts
+
+    @override
+    def synchronize(self) -> None:
+        for part in self._parts:
+            part.synchronize()
+
+    @override
+    def export_state(self) -> dict[str, Tensor]:
+        return {
+            f"{index}/{name}": tensor
+            for index, part in enumerate(self._parts)
+            for name, tensor in part.export_state().items()
+        }
+
+    @override
+    def import_state(self, state: dict[str, Tensor]) -> None:
+        for index, part in enumerate(self._parts):
+            prefix = f"{index}/"
+            part.import_state(
+                {
+                    name.removeprefix(prefix): tensor
+                    for name, tensor in state.items()
+                    if name.startswith(prefix)
+                }
+            )

@@ -1,0 +1,142 @@
+"""Define the update that a script is working on: its batches, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx.data.stream import Batch
+from phalanx.engine.flat import OnBucketReady
+from phalanx.engine.result import StepResult
+from phalanx.program.source import MicroBatch
+
+_NOTHING = np.empty(0, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class ScriptBatch(Batch):
+    """One worker's part of one update: the batches of the loader that are accumulated in it."""
+
+    micro: tuple[MicroBatch, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(one.num_rows for one in self.micro)
+
+    @classmethod
+    def of(
+        cls, micro: Sequence[MicroBatch], *, count: int, offset: int, epoch: int, step: int
+    ) -> ScriptBatch:
+        """Join batches of the loader; `count` samples of all workers are counted for them."""
+        return cls(
+            inputs=_NOTHING,
+            targets=_NOTHING,
+            indices=np.empty(0, dtype=np.int64),
+            global_count=count,
+            global_offset=offset,
+            epoch=epoch,
+            step=step,
+            micro=tuple(micro),
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the update is made of this worker's samples only."""
+        return self.global_count == max(1, len(self))
+
+
+class LossScale:
+    """Weigh the loss of a batch so that gradients of all workers add up to those of one process.
+
+    Args:
+        sums: Whether the script's losses are sums over samples, not means.
+        count: Counts what the mean of a batch is over, such as its tokens; None: its samples.
+        total: Adds numbers over all workers.
+    """
+
+    def __init__(
+        self,
+        *,
+        sums: bool,
+        count: Callable[[Any], Any] | None,
+        total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+    ) -> None:
+        self.sums = sums
+        self._count = count
+        self._total = total
+
+    def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Return the weight of each batch of an update; counts travel while it computes."""
+        if batch.is_alone:
+            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
+        if self.sums:
+            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
+        if self._count is None:
+            return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
+        own = torch.tensor(
+            [float(self._count(one.payload)) if one.num_rows else 0.0 for one in batch.micro],
+            dtype=torch.float64,
+        )
+        wait = self._total(own.clone())
+
+        def weigh(index: int) -> float:
+            whole = float(wait()[index])
+            return float(own[index]) / whole if whole else 0.0
+
+        return weigh
+
+
+@dataclass
+class Turn:
+    """The script's turn: an update from its first batch to its last backward pass.
+
+    Attributes:
+        step: Number of the update in the run.
+        waiting: Batches that the script has not asked for yet.
+        weigh: Weight of the loss of a batch, by its number in the update.
+        passes_left: Backward passes up to the exchange; None: it is the optimisers' steps that
+            exchange.
+        on_bucket: Told which gradients are final, in the last pass.
+    """
+
+    step: int
+    waiting: deque[MicroBatch]
+    weigh: Callable[[int], float]
+    passes_left: int | None = None
+    on_bucket: OnBucketReady | None = None
+    sums: bool = False
+    current: MicroBatch | None = None
+    index: int = -1
+    loss_sum: float = 0.0
+    num_micro: int = 1
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    _since: float = field(default_factory=time.perf_counter)
+
+    def draw(self) -> MicroBatch:
+        """Take the next batch."""
+        self.current = self.waiting.popleft()
+        self.index += 1
+        return self.current
+
+    def note_loss(self, value: float) -> None:
+        """Count a loss that is about to be differentiated."""
+        assert self.current is not None
+        rows = self.current.num_rows
+        # A script that accumulates divides its losses by the number of batches.
+        self.loss_sum += value * (self.num_micro * rows if not self.sums else bool(rows))
+
+    def clock(self) -> float:
+        """Return the seconds since it was called last."""
+        now = time.perf_counter()
+        spent, self._since = now - self._since, now
+        return spent
+
+    def result(self, batch: ScriptBatch) -> StepResult:
+        """Return what came of the update."""
+        return StepResult(self.loss_sum, 0, len(batch), self.forward_s, self.backward_s)
