@@ -155,9 +155,9 @@ def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
         return f"{text}."
     worst = max(-sign * contrast.low, -sign * contrast.high)
     if worst <= scope.settings.accuracy_loss:
-        return f"{text}; that the loss is within the tolerance is certain at {_level(contrast)}."
+        return f"{text}; with {_level(contrast)} confidence the loss is within the tolerance."
     bound = plain(worst, 2 if unit else 4, scale=quality.scale)
-    return f"{text}; at {_level(contrast)} the true loss may be up to {bound}{unit}."
+    return f"{text}; with {_level(contrast)} confidence it may be up to {bound}{unit}."
 
 
 def _doubts(chosen: Cell, num_usable: int, scope: Scope) -> list[str]:
