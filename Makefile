@@ -46,6 +46,7 @@ bench: $(STAMP) ## measure against plain PyTorch and the limits of memory and TC
 	@$(BIN)/python benchmarks/sync.py
 	@$(BIN)/python benchmarks/paramserver.py
 	@$(BIN)/python benchmarks/report.py
+	@$(BIN)/python benchmarks/dashboard.py
 	@$(BIN)/python benchmarks/observe.py
 	@$(BIN)/python benchmarks/switch.py
 	@$(BIN)/python benchmarks/startup.py
