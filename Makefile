@@ -53,6 +53,7 @@ bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/sync.py
 	@$(BIN)/python benchmarks/paramserver.py
 	@$(BIN)/python benchmarks/report.py
+	@$(BIN)/python benchmarks/dashboard.py
 	@$(BIN)/python benchmarks/observe.py
 	@$(BIN)/python benchmarks/switch.py
 	@$(BIN)/python benchmarks/startup.py

@@ -39,7 +39,7 @@ class ExchangeSplitter:
 
     num_workers: int
     settle: Settle
-    held: dict[tuple[object, ...], list[_Exchange]] = field(default_factory=dict)
+    held: dict[tuple[object, ...], dict[str, _Exchange]] = field(default_factory=dict)
     num_held: int = 0
 
     def take(self, worker: str, attempt: int, event: Step | Stall, end_s: float) -> None:
@@ -54,12 +54,12 @@ class ExchangeSplitter:
             if isinstance(event, Step)
             else (attempt, event.what, event.epoch)
         )
-        group = self.held.setdefault(key, [])
-        if any(other.worker == worker for other in group):
+        group = self.held.setdefault(key, {})
+        if worker in group:
             # Reported again, by a process that was started anew.
             self._settle_group(key)
-            group = self.held.setdefault(key, [])
-        group.append(one)
+            group = self.held.setdefault(key, {})
+        group[worker] = one
         self.num_held += 1
         if len(group) >= self.num_workers:
             self._settle_group(key)
@@ -74,8 +74,8 @@ class ExchangeSplitter:
     def _settle_group(self, key: tuple[object, ...]) -> None:
         group = self.held.pop(key)
         self.num_held -= len(group)
-        shortest = min(one.seconds for one in group)
-        for one in group:
+        shortest = min(one.seconds for one in group.values())
+        for one in group.values():
             self._settle(one, shortest)
 
     def _settle(self, one: _Exchange, communication_s: float) -> None:

@@ -250,6 +250,9 @@ def _share_figure(state: ObservedRun) -> Figure:
         ]
     swatches = [Swatch(label=name, colour=tint, is_field=True) for name, tint in SHARES.items()]
     spec = stacked_bars(rows, list(SHARES), swatches, "share of the worker's time, %")
+    # Names of workers have one line.
+    spec["encoding"]["y"]["axis"]["labelOffset"] = 0
+    spec["encoding"]["x"]["scale"] = {"domain": [0, 100]}
     return Figure(
         id="shares",
         caption="Where the time of each worker went so far: reading input, computing (forward, "

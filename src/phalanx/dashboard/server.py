@@ -110,6 +110,11 @@ class Dashboard:
                 self._scanned_s = time.monotonic()
             return self._entries
 
+    def find(self, id: str) -> LibraryEntry:
+        """Find an entry; one that is new is looked for."""
+        with self._lock:
+            return self.library.find(id)
+
     def view(self, kind: str, ids: str) -> _SharedView:
         """Open a view, or the one that others look at."""
         key = f"{kind}/{ids}"
@@ -274,12 +279,12 @@ def create_app(dashboard: Dashboard, access: Access) -> FastAPI:
 def _add_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/api/runs/{id}/logs")
     def logs(id: str) -> Response:
-        folder = dashboard.library.find(id).path / "logs"
+        folder = dashboard.find(id).path / "logs"
         return JSONResponse(sorted(path.stem for path in folder.glob("*.log")))
 
     @app.get("/api/runs/{id}/logs/{process}")
     def log(id: str, process: str, offset: Annotated[int | None, Query(ge=0)] = None) -> Response:
-        folder = dashboard.library.find(id).path / "logs"
+        folder = dashboard.find(id).path / "logs"
         # By comparison with what is there, so that no request makes a path.
         for path in folder.glob("*.log"):
             if path.stem == process:
@@ -289,7 +294,7 @@ def _add_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.post("/api/runs/{id}/{action}")
     def act(id: str, action: str, settings: dict[str, int]) -> Response:
-        entry = dashboard.library.find(id)
+        entry = dashboard.find(id)
         if action not in ACTIONS or entry.kind != "run":
             return JSONResponse({"error": "there is no such action"}, status_code=404)
         done = ACTIONS[action](RunDir.open(entry.path), settings)

@@ -60,7 +60,12 @@ def metric_figure(study: StudyDir, manifest: StudyManifest) -> Figure | None:
     if not means:
         return None
     y = bar_axis([str(row["bar"]) for row in means])
-    x = axis("amount", manifest.metric)
+    y["axis"]["labelOffset"] = 0
+    # Intervals of few runs can be very long: the axis ends where the runs do.
+    amounts = [float(row["amount"]) for row in runs if row["amount"] is not None] or [0.0]
+    margin = 0.1 * (max(amounts) - min(amounts))
+    ends = {"domainMin": finite(min(amounts) - margin), "domainMax": finite(max(amounts) + margin)}
+    x = axis("amount", manifest.metric, scale={**ends, "zero": False, "clamp": True, "nice": True})
     colour = "#0072B2"
     layers = [
         {
