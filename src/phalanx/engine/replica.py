@@ -22,7 +22,7 @@ from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import Loss, error_sums
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult, check_loss
 from phalanx.engine.rng import draw_seed
@@ -73,7 +73,7 @@ class Replica:
         self.optimizer = (
             None
             if optimizer is None
-            else FlatOptimizer(optimizer, self.parameters, kernels=self.layout.kernels())
+            else factory_for(optimizer, module, self.layout).build(self.parameters)
         )
         module.train()
 

@@ -16,15 +16,14 @@ from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
-    ConstantSpec,
     EarlyStopSpec,
     LossField,
     LossSpec,
     OptimizerField,
-    ScheduleSpec,
     SgdSpec,
 )
 from phalanx.spec.registry import add_import_path
+from phalanx.spec.schedule import ConstantSpec, ScheduleField
 from phalanx.spec.strategy import ProcessCounts
 
 InnerShare = Annotated[float, Field(ge=0, le=1)]
@@ -117,7 +116,7 @@ class JobSpec(Spec):
     """Samples per step, over all workers or on each."""
     optimizer: OptimizerField = SgdSpec()
     """The update rule."""
-    schedule: ScheduleSpec = ConstantSpec()
+    schedule: ScheduleField = ConstantSpec()
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
     """Loss function."""

@@ -13,7 +13,7 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Dataset
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.regulariser import Regulariser
 from phalanx.paramserver.reader import Reader
 from phalanx.records.position import Position
 from phalanx.wire.deadline import IdleDeadline
@@ -36,7 +36,7 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import evaluate, judge_of
 from phalanx.worker.parameter_server.known_servers import KnownServers
 from phalanx.worker.parameter_server.server_file import read_optimizer
-from phalanx.worker.replica import build_replica
+from phalanx.worker.replica import build_replica, shard_layout
 
 
 def run_evaluator(context: WorkerContext) -> Done:
@@ -62,11 +62,9 @@ class _Evaluator:
         self._replica = build_replica(
             context.job, dataset, rank=0, precision="fp32", optimizer=False
         )
-        self._layout: ShardLayout = context.layout(self._replica.parameters.numel())
-        self._regulariser = FlatOptimizer(
-            context.job.optimizer,
-            self._replica.parameters,
-            kernels=self._replica.layout.kernels(),
+        self._layout: ShardLayout = shard_layout(context, self._replica)
+        self._regulariser = Regulariser(
+            context.job.optimizer.l2, self._replica.parameters, self._replica.layout.kernels()
         )
         self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
         self._servers = KnownServers[Reader]()
@@ -154,7 +152,7 @@ class _Evaluator:
                 num_samples=measures.num_samples,
                 loss=measures.loss,
                 accuracy=measures.accuracy,
-                regularisation=self._regulariser.regularisation(),
+                regularisation=self._regulariser.value(),
                 duration_s=measures.duration_s,
                 metrics=dict(measures.metrics),
             )

@@ -19,8 +19,9 @@ import torch
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout
-from phalanx.engine.layout import Range
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.replica import Replica
+from phalanx.engine.torch_rule import NAMED
 from phalanx.errors import StoreError
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
@@ -58,7 +59,7 @@ from phalanx.worker.parameter_server.handover import (
 )
 from phalanx.worker.parameter_server.server_file import ServerFile, ServerState
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import build_replica
+from phalanx.worker.replica import build_replica, shard_layout
 
 Value = TypeVar("Value")
 
@@ -79,7 +80,7 @@ def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     start = start or first_start(context)
     dataset = context.open_data()
     replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
-    layout = context.layout(replica.parameters.numel())
+    layout = shard_layout(context, replica)
     if context.spec.rank >= layout.num_servers:
         return Done()
     host = HostedServer(
@@ -361,12 +362,16 @@ class HostedServer:
 
     def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
-        found = Checkpoints(self._context.store, job.checkpoint).load(
-            name, only=["replica.parameters", prefix], part=self._bounds
-        )
+        checkpoints = Checkpoints(self._context.store, job.checkpoint)
+        found = checkpoints.load(name, only=["replica.parameters", prefix], part=self._bounds)
         if found is None:
             return
         position, tensors = found.position, found.tensors
+        if any(key.startswith(prefix + NAMED) for key in tensors):
+            # Rows mean something else there: these tensors belong to whole parameters.
+            by_name = checkpoints.load(found.name, only=[prefix + NAMED])
+            assert by_name is not None
+            tensors |= by_name.tensors
         if "replica.parameters" in tensors:
             self._shard.updater.parameters.copy_(tensors["replica.parameters"])
         else:
@@ -418,10 +423,9 @@ def make_shard(
     return Shard(
         segments,
         updater=SliceUpdater(
-            job.optimizer,
+            factory_for(job.optimizer, replica.module, replica.layout),
             parameters,
             segments,
-            kernels=replica.layout.kernels(Range(first, end)),
             compensation=compensation,
         ),
         # A successor does not wait for workers that may be gone by now.

@@ -61,7 +61,7 @@ from phalanx.worker.parameter_server.states import (
 from phalanx.worker.parameter_server.step import TicketTrainer
 from phalanx.worker.parameter_server.tickets import TicketLoader, TicketQueue
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import TrainResources, build_replica, decide_precision
+from phalanx.worker.replica import TrainResources, build_replica, decide_precision, shard_layout
 
 _IDLE_S = 0.25
 
@@ -143,7 +143,7 @@ class ParameterServerWorker:
         self.state: WorkerState = Joining()
         self.paused_s = time.monotonic()
         """When this worker last ran out of tickets."""
-        self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
+        self.layout: ShardLayout = shard_layout(context, basis.replica)
         """The slices of the model over servers."""
         check_statistics(basis.replica)
         self._context = context
