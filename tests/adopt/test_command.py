@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from phalanx.adopt.findings import RUNNABLE, STRATEGIES
 from phalanx.cli.main import app
+from phalanx.errors import SpecError
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -30,7 +34,8 @@ def test_shows_findings_diff_and_strategies_and_writes_nothing(tmp_path: Path) -
     assert done.exit_code == 0
     assert f"{script}:31: changed: `optimizer` is given to the session" in done.output
     assert '+session.setup(model, optimizer, loss="sum")' in done.output
-    assert "strategies: single, allreduce, local_sgd, parameter_server, switch" in done.output
+    assert "strategies: single, allreduce, local_sgd\n" in done.output
+    assert "once scripts run on servers: parameter_server, switch" in done.output
     assert script.read_text() == SCRIPT.read_text()
 
 
@@ -92,6 +97,22 @@ def test_without_libcst_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "libcst", None)
     done = adopt(SCRIPT)
     assert "phalanx[adopt]" in str(done.exception)
+
+
+def test_strategies_are_those_that_run_scripts(tmp_path: Path) -> None:
+    """Fails as soon as jobs with a script take another strategy: then say so here, too."""
+    if "program" not in JobSpec.model_fields:
+        pytest.skip("no jobs with scripts")
+    (tmp_path / "train.py").write_text("")
+    taken = []
+    for name in STRATEGIES:
+        job = {"program": {"script": str(tmp_path / "train.py")}, "workers": 2, "strategy": name}
+        try:
+            job_from_mapping(job | ({"workers": 1} if name == "single" else {}))
+        except SpecError:
+            continue
+        taken.append(name)
+    assert taken == list(RUNNABLE)
 
 
 def test_the_page_names_every_refusal() -> None:

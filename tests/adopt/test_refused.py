@@ -31,6 +31,7 @@ REFUSALS = {
     "mixed_loss": {(16, "mixed-loss")},
     "next_batch": {(11, "next-batch")},
     "optimizer_list": {(7, "optimizer-per-layer")},
+    "rank_function": {(5, "reads-rank")},
     "reads_rank": {(6, "reads-rank")},
     "reinforce": {(5, "reinforcement-learning")},
     "several_updates": {(10, "several-updates")},

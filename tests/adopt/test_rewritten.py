@@ -22,6 +22,7 @@ NEEDS_MORE = {"ddp_torchrun": "a process group", "hardcoded_cuda": "a GPU"}
 
 ABOUT_THE_SESSION = (
     "range(",
+    "next(iter(",
     "loader(",
     "DataLoader(",
     "clip_grad_norm_",

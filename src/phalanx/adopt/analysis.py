@@ -30,12 +30,19 @@ from phalanx.adopt.setup import write_setups
 from phalanx.adopt.update import accumulation, touched_gradients
 from phalanx.errors import SpecError
 
-_BY_NAME = {"lbfgs", "reinforcement-learning", "optimizer-per-layer", "framework-loop"}
+_BY_NAME = {
+    "framework-loop",
+    "lbfgs",
+    "multiprocessing",
+    "optimizer-per-layer",
+    "reinforcement-learning",
+}
 _CONSEQUENCES = {
     "full-batch",
     "no-loop",
     "no-optimizer",
     "random-batches",
+    "reads-rank",
     "unknown-source",
     "untraceable",
 }

@@ -39,6 +39,7 @@ def feed_loader(
         return after
     others = [n for n in _references(script, loop) if not _is_passive(script, loop, n)]
     others += _reads_elsewhere(script, loop)
+    others = [node for node in others if not _asks_batch_size(script, edits, node)]
     if others:
         return _feed_beside(script, loop, edits, session, after, others)
     maker = made.makers[0]
@@ -141,6 +142,16 @@ def _reads_elsewhere(script: ScriptSource, loop: TrainingLoop) -> list[cst.CSTNo
         if made is not None and (made.key, made.scope) == wanted:
             found.append(node)
     return found
+
+
+def _asks_batch_size(script: ScriptSource, edits: Edits, node: cst.CSTNode) -> bool:
+    """Put `loader.batch_size` in the place of `len(next(iter(loader))[0])`, which reads a batch."""
+    text = script.code(node)
+    for above in script.ancestors(node):
+        if isinstance(above, cst.Call) and script.code(above) == f"len(next(iter({text}))[0])":
+            edits.replace(above, f"{text}.batch_size")
+            return True
+    return False
 
 
 def _references(script: ScriptSource, loop: TrainingLoop) -> list[cst.CSTNode]:

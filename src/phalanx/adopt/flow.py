@@ -230,6 +230,21 @@ def passed_through(value: cst.BaseExpression) -> cst.BaseExpression | None:
     return None
 
 
+def _refuse_ranked(script: ScriptSource, function: cst.FunctionDef) -> None:
+    """Refuse a function that some launcher calls once per process."""
+    ranks = {"rank", "local_rank", "gpu", "gpu_id", "world_size"} & {*script.parameters(function)}
+    if ranks:
+        raise Doubt(
+            refuse(
+                script.line(function),
+                "reads-rank",
+                f"a launcher calls {function.name.value}({min(ranks)}, ...) once per process",
+                "`phalanx launch` runs the script itself in every worker",
+                "call it once from the script, with session.rank and session.size",
+            )
+        )
+
+
 def frames(script: ScriptSource, node: cst.CSTNode) -> list[Frame]:
     """Return the way from a node out to the module, or to a function that nobody calls here.
 
@@ -243,6 +258,7 @@ def frames(script: ScriptSource, node: cst.CSTNode) -> list[Frame]:
         seen.append(function)
         sites = [c for c in call_sites(script, function) if not script.inside(c, function)]
         if not sites:
+            _refuse_ranked(script, function)
             break
         places = {(id(script.scope(c)), tuple(map(id, script.loops(c)))) for c in sites}
         if len(places) > 1:

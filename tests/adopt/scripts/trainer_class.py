@@ -20,7 +20,8 @@ class Trainer:
         return loss.item()
 
     def _run_epoch(self, epoch):
-        print(f"Epoch {epoch} | Steps: {len(self.train_data)}")
+        b_sz = len(next(iter(self.train_data))[0])
+        print(f"Epoch {epoch} | Batchsize: {b_sz} | Steps: {len(self.train_data)}")
         for source, targets in self.train_data:
             loss = self._run_batch(source, targets)
             print(f"{loss:.6f}")
@@ -44,7 +45,7 @@ def load_train_objs():
 
 
 def prepare_dataloader(dataset, batch_size):
-    return DataLoader(dataset, batch_size=batch_size, shuffle=True)
+    return DataLoader(dataset, batch_size=batch_size)
 
 
 def main(total_epochs, save_every, batch_size):
