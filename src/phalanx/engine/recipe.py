@@ -46,7 +46,7 @@ class OptimizerRecipe:
         cls: Its class.
         arguments: Of its constructor, besides the parameters.
         groups: Its parameter groups.
-        cuts: Where slices may begin and end; None: not known yet, see `cuts.with_cuts`.
+        cuts: Where slices may begin and end; None: not known yet, see `cuts.find_cuts`.
     """
 
     cls: type[Optimizer]
