@@ -100,12 +100,6 @@ class OptimizerRecipe:
         """Class with its module, for messages."""
         return _name(self.cls)
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the first group; those of the others are in proportion to it."""
-        lr = self.groups[0].options.get("lr", 0.0)
-        return float(lr) if isinstance(lr, int | float) else 0.0
-
     def make(self, groups: Sequence[Sequence[nn.Parameter]]) -> Optimizer:
         """Make an optimiser over other parameters, group by group; empty groups are left out.
 
