@@ -28,7 +28,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["factored", pytest.param("groups", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_resumed_on_servers_and_off_them_ends_as_one_alone(place: Place, name: str) -> None:
     place.write_job(JOB | {"optimizer": OPTIMIZERS[name], "strategy": "single"})
     alone = place.summary("job.yaml", "--set", "name=alone", "--epochs", "3")

@@ -71,6 +71,7 @@ TORCH: list[dict[str, Any]] = [
     {"name": "torch.optim:Rprop", "lr": 0.001},
     {"name": "torch.optim:ASGD"},
     {"name": "torch.optim:Adafactor"},
+    {"name": "phalanx_extras.own_optimizers:ClippedSgd"},
     {"name": "phalanx_extras.own_optimizers:Lamb"},
     {"name": "phalanx_extras.own_optimizers:muon_for_matrices"},
 ]

@@ -8,7 +8,7 @@ only every hundred steps, or only at large tensors, passes it. Its user declares
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -37,24 +37,15 @@ class CutFinding:
     reason: str = ""
 
 
-def with_cuts(recipe: OptimizerRecipe, layout: FlatLayout) -> OptimizerRecipe:
-    """Return the recipe with `cuts`: as declared, or found by trial.
-
-    Raises:
-        SpecError: The optimiser cannot be used at all; what it raised is quoted.
-    """
-    if recipe.cuts is not None:
-        return recipe
-    return replace(recipe, cuts=find_cuts(recipe, layout).cuts)
-
-
 def find_cuts(recipe: OptimizerRecipe, layout: FlatLayout) -> CutFinding:
-    """Try an optimiser on small copies of a network's parameters.
+    """Return what the user declared, or try the optimiser on small copies of its parameters.
 
     Raises:
         SpecError: It fails even as a whole, such as one for sparse gradients, or it draws random
             numbers; says which.
     """
+    if recipe.cuts is not None:
+        return CutFinding(recipe.cuts, "so it was declared")
     small = _small_copy(recipe, layout)
     try:
         # Restored afterwards: dropout and the like do not depend on this trial.

@@ -65,7 +65,11 @@ def learn_state(
         SpecError: It fails, keeps what cannot be saved, or begins to keep it late.
     """
     optimizer = recipe.make(groups)
-    before = [dict(group) for group in optimizer.param_groups]
+    # Copies: an option that is a tensor may be changed in place.
+    before = [
+        {key: one.clone() if isinstance(one, Tensor) else one for key, one in group.items()}
+        for group in optimizer.param_groups
+    ]
     attributes = dict(vars(optimizer))
     tensors = [tensor for group in groups for tensor in group]
     generator = torch.Generator().manual_seed(0)

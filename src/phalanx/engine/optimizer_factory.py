@@ -8,13 +8,14 @@ may begin and end; shards are planned by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.engine.cuts import with_cuts
+from phalanx.engine.cuts import find_cuts
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.recipe import OptimizerRecipe
@@ -66,9 +67,13 @@ class OptimizerFactory:
         self.spec = spec
         self._layout = layout
         self.recipe: OptimizerRecipe | None = None
+        self.why_not_cut = ""
+        """Why slices may not meet anywhere; empty if they may."""
         if recipe is not None:
             assert layout is not None, "a recipe names parameters of a layout"
-            self.recipe = with_cuts(recipe, layout)
+            found = find_cuts(recipe, layout)
+            self.recipe = replace(recipe, cuts=found.cuts)
+            self.why_not_cut = found.reason
 
     @property
     def cut_at(self) -> tuple[int, ...] | None:

@@ -46,7 +46,7 @@ class OptimizerRecipe:
         cls: Its class.
         arguments: Of its constructor, besides the parameters.
         groups: Its parameter groups.
-        cuts: Where slices may begin and end; None: not known yet, see `cuts.with_cuts`.
+        cuts: Where slices may begin and end; None: not known yet, see `cuts.find_cuts`.
     """
 
     cls: type[Optimizer]
@@ -99,12 +99,6 @@ class OptimizerRecipe:
     def name(self) -> str:
         """Class with its module, for messages."""
         return _name(self.cls)
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of the first group; those of the others are in proportion to it."""
-        lr = self.groups[0].options.get("lr", 0.0)
-        return float(lr) if isinstance(lr, int | float) else 0.0
 
     def make(self, groups: Sequence[Sequence[nn.Parameter]]) -> Optimizer:
         """Make an optimiser over other parameters, group by group; empty groups are left out.

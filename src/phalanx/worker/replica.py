@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
 from phalanx.worker.context import WorkerContext
+
+_log = logging.getLogger(__name__)
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
@@ -118,4 +121,13 @@ def build_replica(
 def shard_layout(context: WorkerContext, replica: Replica) -> ShardLayout:
     """Return the slices of a job's model over servers, where its optimiser allows cuts."""
     factory = factory_for(context.job.optimizer, replica.module, replica.layout)
-    return context.layout(replica.parameters.numel(), factory.cut_at)
+    layout = context.layout(replica.parameters.numel(), factory.cut_at)
+    num_servers = context.serving.num_servers(context.job.workers)
+    if factory.cut_at == () and num_servers > 1:
+        _log.warning(
+            "optimizer '%s' needs all parameters in one place, so one of %d servers is used: %s",
+            context.job.optimizer.name,
+            num_servers,
+            factory.why_not_cut,
+        )
+    return layout

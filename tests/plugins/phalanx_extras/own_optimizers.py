@@ -40,6 +40,22 @@ class Lamb(Optimizer):
                 p.sub_(group["lr"] * ratio.clamp(min=0.1) * direction)
 
 
+class ClippedSgd(Optimizer):
+    """SGD that limits the norm over all parameters inside its step."""
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float = 0.1, limit: float = 0.5) -> None:
+        super().__init__(params, {"lr": lr, "limit": limit})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one step."""
+        norm = torch.stack([p.grad.norm() for g in self.param_groups for p in g["params"]]).norm()
+        for group in self.param_groups:
+            scale = (group["limit"] / norm).clamp(max=1.0)
+            for p in group["params"]:
+                p.sub_(group["lr"] * scale * p.grad)
+
+
 def decay_matrices_only(network: nn.Module, lr: float = 0.01, decay: float = 0.1) -> Optimizer:
     """Make AdamW that leaves biases and scales alone, and moves them half as fast."""
     matrices = [p for p in network.parameters() if p.ndim > 1]
