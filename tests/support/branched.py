@@ -85,6 +85,7 @@ class Samples:
 
     inputs: Any
     targets: Any
+    fields: tuple[()] = ()
 
     @property
     def global_count(self) -> int:

@@ -26,6 +26,8 @@ class Position(msgspec.Struct, kw_only=True):
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
+    epoch_weight: float = 0.0
+    """What the two sums are over: samples, or what the loss counts."""
     samples: int = 0
     updates: int = 0
     train_s: float = 0.0
@@ -47,7 +49,7 @@ class Position(msgspec.Struct, kw_only=True):
         """Count the finished epoch, and reset the sums."""
         self.epoch += 1
         self.epoch_samples = self.epoch_correct = 0
-        self.epoch_loss_sum = 0.0
+        self.epoch_loss_sum = self.epoch_weight = 0.0
 
     def begin_next_phase(self) -> None:
         """Count the finished phase."""

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.errors import StoreError
-from phalanx.records.events import NetworkBuilt, TensorSlot
+from phalanx.records.events import NetworkBuilt
 from phalanx.records.log import read_events
 from phalanx.records.position import CHECKPOINT_PATTERN
 from phalanx.records.rundir import RunDir
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.store.atomic import write_atomically
 
 WEIGHTS = "model.safetensors"

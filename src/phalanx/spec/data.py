@@ -230,9 +230,10 @@ class DataSpec(Spec):
     0.1}; null: no worker owns samples and `shard` decides."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
-    normalize: Literal["standard", "unit", "none"] = "standard"
-    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values. Rows of
-    whole numbers, such as token ids, reach a network of your own as they are stored."""
+    normalize: Literal["auto", "standard", "unit", "none"] = "auto"
+    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values; auto:
+    none for what a function of your own returns, else standard. Rows of whole numbers, such as
+    token ids, reach a network of your own as they are stored."""
     validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else
     10 %."""

@@ -13,13 +13,12 @@ from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import BatchSpec, DataField, DataSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.loss import LOSSES, LossField, LossSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
     ConstantSpec,
     EarlyStopSpec,
-    LossField,
-    LossSpec,
     OptimizerField,
     ScheduleSpec,
     SgdSpec,
@@ -179,7 +178,8 @@ class JobSpec(Spec):
             return data
         loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
         name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
-        if name != "mse" or not isinstance(checkpoint, dict):
+        known = name in LOSSES.built_in and LOSSES.find(name).of_values
+        if not known or not isinstance(checkpoint, dict):
             return data
         return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
 
@@ -215,9 +215,10 @@ class JobSpec(Spec):
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         monitor = self.early_stop.monitor if self.early_stop is not None else None
-        if self.loss.name == "mse" and monitor == "val_accuracy":
+        if self.loss.kind.of_values and monitor == "val_accuracy":
             raise fault(
-                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                f"early_stop.monitor: loss '{self.loss.name}' is for values, which have no "
+                "accuracy",
                 "; set 'val_loss'",
                 at=("early_stop", "monitor"),
             )

@@ -1,24 +1,17 @@
-"""Describe optimiser, learning-rate schedule, loss and early stopping.
+"""Describe optimiser, learning-rate schedule and early stopping.
 
-`OPTIMIZERS` and `LOSSES` are open tables: a kind names its implementation for each backend.
+`OPTIMIZERS` is an open table: a kind names its implementation for each backend.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.base import ListOf, Spec, fault, name_only
 from phalanx.spec.registry import ByName, Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -289,69 +282,6 @@ ScheduleSpec = Annotated[
     Annotated[ConstantSpec | MilestonesSpec | CosineSpec, Field(discriminator="name")],
     BeforeValidator(name_only),
 ]
-
-
-@dataclass(frozen=True)
-class LossKind:
-    """Describe a loss function.
-
-    Import paths are `package.module:function`, loaded where they are used.
-    """
-
-    name: str
-    function: str
-    """Takes outputs and targets, and `loss.args` by name; returns one loss per sample. The built-in
-    ones take the spec instead of the arguments."""
-    tensorflow: str | None = None
-    """The same on TensorFlow's tensors."""
-
-
-LOSSES: Registry[LossKind] = Registry(
-    "loss",
-    LossKind,
-    group="phalanx.losses",
-    built_in={
-        "cross-entropy": LossKind(
-            "cross-entropy",
-            function="phalanx.engine.loss:cross_entropy",
-            tensorflow="phalanx.backends.tensorflow.loss:cross_entropy",
-        ),
-        "mse": LossKind(
-            "mse",
-            function="phalanx.engine.loss:squared_error",
-            tensorflow="phalanx.backends.tensorflow.loss:squared_error",
-        ),
-    },
-    adapt=lambda path, _: LossKind(path, function=path),
-)
-
-
-class LossSpec(Spec):
-    """Loss function, averaged over samples."""
-
-    name: (
-        Literal["cross-entropy", "mse"]
-        | Annotated[str, AfterValidator(LOSSES.checked_name), Words("package.module:function")]
-    ) = "cross-entropy"
-    """cross-entropy for classes, mse (mean squared error) for numbers, or a function of outputs and
-    targets that returns one loss per sample."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of probability spread evenly over all classes; cross-entropy only."""
-    args: dict[str, JsonValue] = {}
-    """Keyword arguments for a function of your own."""
-
-    @property
-    def kind(self) -> LossKind:
-        """Its entry in the table; imports a loss of another package."""
-        return LOSSES.find(self.name)
-
-    @property
-    def arguments(self) -> Mapping[str, object]:
-        """Arguments of the function besides outputs and targets."""
-        return {"spec": self} if self.name in LOSSES.built_in else self.args
-
-
-LossField = Annotated[LossSpec, BeforeValidator(name_only)]
 
 
 class BarSpec(Spec):

@@ -69,14 +69,15 @@ def evaluate(
             found = speaker.evaluate_into(batch, classes)
             said[row : row + len(batch)] = classes + 1
             row += len(batch)
-        totals += found
+        totals += found.row()
     sums = torch.from_numpy(totals)
     collective.all_reduce(sums)
-    loss_sum, num_correct, num_samples, absolute_error, squared_error = sums.tolist()
+    loss_sum, num_correct, num_samples, absolute_error, squared_error, weight = sums.tolist()
     measures = Measures.from_sums(
         loss_sum,
         num_correct,
         num_samples,
+        weight=weight,
         duration_s=time.perf_counter() - begin,
         has_classes=part.targets.dtype == np.int64,
     )

@@ -95,6 +95,7 @@ def build_replica(
         num_classes=dataset.num_classes,
         seed=job.seed,
         modalities=dataset.modalities,
+        fields=dataset.fields,
     )
     return Replica(
         model,

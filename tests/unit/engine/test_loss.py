@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from phalanx.engine.loss import Loss
 from phalanx.errors import EngineError
-from phalanx.spec.optimize import LossSpec
+from phalanx.spec.loss import LossSpec
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -14,17 +14,17 @@ def test_cross_entropy_is_a_sum_over_samples(smoothing: float) -> None:
     outputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0, 1, 2, 3, 0, 1])
     loss = Loss(LossSpec(label_smoothing=smoothing))
-    whole, correct = loss.sum_and_correct(outputs, targets)
+    whole, correct, _ = loss.compute(outputs, targets)
     mean = F.cross_entropy(outputs, targets, label_smoothing=smoothing)
     assert whole.item() == pytest.approx(6 * mean.item(), rel=1e-6)
-    parts = [loss.sum_and_correct(outputs[i:j], targets[i:j]) for i, j in ((0, 1), (1, 6))]
+    parts = [loss.compute(outputs[i:j], targets[i:j]) for i, j in ((0, 1), (1, 6))]
     assert sum(p[0].item() for p in parts) == pytest.approx(whole.item(), rel=1e-6)
     assert sum(int(p[1]) for p in parts) == int(correct)
 
 
 def test_correct_counts_the_largest_output() -> None:
     outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
-    _, correct = Loss(LossSpec()).sum_and_correct(outputs, torch.tensor([0, 1, 1]))
+    _, correct, _ = Loss(LossSpec()).compute(outputs, torch.tensor([0, 1, 1]))
     assert int(correct) == 2
 
 
@@ -32,14 +32,14 @@ def test_mean_squared_error_by_hand() -> None:
     loss = Loss(LossSpec(name="mse"))
     outputs = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
     targets = torch.tensor([[0.0, 0.0], [3.0, 1.0]])
-    value, correct = loss.sum_and_correct(outputs, targets)
+    value, correct, _ = loss.compute(outputs, targets)
     assert (value.item(), int(correct)) == ((1 + 4) / 2 + (9 + 1) / 2, 0)
-    one, _ = loss.sum_and_correct(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0]))
+    one, _, _ = loss.compute(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0]))
     assert one.item() == 5.0
 
 
 def test_low_precision_outputs_are_summed_in_float32() -> None:
-    value, _ = Loss(LossSpec()).sum_and_correct(
+    value, _, _ = Loss(LossSpec()).compute(
         torch.zeros(300, 2, dtype=torch.bfloat16), torch.zeros(300, dtype=torch.int64)
     )
     assert value.dtype == torch.float32
@@ -60,4 +60,4 @@ def test_what_does_not_fit_is_said(
     name: str, outputs: torch.Tensor, targets: torch.Tensor, words: str
 ) -> None:
     with pytest.raises(EngineError, match=words):
-        Loss(LossSpec.model_validate({"name": name})).sum_and_correct(outputs, targets)
+        Loss(LossSpec.model_validate({"name": name})).compute(outputs, targets)

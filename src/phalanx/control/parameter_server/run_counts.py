@@ -49,12 +49,14 @@ class RunCounts:
             position.epoch_samples += one.num_samples
             position.epoch_loss_sum += one.loss_sum
             position.epoch_correct += one.num_correct
+            position.epoch_weight += one.num_samples if one.weight is None else one.weight
 
     def end_epoch(self) -> None:
         """Turn the sums of the epoch into means, and begin the next epoch."""
         position = self.position
-        position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
-        correct = position.epoch_correct / max(1, position.epoch_samples)
+        weight = position.epoch_weight or 1
+        position.train_loss = position.epoch_loss_sum / weight
+        correct = position.epoch_correct / weight
         position.train_accuracy = correct if self.has_classes else None
         position.begin_next_epoch()
 
