@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -80,8 +80,7 @@ class OwnSource(Source):
         digest = hashlib.sha256(_identity(self._spec).encode())
         for name, part in self._parts.items():
             digest.update(f"\0{name}\0{getattr(part, '_fingerprint', '')}".encode())
-            length = getattr(part, "__len__", None)
-            digest.update(f"\0{length() if length is not None else ''}".encode())
+            digest.update(f"\0{_length(part)}".encode())
             for array in _arrays_in(part):
                 digest.update(f"\0{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
@@ -305,6 +304,13 @@ def _stacked(values: list[Any], name: str) -> Array:
             "cut them to one length, with label -100 where nothing counts"
         )
     return np.stack(arrays)
+
+
+def _length(part: object) -> int | None:
+    try:
+        return len(cast("Sized", part))
+    except TypeError:  # also from loaders over streams
+        return None
 
 
 def _identity(spec: DataSpec) -> str:

@@ -16,6 +16,7 @@ from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import Located, locate
 from phalanx.errors import DataError, PhalanxError, SpecError
 from phalanx.spec.data import SOURCES, DataSpec, is_path
+from phalanx.spec.data_files import CsvSettings, ImageFolderSettings, TextSettings
 from phalanx.spec.registry import load
 
 _SCALE = 15  # stored values are 0..16; times 15 they fill a byte without overflowing it
@@ -94,12 +95,26 @@ def _from_path(path: Path, spec: DataSpec) -> Source:
         from phalanx.data.npz import NpzSource
 
         return NpzSource(path, input_key=spec.input_key, target_key=spec.target_key)
+    if path.is_file() and path.suffix in (".csv", ".tsv"):
+        from phalanx.data.csv_table import CsvSource
+
+        return CsvSource(path, CsvSettings.model_validate(spec.args), target_key=spec.target_key)
+    if path.is_file() and path.suffix == ".txt":
+        from phalanx.data.text import TextSource
+
+        return TextSource(path, TextSettings.model_validate(spec.args))
     from phalanx.data.parquet import ParquetSource, parquet_files
 
     files = parquet_files(path) if path.is_dir() else (path,)
+    if path.is_dir() and not files:
+        from phalanx.data.image_folder import ImageFolderSource, image_files
+
+        if image_files(path):
+            return ImageFolderSource(path, ImageFolderSettings.model_validate(spec.args))
     if not files or files[0].suffix != ".parquet":
         raise DataError(
-            f"{path} is neither a .npz file, nor a .parquet file, nor a folder with .parquet files",
+            f"{path} is neither a .npz, .parquet, .csv, .tsv or .txt file, nor a folder with "
+            ".parquet files or images",
             path=path,
         )
     return ParquetSource(

@@ -202,6 +202,7 @@ class JobSpec(Spec):
                 f"batch.shares takes one entry per worker ({self.workers}), not {len(shares)}",
                 at=("batch", "shares"),
             )
+        self._check_accumulation()
         self.strategy.check(self)
         self._check_profile()
         self._check_distribution()
@@ -235,6 +236,22 @@ class JobSpec(Spec):
             )
         check_backend(self)
         return self
+
+    def _check_accumulation(self) -> None:
+        if self.batch.accumulate == 1:
+            return
+        if self.backend != "native":
+            raise fault(
+                f"backend {self.backend} computes a batch in one pass",
+                "; leave 'batch.accumulate' out",
+                at=("batch", "accumulate"),
+            )
+        if self.strategy.name == "split":
+            raise fault(
+                "split computes a batch in micro_batches passes already",
+                "; set 'strategy.micro_batches' instead",
+                at=("batch", "accumulate"),
+            )
 
     def _check_distribution(self) -> None:
         distribution = self.data.distribution

@@ -105,4 +105,5 @@ def build_replica(
         seed=job.seed,
         rank=rank,
         bucket_bytes=job.strategy.bucket_size,
+        passes=job.batch.accumulate,
     )

@@ -340,7 +340,7 @@ class TestNames:
             _open("nowhere/a.npz", tmp_path)
 
     def test_a_folder_without_data(self, tmp_path):
-        with pytest.raises(PhalanxError, match=r"neither a \.npz file"):
+        with pytest.raises(PhalanxError, match=r"neither a \.npz, "):
             _open(f"{tmp_path}/", tmp_path)
 
     def test_fingerprint_follows_the_files(self, tmp_path):
