@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from phalanx.launch.fork_server import OFF
+from support.alone import pytest_runtest_protocol
 from support.leaks import adopt_orphans, leaks_since, take_census
 from support.tiers import (
     pytest_addoption,
@@ -24,6 +25,7 @@ __all__ = [
     "pytest_make_collect_report",
     "pytest_runtest_logreport",
     "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
     "pytest_sessionfinish",
 ]
 

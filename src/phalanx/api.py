@@ -145,7 +145,7 @@ def resume(
             return _carry_out(request, launcher, observers)
 
 
-def infer(
+def bench_inference(
     run: RunDir,
     *,
     runs: Path = DEFAULT_RUNS,

@@ -135,7 +135,8 @@ def calm_accuracy(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> floa
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("consistency", [pytest.param("async", marks=pytest.mark.full), "bsp"])
+@pytest.mark.full
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
 def test_a_run_survives_the_loss_of_everything_but_its_controller(
     place: Place, calm_accuracy: float, consistency: str
 ) -> None:

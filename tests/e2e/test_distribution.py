@@ -50,9 +50,9 @@ def train(place: Place, text: str) -> tuple[dict[str, object], RunDir]:
     "strategy",
     [
         "allreduce",
-        "{name: local_sgd, every: 1000}",
+        pytest.param("{name: local_sgd, every: 1000}", marks=pytest.mark.full),
         "{name: parameter_server, consistency: async}",
-        "{name: parameter_server, consistency: bsp}",
+        pytest.param("{name: parameter_server, consistency: bsp}", marks=pytest.mark.full),
     ],
 )
 def test_unequal_parts_end_together_and_every_sample_counts_once(

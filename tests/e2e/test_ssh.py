@@ -39,7 +39,13 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["allreduce", SERVED, "{name: switch, at: 0.5}"], ids=["all", "ps", "switch"]
+    "strategy",
+    [
+        pytest.param("allreduce", marks=pytest.mark.full),
+        pytest.param(SERVED, marks=pytest.mark.full),
+        "{name: switch, at: 0.5}",
+    ],
+    ids=["all", "ps", "switch"],
 )
 def test_one_command_trains_on_all_machines(lab: Lab, strategy: str) -> None:
     before = lab.num_runs()
@@ -133,6 +139,7 @@ def is_forked(pid: int) -> bool:
     return b"phalanx.worker.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.full
 def test_workers_of_one_machine_start_warm_with_the_result_of_cold_ones(lab: Lab) -> None:
     pool = lab.pool_of("a", slots=2)
     ways, results = {}, {}

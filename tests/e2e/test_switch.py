@@ -146,6 +146,7 @@ def straggling(**settings: Any) -> dict[str, Any]:
     return {"name": "switch", "phases": phases, "straggler": straggler}
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_a_slow_machine_gets_less_to_do_until_it_recovers(place: Place) -> None:
     summary, run = train(place, **SLOW_JOB, strategy=straggling(loosen_above=None, max_changes=2))
@@ -162,6 +163,7 @@ def test_a_slow_machine_gets_less_to_do_until_it_recovers(place: Place) -> None:
     assert done[1] < done[0]
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_a_very_slow_machine_is_answered_by_a_looser_strategy_until_it_recovers(
     place: Place,

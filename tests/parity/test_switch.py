@@ -136,12 +136,12 @@ def assert_each_sample_once(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("switched", "plain"),
     [
-        ("again", "plain"),
-        ("again-normalised", "plain-normalised"),
-        ("restarted", "plain"),
-        ("visits", "plain"),
+        pytest.param("again", "plain", marks=pytest.mark.full),
+        pytest.param("again-normalised", "plain-normalised", marks=pytest.mark.full),
+        pytest.param("restarted", "plain", marks=pytest.mark.full),
+        pytest.param("visits", "plain", marks=pytest.mark.full),
         ("visits-adam", "plain-adam"),
-        ("visits-normalised", "plain-normalised"),
+        pytest.param("visits-normalised", "plain-normalised", marks=pytest.mark.full),
     ],
 )
 def test_a_switched_run_ends_with_the_bits_of_one_that_never_did(
@@ -175,7 +175,10 @@ def test_the_state_at_the_boundary_is_what_every_phase_begins_with(runs: Runs, n
 
 @pytest.mark.parametrize(
     ("switched", "plain"),
-    [("there-and-back", "plain"), ("there-and-back-adam", "plain-adam")],
+    [
+        pytest.param("there-and-back", "plain", marks=pytest.mark.full),
+        ("there-and-back-adam", "plain-adam"),
+    ],
 )
 def test_lockstep_servers_in_between_make_no_difference(
     runs: Runs, switched: str, plain: str
@@ -231,7 +234,9 @@ def test_any_strategies_follow_one_another(runs: Runs) -> None:
     assert (first, second, third) == tuple(event.samples for event in controller)
 
 
-@pytest.mark.parametrize("phase", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "phase", [0, 1, *(pytest.param(one, marks=pytest.mark.full) for one in (2, 3))]
+)
 def test_a_run_is_resumed_in_each_of_its_phases(runs: Runs, tmp_path: Path, phase: int) -> None:
     """Every other checkpoint is taken away, as if the run had ended there."""
     copy = shutil.copytree(runs.run("there-and-back").path, tmp_path / "run")

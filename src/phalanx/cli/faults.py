@@ -24,6 +24,8 @@ def report_error(error: PhalanxError, console: Console) -> ExitCode:
     # Bad input and full disks are the user's to mend; a traceback does not help with that.
     if error.exit_code not in (ExitCode.BAD_INPUT, ExitCode.STORE):
         _show_detail(error, console)
+    if error.facts.get("traceback"):
+        _show_traceback(str(error.facts["traceback"]), console)
     if error.exit_code is not ExitCode.BAD_INPUT and "run_dir" in error.facts:
         _show_run(Path(error.facts["run_dir"]), console, saved=error.facts.get("saved", ""))
     _say(str(error), console)
@@ -53,6 +55,13 @@ def report_fault(error: Exception, console: Console) -> ExitCode:
         file.write(text)
     _say(f"{what}; please report it together with {file.name}", console)
     return ExitCode.FAILED
+
+
+def _show_traceback(text: str, console: Console) -> None:
+    """Show where in the user's code an error was raised, without the calls that led there."""
+    lines = text.rstrip().splitlines()
+    for line in lines[-_DETAIL_LINES:]:
+        console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
 def _show_detail(error: PhalanxError, console: Console) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, cast
 
@@ -17,14 +18,14 @@ from typer.core import TyperGroup
 
 from phalanx._version import __version__
 from phalanx.cli import settings
-from phalanx.errors import ExitCode, PhalanxError
+from phalanx.errors import ExitCode, PhalanxError, SpecError
 
 COMMANDS = {
     "train": "Train a job on this machine or on the machines of a pool, or continue a run.",
     "plan": "Choose machines and strategy for a job; predict time, cost and energy.",
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
     "predict": "Predict samples with a trained network, prepared as in its training.",
-    "infer": "Measure inference latency and throughput of a run's newest checkpoint.",
+    "bench-inference": "Measure inference latency and throughput of a run's newest checkpoint.",
     "scale": "Add workers to a running parameter-server run with dynamic dispatch.",
     "demo": "Train a digit classifier under three strategies on this machine, and compare them.",
     "doctor": "Check this machine: processor, memory, disk, network, versions and data sets.",
@@ -53,12 +54,13 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import a command with all its options, or a group of commands."""
-    module = importlib.import_module(f"phalanx.cli.{name}")
+    word = name.replace("-", "_")
+    module = importlib.import_module(f"phalanx.cli.{word}")
     if hasattr(module, "app"):
         module.app.info.help = COMMANDS[name]
         return typer.main.get_group(module.app)
     single = typer.Typer(add_completion=False)
-    single.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+    single.command(name, epilog=module.EXAMPLES)(getattr(module, word))
     return typer.main.get_command(single)
 
 
@@ -71,7 +73,7 @@ app = typer.Typer(
         "and [bold]phalanx train --help[/bold]."
     ),
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -94,7 +96,11 @@ def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            metavar="",
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -126,6 +132,7 @@ def run() -> NoReturn:
 
 def _code_of_command() -> int:
     try:
+        _refuse_other_encodings(sys.argv[1:])
         # Returns the code of typer.Exit, or None.
         return app(prog_name="phalanx", standalone_mode=False) or ExitCode.OK
     except (KeyboardInterrupt, typer.Abort):
@@ -146,11 +153,32 @@ def _report(error: Exception) -> ExitCode:
     if isinstance(error, _USAGE_ERRORS):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "phalanx"
-        return faults.report_usage(_message(error), command, console)
+        message = _message(error)
+        # A group without a command has shown its help, and there is nothing to add.
+        return faults.report_usage(message, command, console) if message else ExitCode.BAD_INPUT
     return faults.report_fault(error, console)
 
 
+def _refuse_other_encodings(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are no UTF-8: no record could name such a path."""
+    for one in arguments:
+        try:
+            one.encode()
+        except UnicodeEncodeError:
+            shown = one.encode(errors="surrogateescape").decode(errors="replace")
+            raise SpecError(f"'{shown}' is not UTF-8; rename the file or the folder") from None
+
+
 def _message(error: Exception) -> str:
+    unknown = getattr(error, "option_name", None)
+    if unknown is not None and getattr(error, "possibilities", None) is not None:
+        from phalanx.spec.names import nearest_name
+
+        # typer offers whatever shares a letter or two: '--runs' for '--gpus'.
+        valid = [one.lstrip("-") for one in error.possibilities]  # type: ignore[attr-defined]
+        close = nearest_name(unknown.lstrip("-"), valid)
+        hint = "" if close is None else f"; did you mean --{close}?"
+        return f"there is no option {unknown}{hint}"
     format_message = getattr(error, "format_message", None)
     return str(format_message()) if format_message is not None else str(error)
 

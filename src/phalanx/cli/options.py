@@ -37,7 +37,23 @@ FormatOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, flag("Short for --format json.", "--json")]
-RunArgument = Annotated[str, argument("RUN", "Run name, unique prefix of it, path, or 'last'.")]
+
+
+def run_names(incomplete: str) -> list[str]:
+    """Complete the name of a run in a shell: those below the usual directory of runs."""
+    from phalanx.cli.settings import runs_root
+
+    try:
+        names = sorted(one.name for one in runs_root().iterdir() if one.is_dir())
+    except OSError:
+        return []
+    return [name for name in (*names, "last") if name.startswith(incomplete)]
+
+
+RunArgument = Annotated[
+    str,
+    argument("RUN", "Run name, unique prefix of it, path, or 'last'.", autocompletion=run_names),
+]
 NewestOption = Annotated[bool, flag("Use the newest checkpoint, not the best.", "--newest")]
 RunsOption = Annotated[
     Path | None, option("DIR", "Directory of runs \\[default: $PHALANX_RUNS, else runs].")

@@ -90,11 +90,18 @@ class TrainRequest:
     @property
     def can_fork(self) -> bool:
         """Whether local processes can be forked from one that has imported the framework."""
+        from phalanx.records.job_check import needs_check
         from phalanx.spec.backend import BACKENDS
 
         can_fork = BACKENDS.find(self.job.backend).can_fork
-        is_local = self.machines is None and self.launch in (None, "local")
-        return is_local and self.job.workers > 1 and can_fork
+        # The check of a job is a process too, so one worker alone is warm with it.
+        several = self.job.workers > 1 or needs_check(self.job)
+        return self.is_local and several and can_fork
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all processes run on this machine."""
+        return self.machines is None and self.launch in (None, "local")
 
 
 def request_run(

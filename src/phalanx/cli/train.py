@@ -21,6 +21,7 @@ from phalanx.cli.options import (
     examples,
     flag,
     option,
+    run_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -56,7 +57,12 @@ EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
 StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
-    str | None, option("RUN", "Continue a run: its name, unique prefix, path, or 'last'.")
+    str | None,
+    option(
+        "RUN",
+        "Continue a run: its name, unique prefix, path, or 'last'.",
+        autocompletion=run_names,
+    ),
 ]
 PlanOption = Annotated[
     Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
@@ -75,9 +81,11 @@ BuildOption = Annotated[
     bool, flag("Build an environment with the local versions on each machine, once.", "--build-env")
 ]
 ForceOption = Annotated[
-    bool, flag("Start although this machine has too little memory for so many workers.", "--force")
+    bool, flag("Start without checking sizes, memory, network and data first.", "--force")
 ]
-DryRunOption = Annotated[bool, flag("Print the job with all settings; start nothing.", "--dry-run")]
+DryRunOption = Annotated[
+    bool, flag("Check the job and print it with all settings; start nothing.", "--dry-run")
+]
 JsonOption = Annotated[
     bool, flag("Print the summary as one JSON object on standard output.", "--json")
 ]
@@ -140,6 +148,7 @@ def train(
             warm.enter_context(warm_workers())
         request = request_with(options)
         if dry_run:
+            _check(request, data_root(data), force=force)
             _print_job(request.job, as_json=as_json)
             return
         if not request.can_fork:
@@ -157,6 +166,24 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
 
     with choose_view(console, plain=plain) as view:
         return request.start([view])
+
+
+def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
+    """Refuse what a run would refuse before its first process."""
+    if force or not request.is_local:
+        return
+    from phalanx.launch.job_check import check_job, check_sizes, usable_cores
+
+    check_sizes(request.job, usable_cores())
+    found = check_job(request.job, data_root=data, cache_root=cache_root())
+    for note in found.notes:
+        _warn(note)
+
+
+def _warn(note: str) -> None:
+    from phalanx.cli.screen import open_console
+
+    open_console(stderr=True).print(f"warning: {note}", soft_wrap=True, markup=False)
 
 
 def _print_job(job: JobSpec, *, as_json: bool) -> None:

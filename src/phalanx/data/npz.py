@@ -41,8 +41,10 @@ class NpzSource(FileSource):
                 inputs: Array = arrays[names[0]]
                 targets: Array = arrays[names[1]]
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+            # numpy advises to load what it cannot read as a pickle, which runs what is in it.
+            reason = "" if "pickle" in str(error) else f" ({error})"
             raise DataError(
-                f"{self._path} is truncated, corrupt or not a .npz file of numbers ({error}); "
+                f"{self._path} is truncated, corrupt or not a .npz file of numbers{reason}; "
                 "write it again with numpy.savez",
                 path=self._path,
             ) from error

@@ -29,7 +29,9 @@ def open_source(spec: DataSpec, *, data_root: Path) -> Source:
         path = _existing(spec.name, root)
         if path is None:
             raise SpecError(
-                f"data: there is no file or folder '{spec.name}'; check the path", name=spec.name
+                f"data: there is no file or folder '{spec.name}'; it was looked for beside the job "
+                f"file, in {Path.cwd()} and in {root}",
+                name=spec.name,
             )
         return _from_path(path, spec)
     opener = cast("Callable[..., object]", load(SOURCES.find(spec.name).open))

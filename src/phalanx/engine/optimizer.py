@@ -1,27 +1,44 @@
 """Update one flat buffer, or any slice of it, by a gradient: regularise, clip, update.
 
-Every rule works entry by entry, so a buffer cut into slices, each with a separate optimiser, is
-updated as the whole would be: parameter servers rely on this. It is exact to the bit if the cuts
-are at multiples of `SLICE_ALIGNMENT`; elsewhere the last entries of a slice, which do not fill a
-vector register, may round differently in the last place. The rules are in `update`, schedules in
-`schedule`, exchange in `strategy`.
+Every rule of the table works entry by entry, so a buffer cut into slices, each with a separate
+optimiser, is updated as the whole would be: parameter servers rely on this. It is exact to the bit
+if the cuts are at multiples of `SLICE_ALIGNMENT`; elsewhere the last entries of a slice, which do
+not fill a vector register, may round differently in the last place. Optimisers of torch.optim and
+of users may not be cut everywhere: `OptimizerFactory.cut_at` says where. The rules are in `update`
+and `torch_rule`, schedules in `schedule`, exchange in `strategy`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from torch import Tensor
 
 from phalanx.engine.layout import Range
 from phalanx.engine.spans import span
-from phalanx.engine.update import make_update
-from phalanx.errors import EngineError
+from phalanx.engine.update import EntryRule
 from phalanx.spec.optimize import OptimizerSpec
 
 SLICE_ALIGNMENT = 16
 """Floats in the widest vector register (AVX-512)."""
+
+
+class UpdateRule(Protocol):
+    """Arithmetic of one optimiser over one slice, with its state."""
+
+    def update(self, gradient: Tensor, lr: float, /) -> None:
+        """Update the slice once."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live state; the same keys exist before the first step."""
+
+    def part(self, bounds: Range, /) -> dict[str, Tensor]:
+        """Return the live state of some entries of the slice."""
+
+    def load_state(self, state: Mapping[str, Tensor], /) -> None:
+        """Restore a state; raises `EngineError` if it is another's."""
 
 
 class FlatOptimizer:
@@ -34,10 +51,16 @@ class FlatOptimizer:
         spec: The rule and its settings.
         parameters: One-dimensional; a view is fine, and is written to.
         kernels: The entries that the regulariser applies to, counted within `parameters`.
+        rule: Bound to `parameters`; None makes the one of the table.
     """
 
     def __init__(
-        self, spec: OptimizerSpec, parameters: Tensor, *, kernels: Sequence[Range] = ()
+        self,
+        spec: OptimizerSpec,
+        parameters: Tensor,
+        *,
+        kernels: Sequence[Range] = (),
+        rule: UpdateRule | None = None,
     ) -> None:
         if parameters.ndim != 1 or not parameters.is_contiguous():
             raise ValueError(f"parameters must be one flat tensor, not {tuple(parameters.shape)}")
@@ -45,7 +68,7 @@ class FlatOptimizer:
         self._parameters = parameters.detach()
         self._kernels = [self._parameters[part.start : part.stop] for part in kernels]
         self._kernel_ranges = tuple(kernels)
-        self._update, self._state = make_update(spec, self._parameters)
+        self.rule: UpdateRule = EntryRule(spec, self._parameters) if rule is None else rule
 
     def step(self, gradient: Tensor, lr: float, *, gradient_norm: float | None = None) -> None:
         """Make one update. `gradient` is read in place, and changed by regulariser and clipping.
@@ -63,7 +86,7 @@ class FlatOptimizer:
             norm = float(gradient.norm()) if gradient_norm is None else gradient_norm
             if norm > self.spec.clip_norm:
                 gradient.mul_(self.spec.clip_norm / norm)
-        self._update(gradient, lr)
+        self.rule.update(gradient, lr)
 
     def _regularise(self, gradient: Tensor) -> None:
         for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
@@ -88,22 +111,19 @@ class FlatOptimizer:
     def state(self) -> dict[str, Tensor]:
         """Return the rule's live state: flat tensors as long as the parameters, and counters.
 
-        The same keys exist before the first step. Copy what must outlive the next one.
+        Rules of torch.optim also have state by name, which is neither; see `torch_rule`. The same
+        keys exist before the first step. Copy what must outlive the next one.
         """
-        return dict(self._state)
+        return self.rule.state()
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def part(self, bounds: tuple[int, int]) -> dict[str, Tensor]:
+        """Return the live state that an optimiser of a slice of `parameters` has too."""
+        return self.rule.part(Range(*bounds))
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, here or in another process.
 
         Raises:
             EngineError: The state is of another rule or of another length; nothing was changed.
         """
-        expected = {key: tuple(value.shape) for key, value in self._state.items()}
-        given = {key: tuple(value.shape) for key, value in state.items()}
-        if given != expected:
-            raise EngineError(
-                f"the saved state of the optimiser has {given}, but '{self.spec.name}' here needs "
-                f"{expected}; resume with the optimiser and model of the saved run"
-            )
-        for key, value in state.items():
-            self._state[key].copy_(value)
+        self.rule.load_state(state)

@@ -10,7 +10,7 @@ with or without foreach.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -21,7 +21,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from phalanx.errors import SpecError
+from phalanx.engine.layout import Range
+from phalanx.errors import EngineError, SpecError
 from phalanx.spec.optimize import (
     AdadeltaSpec,
     AdagradSpec,
@@ -35,6 +36,46 @@ from phalanx.spec.registry import load
 Update = Callable[[Tensor, float], None]
 """Update the parameters once, given the gradient and the learning rate."""
 State = dict[str, Tensor]
+
+
+class EntryRule:
+    """Run a rule of the table over one slice; its state is flat tensors and counters.
+
+    Args:
+        spec: The rule and its settings.
+        parameters: The slice; one-dimensional, written to.
+    """
+
+    def __init__(self, spec: OptimizerSpec, parameters: Tensor) -> None:
+        self._spec = spec
+        self.update, self._state = make_update(spec, parameters)
+
+    def state(self) -> State:
+        """Return the live state."""
+        return dict(self._state)
+
+    def part(self, bounds: Range) -> State:
+        """Return the live state of some entries of the slice; counters belong to all."""
+        return {
+            name: one[bounds.start : bounds.stop] if one.ndim else one
+            for name, one in self._state.items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a state.
+
+        Raises:
+            EngineError: It is of another rule or of another length; nothing was changed.
+        """
+        expected = {key: tuple(value.shape) for key, value in self._state.items()}
+        given = {key: tuple(value.shape) for key, value in state.items()}
+        if given != expected:
+            raise EngineError(
+                f"the saved state of the optimiser has {given}, but '{self._spec.name}' here needs "
+                f"{expected}; resume with the optimiser and model of the saved run"
+            )
+        for key, value in state.items():
+            self._state[key].copy_(value)
 
 
 def make_update(spec: OptimizerSpec, flat: Tensor) -> tuple[Update, State]:

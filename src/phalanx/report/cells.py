@@ -195,7 +195,12 @@ def _task_label(flat: Settings, differing: Sequence[str]) -> str:
         for key in differing
         if _is_task(key) and key not in ("model.name", "data.name")
     ]
-    return ", ".join([f"{flat['model.name']} on {flat['data.name']}", *extra])
+    return ", ".join([f"{flat['model.name']} on {data_label(flat)}", *extra])
+
+
+def data_label(flat: Settings) -> str:
+    """Name the data of a job; a file or folder without the path to it."""
+    return str(flat["data.name"]).rstrip("/").rpartition("/")[2]
 
 
 def _method_label(job: Mapping[str, Any], flat: Settings, differing: Sequence[str]) -> str:
@@ -247,7 +252,7 @@ def _planned(material: Material) -> list[Cell]:
         flat = flatten(planned.job)
         cells[planned.id] = Cell(
             id=planned.id,
-            task=labels["task"] or f"{flat['model.name']} on {flat['data.name']}",
+            task=labels["task"] or f"{flat['model.name']} on {data_label(flat)}",
             method=labels["method"] or str(flat["strategy.name"]),
             batch=labels["batch"] or str(global_batch),
             job=planned.job,

@@ -216,9 +216,10 @@ class DataSpec(Spec):
 
     name: DataName
     """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz, .parquet, .csv, .tsv or
-    .txt file, or of a folder of .parquet files or images (with a `/`), seen from where `phalanx` is
-    called; or `package.module:name` of a function that returns data sets or loaders of torch or
-    Hugging Face, arrays or a stream, of a `Source`, or of a `SourceKind`."""
+    .txt file, or of a folder of .parquet files or images (with a `/`), seen from the job file, else
+    from where `phalanx` is called, else from the data directory; or `package.module:name` of a
+    function that returns data sets or loaders of torch or Hugging Face, arrays or a stream, of a
+    `Source`, or of a `SourceKind`."""
     args: dict[str, JsonValue] = {}
     """Arguments of your function; how a table, text or folder of images is read."""
     augment: ListOf[Augmentation] = ()

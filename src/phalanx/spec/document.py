@@ -18,7 +18,7 @@ from ruamel.yaml.reader import ReaderError
 from phalanx.errors import SpecError
 from phalanx.spec.base import Spec
 from phalanx.spec.flow import quoted
-from phalanx.spec.names import did_you_mean
+from phalanx.spec.names import nearest_name
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of a document to a value."""
@@ -230,7 +230,10 @@ def _similar(file: FilePath) -> str:
         names = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
     except OSError:
         return ""
-    return did_you_mean(file.name, names)
+    # By the names without their endings: any two .yaml files are alike in those.
+    endings = {FilePath(name).stem: name for name in names}
+    close = nearest_name(file.stem, endings)
+    return "" if close is None else f"; did you mean '{endings[close]}'?"
 
 
 def _reason(error: MarkedYAMLError) -> str:

@@ -154,7 +154,8 @@ class JobSpec(Spec):
     """Workers to slow down, for studies and tests."""
     python_path: ListOf[Annotated[str, AfterValidator(os.path.abspath)]] = ()
     """Folders from which `package.module:name` is imported, besides the one where `phalanx` is
-    called; seen from the job file."""
+    called; seen from the job file. Unless given: the job file's own folder, if the module is
+    there."""
     code: ListOf[CodePath] = ()
     """Further files and folders of code for other machines, seen from where `phalanx` is called or
     from `python_path`. The packages that the job names, and what they import there, are sent
@@ -231,7 +232,7 @@ class JobSpec(Spec):
             raise fault(
                 f"infer measures single, allreduce, local_sgd and split, not '{self.strategy.name}'"
                 f"{'' if self.backend == 'native' else f' on {self.backend}'}",
-                "; use `phalanx infer` on the finished run",
+                "; use `phalanx bench-inference` on the finished run",
                 at=("infer",),
             )
         check_backend(self)

@@ -6,7 +6,7 @@ settings at once bring their own sentence (`base.fault`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -93,8 +93,19 @@ def problems(error: ValidationError, root: type[Spec]) -> list[Problem]:
         problem
         for problem in found.values()
         if problem.hides is not None
-        or not any(problem.path[: len(path)] == path for path in hidden)
+        or (
+            not any(problem.path[: len(path)] == path for path in hidden)
+            and not _is_misspelt(problem, found.values())
+        )
     ]
+
+
+def _is_misspelt(problem: Problem, all_problems: Iterable[Problem]) -> bool:
+    """Tell whether a missing key is there under a name that is close to it."""
+    return problem.text.endswith(" is missing") and any(
+        other.path[:-1] == problem.path[:-1] and f"did you mean '{problem.path[-1]}'" in other.hint
+        for other in all_problems
+    )
 
 
 def dotted(path: Path) -> str:

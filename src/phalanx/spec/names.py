@@ -21,12 +21,18 @@ SYNONYMS = {
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
     """Return the tail of a message: `; did you mean 'sgd'?`, or nothing if no name is close."""
+    found = nearest_name(word, valid)
+    return f"; did you mean '{found}'?" if found is not None else ""
+
+
+def nearest_name(word: str, valid: Iterable[str]) -> str | None:
+    """Return the name that was probably meant; None if no name is close."""
     folded = {_fold(name): name for name in valid}
     synonym = SYNONYMS.get(word.lower())
     if synonym in folded.values():
-        return f"; did you mean '{synonym}'?"
+        return synonym
     found = difflib.get_close_matches(_fold(word), folded, n=1)
-    return f"; did you mean '{folded[found[0]]}'?" if found else ""
+    return folded[found[0]] if found else None
 
 
 def _fold(name: str) -> str:

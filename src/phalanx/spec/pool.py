@@ -60,7 +60,8 @@ class PoolSpec(Spec):
     inventory: InventorySpec | None = None
     """Read the machines from a file of another format, instead of listing them."""
     machines: ListOf[MachineSpec]
-    """The machines; their order is the order of ranks."""
+    """The machines; their order is the order of ranks. A host alone, such as `pc-1`, stands for
+    `{host: pc-1}`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -68,6 +69,9 @@ class PoolSpec(Spec):
         if not isinstance(data, dict):
             return data
         defaults, machines = data.get("defaults"), data.get("machines")
+        if isinstance(machines, list):
+            machines = [{"host": one} if isinstance(one, str) else one for one in machines]
+            data = {**data, "machines": machines}
         if not isinstance(defaults, dict) or not isinstance(machines, list):
             return data
         # Faults of the defaults are reported there, not once more for every machine.

@@ -16,6 +16,7 @@ from typing import cast
 from phalanx.errors import SpecError
 from phalanx.spec.cluster import ClusterSpec
 from phalanx.spec.document import Document, from_mapping, read_settings
+from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.messages import validated
 from phalanx.spec.pool import INVENTORIES, InventorySpec, PoolSpec
 from phalanx.spec.registry import add_import_path, load
@@ -46,6 +47,8 @@ def load_pool(path: str | os.PathLike[str]) -> PoolFile:
     document = read_settings(
         Path(path), "a pool is settings by name, such as 'machines: [{host: ...}]'"
     )
+    assert isinstance(document.data, dict)
+    refuse_other_kind(document.data, str(path), "pool")
     notes = _take_inventory(document, folder)
     spec = validated(document, PoolSpec)
     machines = tuple(

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from phalanx.errors import SpecError
 from phalanx.spec.document import Document, Mark, from_mapping, parse, read_settings
+from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.flow import quoted
 from phalanx.spec.job import JobSpec
-from phalanx.spec.loader import locate_code, read_job
+from phalanx.spec.loader import locate_paths, read_job
 from phalanx.spec.messages import validated
 from phalanx.spec.overrides import apply_overrides, apply_setting
 from phalanx.spec.study import StudySpec
@@ -51,6 +52,8 @@ def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     file = Path(path)
     such_as = "a study is settings by name, such as 'study: my-study' and 'axes: ...'"
     document = read_settings(file, such_as)
+    assert isinstance(document.data, dict)
+    refuse_other_kind(document.data, str(file), "study")
     return _built(document, file.parent, overrides)
 
 
@@ -98,7 +101,7 @@ def _base_job(document: Document, folder: Path) -> Document:
     if isinstance(given, str):
         return read_job(folder / given)
     if isinstance(given, dict):
-        locate_code(given, folder)
+        locate_paths(given, folder)
         return document.part("job")
     where = f"{mark}: " if mark.source else ""
     raise SpecError(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,9 +79,12 @@ class Replacement:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with _as_store_error(path):
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        self._temporary: Path | None = Path(temporary)
+            # Not by `tempfile`: its files are private, and colleagues read one another's runs. The
+            # mode follows the umask, as that of the logs does.
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._temporary: Path | None = temporary
         self.file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, content: bytes | memoryview) -> None:

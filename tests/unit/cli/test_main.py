@@ -69,6 +69,18 @@ def test_every_command_has_examples(command: str) -> None:
         (["train", "--workers", "many"], "--workers"),
         (["train"], "there is no job to train"),
         (["train", "absent.yaml"], "absent.yaml: there is no such file"),
+        (["train", "--gpus", "1"], "there is no option --gpus; see"),
+        (["train", "nope.yaml"], "nope.yaml: there is no such file\n"),
+        (["train", "jbo.yaml"], "did you mean 'job.yaml'?"),
+        (["train", "study.yaml"], "a study file, not a job file; run it with `phalanx study run"),
+        (["train", "pool.yaml"], "a pool file, not a job file; name it with `--pool pool.yaml`"),
+        (["study", "run", "job.yaml"], "a job file, not a study file; train it with `phalanx"),
+        (["pool", "show", "job.yaml"], "a job file, not a pool file"),
+        (
+            ["pool", "show", "misspelt.yaml"],
+            "in machines.0; did you mean 'host'",
+        ),
+        (["train", "caf\udce9.yaml"], "is not UTF-8; rename the file"),
         (["train", "job.yaml", "--workers", "0"], "whole number from 1"),
         (["train", "job.yaml", "--set", "optimizer.rl=1"], "lr"),
         (["train", "job.yaml", "--resume", "last"], "leave out job.yaml"),
@@ -80,6 +92,9 @@ def test_bad_input_gets_one_sentence_and_code_2(
     arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
     (tmp_path / "job.yaml").write_text("data: digits\n")
+    (tmp_path / "study.yaml").write_text("study: x\naxes: {workers: [1, 2]}\n")
+    (tmp_path / "pool.yaml").write_text("machines: [a]\n")
+    (tmp_path / "misspelt.yaml").write_text("machines: [{hots: a}]\n")
     done = phalanx(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -87,6 +102,33 @@ def test_bad_input_gets_one_sentence_and_code_2(
     assert done.stderr.count("\n") == 1
     assert sentence.lower() in done.stderr.lower()
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("group", [[], ["study"]])
+def test_a_group_alone_shows_its_help_and_nothing_else(group: list[str], tmp_path: Path) -> None:
+    done = phalanx(*group, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.lstrip().startswith(" ".join(["Usage: phalanx", *group]))
+    assert done.stderr == ""
+
+
+def test_a_shell_completes_options_and_names_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "digits-1").mkdir(parents=True)
+    for words, found in [("phalanx tra", "train\ntrace"), ("phalanx runs show di", "digits-1")]:
+        done = subprocess.run(
+            [sys.executable, "-c", "from phalanx.cli.main import run; run()"],
+            cwd=tmp_path,
+            env={
+                "_PHALANX_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(words.count(" ")),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.strip() == found
 
 
 def test_a_reader_that_went_away_is_no_error_to_report(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Freed memory is used again instead of being asked for anew."""
 
-import os
 import platform
 import subprocess
 import sys
@@ -35,13 +34,12 @@ print(faults() - before)
 
 # glibc moves its limits with what a program frees, and with luck keeps everything: hold them at the
 # values it starts with, so that only the call under test can change them.
-FIRST_LIMITS = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+FIRST_LIMITS = ["env", "MALLOC_MMAP_THRESHOLD_=131072", "MALLOC_TRIM_THRESHOLD_=131072"]
 
 
 def page_faults(mode: str) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, mode],
-        env=os.environ | FIRST_LIMITS,
+        [*FIRST_LIMITS, sys.executable, "-c", SCRIPT, mode],
         timeout=60,
         check=True,
         capture_output=True,

@@ -165,3 +165,26 @@ def test_mapping_may_hold_specs_and_is_not_changed() -> None:
 
 def test_empty_mapping_is_the_default_job() -> None:
     assert job_from_mapping({}) == JobSpec()
+
+
+def test_data_and_modules_beside_the_job_file_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+    (project / "own.npz").touch()
+    (project / "nets_beside.py").touch()
+    (project / "job.yaml").write_text("{data: ./own.npz, model: nets_beside:build}")
+    monkeypatch.chdir(elsewhere)
+    job = load_job(project / "job.yaml")
+    assert job.data.name == str(project / "own.npz")
+    assert job.python_path == (str(project),)
+    # Seen from its own folder a job stays as it was written.
+    monkeypatch.chdir(project)
+    assert load_job("job.yaml").data.name == "./own.npz"
+
+
+def test_data_that_is_not_beside_the_job_file_is_left_to_the_other_places(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("data: {name: ./other.npz}")
+    assert load_job(tmp_path / "job.yaml").data.name == "./other.npz"

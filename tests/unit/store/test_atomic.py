@@ -25,6 +25,16 @@ def test_content_is_replaced_whole_and_nothing_else_is_left(path: Path) -> None:
     assert os.listdir(path.parent) == ["state.json"]
 
 
+def test_colleagues_may_read_what_the_umask_lets_them(path: Path) -> None:
+    for mask, mode in ((0o022, 0o644), (0o077, 0o600)):
+        former = os.umask(mask)
+        try:
+            write_atomically(path, b"new")
+        finally:
+            os.umask(former)
+        assert path.stat().st_mode & 0o777 == mode
+
+
 def test_a_writer_that_breaks_off_leaves_the_old_content(path: Path) -> None:
     def broken(file: BinaryIO) -> None:
         file.write(b"half of the new con")

@@ -1,4 +1,4 @@
-"""Implement `phalanx infer`: measure inference of a trained network, split or replicated."""
+"""Implement `phalanx bench-inference`: measure a trained network, split or replicated."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from phalanx.report.document import pairs_table
 from phalanx.report.format import count_noun, format_accuracy, format_loss, format_rate
 
 EXAMPLES = examples(
-    "phalanx infer last",
-    "phalanx infer last --layout split --workers 3 --batch 32",
-    "phalanx infer runs/land-20260101-120000-ab12 --layout data --workers 2 --json",
+    "phalanx bench-inference last",
+    "phalanx bench-inference last --layout split --workers 3 --batch 32",
+    "phalanx bench-inference runs/land-20260101-120000-ab12 --layout data --workers 2 --json",
 )
 
 
-def infer(
+def bench_inference(
     run: RunArgument,
     layout: Annotated[
         Literal["own", "split", "data"],
@@ -48,7 +48,7 @@ def infer(
     from phalanx.records.rundir import find_run
 
     root = runs_root(runs)
-    summary = api.infer(
+    summary = api.bench_inference(
         find_run(root, run),
         runs=root,
         layout=layout,

@@ -1,0 +1,122 @@
+"""Check that a job's network and data fit each other: `python -m phalanx.worker.job_check`.
+
+Reads a question on standard input and writes the answer as the last line of standard output. Runs
+in a process of its own, because the command imports neither a framework nor the user's code. The
+decoded data stays in the cache, where the workers find it. What a worker would accept is never
+refused: the network is built and asked as a worker does it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from phalanx.data.pipeline import Dataset, open_dataset
+from phalanx.errors import DataError, PhalanxError
+from phalanx.model.catalogue import build_model
+from phalanx.records.job_check import JobAnswer, JobQuestion
+from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.worker.replica import build_replica, first_batch
+
+_FEW_SAMPLES = 8
+# A network of this size is built and asked in well under a second.
+_MAX_PARAMETERS = 20_000_000
+
+
+def examine(question: JobQuestion) -> JobAnswer:
+    """Open the data, build the network, and have it answer a few samples."""
+    answer = JobAnswer()
+    try:
+        job = job_from_mapping(question.job)
+        dataset = open_dataset(
+            job.data,
+            data_root=Path(question.data_root),
+            cache_root=Path(question.cache_root),
+            whole_numbers=job.reads_whole_numbers,
+        )
+        answer.num_samples = dataset.train.num_samples
+        answer.notes = _notes(dataset)
+        answer.num_parameters = _count_parameters(job, dataset)
+        # Owners of samples may see a part of each; only the workers know which.
+        if answer.num_parameters <= _MAX_PARAMETERS and not job.data.owns_samples:
+            _ask(job, dataset)
+    except PhalanxError as error:
+        answer.fault = str(error)
+        # What a file holds is said in the sentence; where in the user's code it failed is not.
+        if error.__cause__ is not None and not isinstance(error, DataError):
+            answer.traceback = "".join(traceback.format_exception(error.__cause__))
+    return answer
+
+
+def _count_parameters(job: JobSpec, dataset: Dataset) -> int:
+    """Count the parameters without memory for them; 0 if the network cannot be built so."""
+    try:
+        with torch.device("meta"):
+            network = _build(job, dataset)
+    except Exception:  # user code may need real tensors; whether it works is seen when it is asked
+        return 0
+    return sum(one.numel() for one in network.parameters())
+
+
+def _build(job: JobSpec, dataset: Dataset) -> nn.Module:
+    return build_model(
+        job.model,
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        seed=job.seed,
+        modalities=dataset.modalities,
+        fields=dataset.fields,
+    )
+
+
+def _ask(job: JobSpec, dataset: Dataset) -> None:
+    batch = first_batch(job, dataset, num_workers=1)
+    targets = batch.targets[:_FEW_SAMPLES].copy()
+    if dataset.is_classification:
+        # The largest label of all: a few samples need not have it.
+        targets[0] = dataset.num_classes - 1
+    few = replace(batch, inputs=batch.inputs[:_FEW_SAMPLES], targets=targets)
+    build_replica(job, dataset, rank=0, precision="fp32", optimizer=False).evaluate(few)
+
+
+def _notes(dataset: Dataset) -> list[str]:
+    notes = []
+    if dataset.is_classification and not dataset.class_names:
+        counts = dataset.train.class_counts(dataset.num_classes)
+        empty = int(np.count_nonzero(counts == 0))
+        if empty > dataset.num_classes // 2:
+            notes.append(
+                f"the largest label is {dataset.num_classes - 1}, so the network has "
+                f"{dataset.num_classes} outputs, but {empty} of these classes have no sample; "
+                "number the classes from 0 without gaps"
+            )
+    if dataset.validation.num_samples == 0 or dataset.test.num_samples == 0:
+        parts = [one.name for one in (dataset.validation, dataset.test) if one.num_samples == 0]
+        notes.append(
+            f"there are no {' and no '.join(parts)} samples: with {dataset.train.num_samples} "
+            "training samples nothing is left to measure with"
+        )
+    return notes
+
+
+def main() -> None:
+    """Answer the question on standard input."""
+    torch.set_num_threads(1)
+    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=JobQuestion)
+    answer = msgspec.json.encode(examine(question))
+    # What the user's code printed may stand before it.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"\n" + answer + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
