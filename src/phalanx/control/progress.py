@@ -147,7 +147,7 @@ def combine(
     lead = max(workers, key=lambda one: (one.epoch, one.step))
     current = [one for one in workers if one.epoch == lead.epoch]
     done = sum(one.epoch_samples for one in current)
-    weight = sum(one.weight for one in current)
+    weight = sum(one.epoch_samples if one.weight is None else one.weight for one in current)
     total = lead.epoch_total
     share = min(1.0, done / total) if total else 0.0
     left = (epochs - lead.epoch - share) * total

@@ -137,6 +137,16 @@ def find_outputs(found: object) -> Tensor | None:
     return next((one for one in parts if isinstance(one, Tensor) and one.ndim > 0), None)
 
 
+def required_outputs(found: object) -> Tensor:
+    """Return the tensor of predictions in float32; raises `EngineError` if there is none."""
+    outputs = find_outputs(found)
+    if outputs is None:
+        raise EngineError(
+            f"metrics need a tensor of predictions, and the model returned {type(found).__name__}"
+        )
+    return outputs.detach().float()
+
+
 def _values(outputs: Tensor, targets: Tensor, spec: LossSpec) -> Tensor:
     if outputs.numel() != targets.numel() or not targets.is_floating_point():
         raise EngineError(

@@ -25,7 +25,7 @@ from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import ForwardPass, Loss, error_sums
-from phalanx.engine.loss_functions import find_outputs
+from phalanx.engine.loss_functions import find_outputs, required_outputs
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult, check_loss
@@ -208,6 +208,11 @@ class Replica:
         if found is not None and found.ndim == 2:
             predicted[:] = found.argmax(dim=1).numpy()
         return measured
+
+    def evaluate_outputs(self, batch: Batch) -> tuple[EvaluationSums, Tensor]:
+        """Evaluate one batch, which is not empty, and return the tensor of predictions too."""
+        measured, outputs = self._evaluate(batch)
+        return measured, required_outputs(outputs)
 
     def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, object]:
         if len(batch.targets) == 0:

@@ -10,10 +10,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
-from phalanx.spec.data import BatchSpec, DataField, DataSpec
+from phalanx.spec.data import METRICS, BatchSpec, DataField, DataSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.loss import LOSSES, LossField, LossSpec
+from phalanx.spec.metrics import MetricField, Monitor, check_monitor
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
@@ -73,9 +74,9 @@ class CheckpointSpec(Spec):
     """Write after this many steps as well; null: only at epochs."""
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
-    best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
-    none."""
+    best: Monitor | None = "val_accuracy"
+    """Keep the best by this figure too: val_loss, val_accuracy, or `val_` and the name of a metric;
+    values have no accuracy, so theirs is val_loss; null: keep none."""
 
 
 class DeadlineSpec(Spec):
@@ -119,6 +120,8 @@ class JobSpec(Spec):
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
     """Loss function."""
+    metrics: ListOf[MetricField] = ()
+    """Metrics of outputs and targets besides those of the data: perplexity, or your own."""
     epochs: Annotated[int, Field(gt=0)] = 1
     """Passes over the training data."""
     early_stop: EarlyStopSpec | None = None
@@ -217,13 +220,14 @@ class JobSpec(Spec):
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         monitor = self.early_stop.monitor if self.early_stop is not None else None
-        if self.loss.kind.of_values and monitor == "val_accuracy":
+        if self.loss.is_built_in and self.loss.kind.of_values and monitor == "val_accuracy":
             raise fault(
                 f"early_stop.monitor: loss '{self.loss.name}' is for values, which have no "
                 "accuracy",
                 "; set 'val_loss'",
                 at=("early_stop", "monitor"),
             )
+        self._check_metrics()
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.
@@ -253,6 +257,22 @@ class JobSpec(Spec):
                 "; set 'strategy.micro_batches' instead",
                 at=("batch", "accumulate"),
             )
+
+    def _check_metrics(self) -> None:
+        if self.metrics and (self.backend == "tensorflow" or self.strategy.name == "split"):
+            who = "split" if self.backend == "native" else f"backend {self.backend}"
+            raise fault(f"{who} has no metrics of outputs", "; leave them out", at=("metrics",))
+        labels = [one.label for one in self.metrics]
+        twice = next((one for one in labels if labels.count(one) > 1), None)
+        if twice is not None:
+            raise fault(f"metrics names '{twice}' twice", at=("metrics",))
+        own = () if self.data.metrics == "auto" else self.data.metrics
+        of_data = [*METRICS.names(), *(name.rpartition(":")[2] for name in own)]
+        if self.early_stop is not None:
+            at = ("early_stop", "monitor")
+            check_monitor(self.early_stop.monitor, self.metrics, of_data, at=at)
+        if self.checkpoint.best is not None:
+            check_monitor(self.checkpoint.best, self.metrics, of_data, at=("checkpoint", "best"))
 
     def _check_distribution(self) -> None:
         distribution = self.data.distribution

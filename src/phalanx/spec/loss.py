@@ -95,7 +95,7 @@ class LossSpec(Spec):
     function of outputs and targets."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of probability spread evenly over all classes; cross-entropy only."""
-    ignore: int = IGNORED
+    ignore: Annotated[int, Field(ge=-(2**31), lt=2**31)] = IGNORED
     """Label of positions that do not count; cross-entropy and model."""
     delta: Annotated[float, Field(gt=0)] = 1.0
     """Error from which on huber is linear."""

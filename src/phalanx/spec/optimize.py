@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from phalanx.spec.base import ListOf, Spec, fault, name_only
+from phalanx.spec.metrics import Monitor
 from phalanx.spec.registry import ByName, Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -290,14 +291,14 @@ class BarSpec(Spec):
     epoch: Annotated[int, Field(gt=0)]
     """Measured after this many epochs."""
     value: float
-    """A loss of at most, or an accuracy of at least this."""
+    """A loss of at most, or an accuracy of at least this; of a metric, by what is better."""
 
 
 class EarlyStopSpec(Spec):
     """End the run when validation stops improving, or misses a required value."""
 
-    monitor: Literal["val_loss", "val_accuracy"] = "val_loss"
-    """Metric that must improve."""
+    monitor: Monitor = "val_loss"
+    """Figure that must improve: val_loss, val_accuracy, or `val_` and the name of a metric."""
     patience: Annotated[int, Field(gt=0)] | None = 3
     """Epochs without improvement that are tolerated; null: any number."""
     min_delta: NonNegative = 0.0

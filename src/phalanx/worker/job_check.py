@@ -24,6 +24,7 @@ from phalanx.model.catalogue import build_model
 from phalanx.records.job_check import JobAnswer, JobQuestion
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.worker.output_metrics import OutputMetrics
 from phalanx.worker.replica import build_replica, first_batch
 
 _FEW_SAMPLES = 8
@@ -78,6 +79,7 @@ def _build(job: JobSpec, dataset: Dataset) -> nn.Module:
 
 
 def _ask(job: JobSpec, dataset: Dataset) -> None:
+    OutputMetrics(job.metrics)  # imports and makes them
     batch = first_batch(job, dataset, num_workers=1)
     targets = batch.targets[:_FEW_SAMPLES].copy()
     if dataset.is_classification:

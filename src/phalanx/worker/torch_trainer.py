@@ -111,7 +111,12 @@ class TorchTrainer(Trainer[Batch]):
     def measure(self, part: str) -> Measures:
         data = self.dataset.test if part == "test" else self.dataset.validation
         return evaluate(
-            self._replica, self._collective, data, self._share, judge=judge_of(self.dataset)
+            self._replica,
+            self._collective,
+            data,
+            self._share,
+            judge=judge_of(self.dataset),
+            metrics=self._job.metrics,
         )
 
     @override

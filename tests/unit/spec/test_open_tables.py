@@ -149,5 +149,5 @@ def test_a_source_is_built_from_its_arguments(tmp_path: Path) -> None:
     wrong = DataSpec(name="phalanx_extras.rings:Rings", args={"colour": 1})
     with pytest.raises(SpecError, match="unexpected keyword argument 'colour'"):
         open_source(wrong, data_root=tmp_path)
-    with pytest.raises(SpecError, match=r"gave OrderedDict; it must give a phalanx.data.Source"):
-        open_source(DataSpec(name="collections:OrderedDict"), data_root=tmp_path)
+    with pytest.raises(SpecError, match=r"returned Fraction; it must return a phalanx Source"):
+        list(open_source(DataSpec(name="fractions:Fraction"), data_root=tmp_path).chunks("train"))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from phalanx.backends.ddp.optimizer import make_optimizer
 from phalanx.data.stream import Batch
 from phalanx.engine.loss import ForwardPass, Loss, LossSums, error_sums
+from phalanx.engine.loss_functions import required_outputs
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums
 from phalanx.errors import EngineError
@@ -74,13 +75,22 @@ class DdpModel:
         """Evaluate one batch without learning."""
         if len(batch.targets) == 0:
             return EvaluationSums(0.0, 0, 0)
+        return self._evaluate(batch)[0]
+
+    def evaluate_outputs(self, batch: Batch) -> tuple[EvaluationSums, Tensor]:
+        """Evaluate one batch, which is not empty, and return the tensor of predictions too."""
+        measured, outputs = self._evaluate(batch)
+        return measured, required_outputs(outputs)
+
+    def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, object]:
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
             passed = self._forward(self.module, batch)
             errors = error_sums(passed.outputs, batch.targets)
         total, correct, weight = passed.sums
-        return EvaluationSums(float(total), int(correct), len(batch.targets), *errors, weight)
+        sums = EvaluationSums(float(total), int(correct), len(batch.targets), *errors, weight)
+        return sums, passed.outputs
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs."""

@@ -45,16 +45,17 @@ class RunCounts:
         """Add completed tickets."""
         position = self.position
         for one in completed:
+            if one.weight is not None:
+                position.epoch_weight = position.epoch_divisor + one.weight
             position.samples += one.num_samples
             position.epoch_samples += one.num_samples
             position.epoch_loss_sum += one.loss_sum
             position.epoch_correct += one.num_correct
-            position.epoch_weight += one.num_samples if one.weight is None else one.weight
 
     def end_epoch(self) -> None:
         """Turn the sums of the epoch into means, and begin the next epoch."""
         position = self.position
-        weight = position.epoch_weight or 1
+        weight = position.epoch_divisor or 1
         position.train_loss = position.epoch_loss_sum / weight
         correct = position.epoch_correct / weight
         position.train_accuracy = correct if self.has_classes else None
@@ -78,7 +79,6 @@ class RunCounts:
         return position.outcome(
             ModelFigures(saved.parameters, saved.parameters_sha256, evaluation.regularisation),
             test=test,
-            val_metrics=evaluation.val_metrics,
             precision=self.precision,
             startup_s=self._startup_s or 0.0,
         )

@@ -55,7 +55,7 @@ def served_state(
         position.epoch_loss_sum,
         position.epoch_correct,
         position.epoch_samples,
-        position.epoch_weight,
+        position.epoch_divisor,
     ]
     state = {_SUMS: torch.tensor([sums], dtype=torch.float64)}
     state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}

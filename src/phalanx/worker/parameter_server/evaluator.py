@@ -153,7 +153,13 @@ class _Evaluator:
             return
         self._context.metrics.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
-        measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
+        measures = evaluate(
+            self._replica,
+            SoloCollective(),
+            part,
+            judge=judge_of(self._dataset),
+            metrics=self._context.job.metrics,
+        )
         if order.part == "test" and measures.verdicts is not None:
             self._context.run.write_predictions(measures.verdicts)
         self._context.control.send(
