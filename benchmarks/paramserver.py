@@ -37,6 +37,7 @@ import torch
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import MAX_SEGMENT_BYTES, plan_shards
+from phalanx.engine.optimizer_factory import OptimizerFactory
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, digest_of
@@ -90,7 +91,7 @@ def serve(site: Site, index: int, pipe: Connection) -> None:
     spec = SgdSpec(lr=0.01)
     shard = Shard(
         segments,
-        updater=SliceUpdater(spec, torch.zeros(stop - start), segments),
+        updater=SliceUpdater(OptimizerFactory(spec), torch.zeros(stop - start), segments),
         policy=ConsistencyPolicy(rule, range(site.num_workers)),
         step_size=StepSize(lambda _: spec.lr, scaling="by_workers", rule=rule),
     )

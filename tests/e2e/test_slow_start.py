@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from phalanx.launch.fork_server import OFF, OWN
 from support.runs import Place
+from support.warm import starting
 
 # PyDLL keeps the interpreter's lock, as the import of a large library does: no thread can beat.
 NETWORK = """
@@ -44,18 +47,24 @@ def test_an_import_without_heartbeats_is_waited_for(place: Place, strategy: str)
 
 
 @pytest.mark.full
-def test_two_dozen_workers_and_their_servers_start_on_a_small_machine(place: Place) -> None:
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_32_workers_and_their_server_start_on_a_small_machine(place: Place, start: str) -> None:
+    """Cold, 34 processes import torch at once: they are waited for while they come up."""
     place.write_job(
         {
             "model": {"name": "mlp", "hidden": [16]},
             "data": "digits",
-            "batch": {"global": 96},
+            "batch": {"global": 128},
             "epochs": 1,
-            "workers": 24,
+            "workers": 32,
             "threads": 1,
             "observe": {"interval_s": None},
             "strategy": {"name": "parameter_server", "max_failures": 0},
         }
     )
-    summary = place.summary("job.yaml")
+    with starting(OFF if start == "cold" else OWN), place.start("job.yaml", "--json") as training:
+        output, errors = training.process.communicate(timeout=360)
+    assert training.process.returncode == 0, errors
+    summary = json.loads(output)
     assert summary["serving"]["processes_replaced"] == 0

@@ -20,7 +20,7 @@ from phalanx.pool.emulate.layout import prefix_of
 from phalanx.records.events import Epoch, ProcessSample
 from phalanx.records.log import read_events, read_logs
 from phalanx.spec.pool_file import load_pool
-from support.lab import LIMIT_S, SERVED, Lab, make_whole, running_lab
+from support.lab import HOSTS, LIMIT_S, SERVED, Lab, make_whole, running_lab
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.full
@@ -94,13 +94,53 @@ def test_a_suspended_controller_loses_no_machine(lab: Lab, strategy: str) -> Non
         *("--set", "deadlines.controller_s=60"),
     )
     lab.await_training(before)
-    os.kill(run.pid, signal.SIGSTOP)
-    # Longer than any worker or machine may be silent for.
-    threading.Event().wait(9.0)
-    os.kill(run.pid, signal.SIGCONT)
+    suspend(run, 20.0)
     said = finish(run)
     assert lab.causes() == []
     assert "lost" not in said
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", SERVED], ids=["all", "ps"])
+def test_a_controller_that_was_suspended_for_too_long_says_so(lab: Lab, strategy: str) -> None:
+    """The machines have ended their processes by then: there is nobody to go on with."""
+    before = lab.num_runs()
+    run = lab.start(
+        *("--set", "epochs=100000", "--set", f"strategy={strategy}"),
+        *("--set", "deadlines.controller_s=6"),
+    )
+    try:
+        lab.await_training(before)
+        suspend(run, 20.0)
+        _, said = run.communicate(timeout=LIMIT_S)
+    finally:
+        run.kill()
+    assert run.returncode == 4, said
+    assert "the controller itself had not run for" in said
+    assert "please report" not in said
+
+
+def suspend(run: subprocess.Popen[str], seconds: float) -> None:
+    """Stop the controller for longer than any worker or machine may be silent for."""
+    os.kill(run.pid, signal.SIGSTOP)
+    threading.Event().wait(seconds)
+    os.kill(run.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", SERVED], ids=["all", "ps"])
+def test_machines_clean_up_when_that_of_the_controller_is_off(lab: Lab, strategy: str) -> None:
+    """As by its power switch: nothing says goodbye, every machine is alone."""
+    before = lab.num_runs()
+    run = lab.start("--set", "epochs=100000", "--set", f"strategy={strategy}")
+    try:
+        lab.await_training(before)
+        run.send_signal(signal.SIGSTOP)
+        for host in HOSTS:
+            lab.cluster.switch_link(host, on=False)
+        # `deadlines.controller_s` is six seconds; no process and no directory stays.
+        wait_until(lambda: not lab.leftovers(), "the hosts to be clean", limit_s=LIMIT_S)
+    finally:
+        run.kill()
+        run.communicate()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from phalanx.records.events import Decision, Failure, ServerRestored, Switched, Warned
 from phalanx.records.rundir import RunDir
 from support.apart import ApartPlace
-from support.faults import FaultPlan, kill
+from support.faults import Deed, FaultPlan, clock_jump, duplicate, kill
 from support.runs import Place, events_of
 
 NUM_TRAIN, NUM_STEPS, EPOCHS = 1294, 21, 2
@@ -68,7 +68,14 @@ class Stage:
         place.environment |= self._faults.settings
 
     def plan(self, process: str, moment: str, *victims: str) -> None:
-        self._faults.fail_at(process, moment, kill(*victims))
+        self.plan_deed(process, moment, kill(*victims))
+
+    def plan_deed(self, process: str, moment: str, deed: Deed) -> None:
+        self._faults.fail_at(process, moment, deed)
+
+    @property
+    def num_struck(self) -> int:
+        return len(self._faults.fired())
 
     @property
     def has_struck(self) -> bool:
@@ -260,3 +267,29 @@ def test_the_controller_is_killed_and_the_run_is_taken_up(
 def read_summary(run: RunDir) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run.path / "summary.json").read_text())
     return found | {"run_dir": str(run.path)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "deeds",
+    [
+        [duplicate("control"), duplicate("bulk")],
+        [clock_jump(86400.0), clock_jump(-86400.0)],
+    ],
+    ids=["doubled messages", "clocks that jump"],
+)
+def test_what_costs_no_process_changes_not_a_bit(
+    stage: Stage, undisturbed: dict[str, Any], deeds: list[Deed]
+) -> None:
+    moments = [("worker-0", "Awaiting"), ("worker-1", "Pushing"), ("worker-0", "handing over")]
+    for (process, moment), deed in zip(moments, deeds * 2, strict=False):
+        stage.plan_deed(process, moment, deed)
+    found = stage.train(job())
+    assert isinstance(found, RunDir), found
+    assert stage.num_struck == len(moments)
+    summary = found.read_summary()
+    assert summary is not None
+    assert summary.parameters_sha256 == undisturbed["parameters_sha256"]
+    assert (summary.samples, summary.epochs) == (EPOCHS * NUM_TRAIN, EPOCHS)
+    assert not [one for one in events_of(found, "controller") if isinstance(one, Failure)]
+    assert 0 < summary.elapsed_s < 3600

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch, Dataset, train_batches
-from phalanx.engine.layout import Range
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.replica import Replica
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.handshake import ClientIdentity
@@ -32,6 +33,7 @@ from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.server_stats import ServerStats
 from support.paramserver import LIMIT_S, serving, settings_for, small_layout, soon
+from support.plugins import PLUGINS
 from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica, train_epochs
 
@@ -49,12 +51,42 @@ OPTIMIZERS = [
 CASES = [
     (o, servers) for o in OPTIMIZERS for servers in (1, 2) if servers == 1 or "clip_norm" not in o
 ]
+# Cut anywhere, between tensors, or nowhere, as each allows.
+TORCH: list[dict[str, Any]] = [
+    {"name": "phalanx_extras.own_optimizers:decay_matrices_only"},
+    {
+        "name": "torch.optim:SGD",
+        "lr": 0.05,
+        "args": {"momentum": 0.9, "dampening": 0.2},
+        "groups": [{"match": ["*bias"], "args": {"lr": 0.02, "momentum": 0.0}}],
+    },
+    {"name": "torch.optim:Adam", "args": {"amsgrad": True}},
+    {"name": "torch.optim:AdamW"},
+    {"name": "torch.optim:NAdam"},
+    {"name": "torch.optim:RAdam", "lr": 0.01},
+    {"name": "torch.optim:Adamax"},
+    {"name": "torch.optim:Adagrad", "args": {"initial_accumulator_value": 0.1}},
+    {"name": "torch.optim:Adadelta", "args": {"rho": 0.95}},
+    {"name": "torch.optim:RMSprop", "lr": 0.001, "args": {"centered": True}},
+    {"name": "torch.optim:Rprop", "lr": 0.001},
+    {"name": "torch.optim:ASGD"},
+    {"name": "torch.optim:Adafactor"},
+    {"name": "phalanx_extras.own_optimizers:Lamb"},
+    {"name": "phalanx_extras.own_optimizers:muon_for_matrices"},
+]
+# The others differ in arithmetic only, which unit tests compare.
+QUICK = {"phalanx_extras.own_optimizers:decay_matrices_only", "torch.optim:Adafactor"}
 BSP = {"name": "parameter_server", "consistency": "bsp"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PLUGINS)
 
 
 class Served:
@@ -135,10 +167,9 @@ def shard_of(job: JobSpec, replica: Replica, layout: ShardLayout, server: int) -
     segments = layout.of_server(server)
     rule = rule_for(strategy)
     updater = SliceUpdater(
-        job.optimizer,
+        factory_for(job.optimizer, replica.module, replica.layout),
         replica.parameters[start:stop].clone(),
         segments,
-        kernels=replica.layout.kernels(Range(start, stop)),
     )
     return Shard(
         segments,
@@ -151,11 +182,12 @@ def shard_of(job: JobSpec, replica: Replica, layout: ShardLayout, server: int) -
 @contextmanager
 def served(job: JobSpec, dataset: Dataset, num_servers: int) -> Iterator[Served]:
     model = toy_replica(job, dataset, rank=0)
-    layout = small_layout(model.parameters.numel(), servers=num_servers)
+    factory = factory_for(job.optimizer, model.module, model.layout)
+    layout = small_layout(model.parameters.numel(), servers=num_servers, cut_at=factory.cut_at)
     keys = [KeyPair.make() for _ in range(job.workers)]
     with ExitStack() as stack:
         servers = []
-        for index in range(num_servers):
+        for index in range(layout.num_servers):
             server = Server(
                 shard_of(job, model, layout, index),
                 keys=KeyPair.make(),
@@ -221,6 +253,40 @@ def test_bsp_equals_single(
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     start = toy_replica(toy_job(), toy_data(toy_job(), folder), rank=0).parameters
     assert not torch.allclose(found, start, atol=1e-3), "nothing was learnt: the test shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "servers"),
+    [
+        pytest.param(
+            one,
+            servers,
+            id=f"{one['name'].rpartition(':')[2]}-{servers}",
+            marks=[pytest.mark.full] * (one["name"] not in QUICK or servers == 1),
+        )
+        for one in TORCH
+        for servers in (1, 2)
+    ],
+)
+def test_any_optimiser_of_torch_on_servers_equals_single_to_the_bit(
+    folder: Path, optimizer: dict[str, object], servers: int
+) -> None:
+    """One worker, so that no sum is made in another order."""
+    expected = reference(folder, optimizer=optimizer)
+    found = trained(folder, optimizer=optimizer, workers=1, servers=servers)
+    assert torch.equal(found, expected)
+    start = toy_replica(toy_job(), toy_data(toy_job(), folder), rank=0).parameters
+    assert not torch.allclose(found, start, atol=1e-3), "nothing was learnt: the test shows nothing"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", TORCH[:2] + TORCH[-3:-1], ids=lambda one: one["name"])
+def test_workers_with_an_optimiser_of_torch_equal_single(
+    folder: Path, optimizer: dict[str, object]
+) -> None:
+    expected = reference(folder, optimizer=optimizer)
+    found = trained(folder, optimizer=optimizer, workers=3, servers=2)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(

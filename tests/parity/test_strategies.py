@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from phalanx.comm.base import Collective
 from support.ranks import run_ranks
-from support.toy import toy_data, toy_job, train_epochs
+from support.toy import toy_data, toy_job, toy_replica, train_epochs
 
 OPTIMIZERS = [
     {"name": "sgd", "lr": 0.05},
@@ -134,3 +135,31 @@ def test_factors_of_full_rank_are_the_exact_sum_bit_by_bit(folder: Path) -> None
     strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 10_000}
     plain = trained(folder, workers=2, strategy="allreduce")
     assert torch.equal(trained(folder, workers=2, strategy=strategy)[0], plain[0])
+
+
+FACTORED = {"name": "torch.optim:Adafactor", "lr": 0.02}
+
+
+def test_an_optimiser_of_torch_keeps_replicas_equal_to_single(folder: Path) -> None:
+    expected = reference(folder, optimizer=FACTORED)
+    replicas = trained(folder, optimizer=FACTORED, workers=3, strategy="allreduce")
+    torch.testing.assert_close(replicas[0], expected, atol=1e-4, rtol=0)
+    assert torch.equal(replicas[0], replicas[1])
+    assert torch.equal(replicas[0], replicas[2])
+
+
+def test_local_sgd_averages_state_that_an_optimiser_keeps_by_name(folder: Path) -> None:
+    """Every worker ends with one state, so that any of them may write the checkpoint."""
+    job = toy_job(optimizer=FACTORED, workers=2, strategy={"name": "local_sgd", "every": 3})
+    dataset = toy_data(job, folder)
+
+    def train(group: Collective) -> dict[str, torch.Tensor]:
+        replica = toy_replica(job, dataset, rank=group.rank)
+        train_epochs(job, dataset, group, replica=replica)
+        assert replica.optimizer is not None
+        return replica.optimizer.state()
+
+    one, other = run_ranks(2, train)
+    assert any(key.endswith("row_var") for key in one)
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key

@@ -33,6 +33,14 @@ JOB: dict[str, Any] = {
 }
 # Batch normalisation and dropout: statistics and random state.
 NORMALISED = {"model": {"name": "densenet", "depth": 10, "growth": 4}, "data": {"name": "digits"}}
+# State that belongs to whole tensors, and two groups that are cut inside tensors.
+FACTORED = {"optimizer": {"name": "torch.optim:Adafactor", "lr": 0.02}}
+GROUPS = {
+    "optimizer": {
+        "name": "torch.optim:NAdam",
+        "groups": [{"match": ["*bias"], "args": {"lr": 0.01, "weight_decay": 0.1}}],
+    }
+}
 ADAM = {"optimizer": {"name": "adam", "lr": 0.003}}
 SERVED = {"name": "parameter_server", "min_shard_bytes": 1024, "servers": "colocated"}
 BSP = SERVED | {"consistency": "bsp"}
@@ -56,6 +64,8 @@ def visits(*strategies: object, epoch: float) -> list[tuple[object, dict[str, fl
 JOBS: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain-adam": ADAM,
+    "plain-factored": FACTORED,
+    "plain-groups": GROUPS,
     "plain-normalised": NORMALISED,
     "again": switching(("allreduce", {"at": 0.4}), ("allreduce", {"epoch": 2})),
     "again-normalised": NORMALISED
@@ -68,6 +78,10 @@ JOBS: dict[str, dict[str, Any]] = {
         *visits(SERVED, APART | {"servers": 1}, BSP, epoch=2), *visits(APART, epoch=2.4),
     ),
     "visits-adam": ADAM
+    | switching(*visits(SERVED, epoch=0.6), *visits(APART, BSP, epoch=1.5)),
+    "visits-factored": FACTORED
+    | switching(*visits(SERVED, epoch=0.6), *visits(APART, BSP, epoch=1.5)),
+    "visits-groups": GROUPS
     | switching(*visits(SERVED, epoch=0.6), *visits(APART, BSP, epoch=1.5)),
     # In the middle of an epoch statistics are averaged first, so only its end leaves all bits.
     "visits-normalised": NORMALISED | switching(*visits(SERVED, epoch=1), *visits(APART, epoch=2)),
@@ -141,6 +155,8 @@ def assert_each_sample_once(run: RunDir) -> None:
         pytest.param("restarted", "plain", marks=pytest.mark.full),
         pytest.param("visits", "plain", marks=pytest.mark.full),
         ("visits-adam", "plain-adam"),
+        pytest.param("visits-factored", "plain-factored", marks=pytest.mark.full),
+        pytest.param("visits-groups", "plain-groups", marks=pytest.mark.full),
         pytest.param("visits-normalised", "plain-normalised", marks=pytest.mark.full),
     ],
 )

@@ -10,8 +10,9 @@ from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.model import UserModelSpec
-from phalanx.spec.optimize import MilestonesSpec, SgdSpec
+from phalanx.spec.optimize import SgdSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.schedule import MilestonesSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.study_file import load_study
 from phalanx.spec.switch import SwitchSpec

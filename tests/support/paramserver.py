@@ -16,6 +16,7 @@ import torch
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import ConsistencyRule, rule_for
 from phalanx.consistency.shards import ShardLayout, plan_shards
+from phalanx.engine.optimizer_factory import OptimizerFactory
 from phalanx.paramserver.client import Client, ClientSettings
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, digest_of
@@ -40,11 +41,17 @@ def consistency_rule(**fields: object) -> ConsistencyRule:
     return rule_for(ParameterServerSpec.model_validate(fields))
 
 
-def small_layout(size: int, *, servers: int = 1, segments: int = 3) -> ShardLayout:
+def small_layout(
+    size: int, *, servers: int = 1, segments: int = 3, cut_at: tuple[int, ...] | None = None
+) -> ShardLayout:
     """A layout with several segments per server, however small the model."""
     per_segment = -(-size // (servers * segments))
     return plan_shards(
-        size, num_servers=servers, min_shard_bytes=4, segment_bytes=4 * max(1, per_segment)
+        size,
+        num_servers=servers,
+        min_shard_bytes=4,
+        segment_bytes=4 * max(1, per_segment),
+        cut_at=cut_at,
     )
 
 
@@ -65,7 +72,7 @@ def make_shard(
     segments = layout.of_server(server)
     return Shard(
         segments,
-        updater=SliceUpdater(spec, parameters, segments),
+        updater=SliceUpdater(OptimizerFactory(spec), parameters, segments),
         policy=ConsistencyPolicy(rule, workers),
         step_size=StepSize(lambda _: spec.lr, scaling=scaling, rule=rule),  # type: ignore[arg-type]
         num_parts=num_parts,

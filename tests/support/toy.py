@@ -43,10 +43,15 @@ def toy_replica(job: JobSpec, dataset: Dataset, *, rank: int) -> Replica:
 
 
 def train_epochs(
-    job: JobSpec, dataset: Dataset, collective: Collective, *, lr: float | None = None
+    job: JobSpec,
+    dataset: Dataset,
+    collective: Collective,
+    *,
+    lr: float | None = None,
+    replica: Replica | None = None,
 ) -> torch.Tensor:
     """Train all epochs of a job as one of its ranks; returns the settled parameters."""
-    replica = toy_replica(job, dataset, rank=collective.rank)
+    replica = replica or toy_replica(job, dataset, rank=collective.rank)
     strategy = build_strategy(job.strategy)
     strategy.attach(replica, collective)
     step = 0

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 
 from phalanx.cli.result import collect_warnings, result_blocks
+from phalanx.records.bounded_samples import read_samples
 from phalanx.records.events import Epoch, Failure
-from phalanx.records.log import read_events, read_logs
+from phalanx.records.log import read_events
 from phalanx.records.manifest import Manifest, read_manifest
 from phalanx.records.rundir import RunDir, Status
 from phalanx.records.summary import Summary
-from phalanx.records.usage import KINDS, ResourceUse, host_uses, process_uses, training_windows
+from phalanx.records.usage import ResourceUse, host_uses, process_uses, training_windows
 from phalanx.report.document import (
     Block,
     CellFormat,
@@ -133,7 +134,7 @@ def read_details(run: RunDir) -> RunDetails:
 
 def read_resources(run: RunDir) -> RunResources:
     """Read the resource measurements of a run; empty if there are none."""
-    logs = read_logs(run.path / "events", *KINDS)
+    logs = read_samples(run.path / "events")
     windows = training_windows(logs)
     return RunResources(
         processes=_without_series(process_uses(logs, windows)),

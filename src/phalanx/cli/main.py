@@ -33,6 +33,7 @@ COMMANDS = {
     "blame": "Attribute waiting time to the workers that caused it, by phase of the step.",
     "trace": "Write a run as a timeline of all processes on one clock, for Perfetto.",
     "report": "Compare studies and runs in one HTML page: statistics, charts and a recommendation.",
+    "dashboard": "Watch runs, studies and plans in a browser, live.",
     "study": "Run and compare a matrix of jobs with repeats.",
     "tune": "Search the best setting of a recurring job offline.",
     "runs": "List runs, and show one in detail.",

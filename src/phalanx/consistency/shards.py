@@ -6,7 +6,8 @@ same layout from the same spec, so that no key lists travel: a segment's index i
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -89,6 +90,7 @@ def plan_shards(
     min_shard_bytes: int = 256 * 1024,
     max_shards: int | None = None,
     segment_bytes: int | None = None,
+    cut_at: Sequence[int] | None = None,
 ) -> ShardLayout:
     """Cut the flat buffer evenly over as many servers as are worth using.
 
@@ -98,9 +100,12 @@ def plan_shards(
         min_shard_bytes: A server gets no less, unless there is only one.
         max_shards: Most servers to use.
         segment_bytes: Upper limit of a frame; default: an eighth of the shard, 1.5 to 4 MiB.
+        cut_at: Places, in rising order, where cuts are allowed; None: anywhere. A frame is longer
+            than its limit, and a server without a shard, where they are too few.
 
     Returns:
-        Shards that differ by at most one parameter, each cut into segments that do too.
+        Shards that differ by at most one parameter, each cut into segments that do too, or as
+        nearly as `cut_at` allows.
     """
     if num_parameters <= 0 or num_servers <= 0:
         raise ValueError("a layout needs at least one parameter and one server")
@@ -108,20 +113,28 @@ def plan_shards(
     num_shards = max(1, min(num_servers, max_shards or num_servers, worth_using))
     limit = segment_bytes or _segment_bytes(num_parameters * PARAMETER_BYTES // num_shards)
     segments: list[Segment] = []
-    for server, (start, stop) in enumerate(_even(0, num_parameters, num_shards)):
+    shards = _even(0, num_parameters, num_shards, cut_at)
+    for server, (start, stop) in enumerate(shards):
         num_segments = -(-(stop - start) * PARAMETER_BYTES // limit)
         segments += [
             Segment(len(segments) + i, server, *bounds)
-            for i, bounds in enumerate(_even(start, stop, num_segments))
+            for i, bounds in enumerate(_even(start, stop, num_segments, cut_at))
         ]
-    return ShardLayout(tuple(segments), num_shards)
+    return ShardLayout(tuple(segments), len(shards))
 
 
 def _segment_bytes(shard_bytes: int) -> int:
     return min(MAX_SEGMENT_BYTES, max(MIN_SEGMENT_BYTES, shard_bytes // _SEGMENTS_PER_SHARD))
 
 
-def _even(start: int, stop: int, parts: int) -> list[tuple[int, int]]:
+def _even(start: int, stop: int, parts: int, cut_at: Sequence[int] | None) -> list[tuple[int, int]]:
     size = stop - start
-    cuts = [start + size * part // parts for part in range(parts + 1)]
-    return list(pairwise(cuts))
+    cuts = [start + size * part // parts for part in range(1, parts)]
+    if cut_at is not None:
+        cuts = sorted({_nearest(cut, cut_at) for cut in cuts if cut_at})
+    return list(pairwise([start, *(cut for cut in cuts if start < cut < stop), stop]))
+
+
+def _nearest(place: int, allowed: Sequence[int]) -> int:
+    after = bisect_left(allowed, place)
+    return min(allowed[max(0, after - 1) : after + 1], key=lambda one: abs(one - place))

@@ -1,7 +1,8 @@
 """Notice that nothing moves in a run any more, and say what it waits for. Pure: no clock.
 
 Slow is not stuck: a step, a message, another activity or processor time of any process is movement,
-however long the rest takes. Only a run in which nothing at all moves is ended.
+however long the rest takes. Processor time alone is movement for some hours only: a process that
+runs in circles uses it, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from phalanx.wire.parameter_server import WorkDone
 # Heartbeats, sampling and polls of a process that waits take a percent or two.
 _BUSY_SHARE = 0.1
 _MEASURED_S = 5.0
+# Multiples of the limit in which processes only compute: six hours by default, longer than the
+# evaluation of a great data set takes on one core.
+_ONLY_BUSY = 36
 _MOST_NAMED = 6
 
 
@@ -40,6 +44,8 @@ class ProgressWatchdog:
         self._limit_s = limit_s
         self._now_s = 0.0
         self._moved_s = 0.0
+        self._advanced_s = 0.0
+        """The last movement that was more than processor time."""
         self._counters: dict[str, tuple[float, ...]] = {}
         self._activities: set[tuple[str, str]] = set()
         """Activities since the last movement: to come back to one of them is no movement."""
@@ -47,8 +53,12 @@ class ProgressWatchdog:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing has moved for longer than is allowed."""
-        return self._now_s - self._moved_s > self._limit_s
+        """Whether nothing has moved for longer than is allowed, or processes only compute."""
+        return self._now_s - self._moved_s > self._limit_s or self._is_only_busy
+
+    @property
+    def _is_only_busy(self) -> bool:
+        return self._now_s - self._advanced_s > _ONLY_BUSY * self._limit_s
 
     def age(self, elapsed_s: float, *, is_starting: bool) -> None:
         """Let time pass.
@@ -76,7 +86,7 @@ class ProgressWatchdog:
 
     def moved(self) -> None:
         """Note movement that no message shows."""
-        self._moved_s = self._now_s
+        self._moved_s = self._advanced_s = self._now_s
         self._activities.clear()
 
     def failure(self, awaited: Iterable[Awaited], activities: Mapping[str, str]) -> ProcessFailure:
@@ -95,10 +105,14 @@ class ProgressWatchdog:
             named.append(f"{len(waits) - _MOST_NAMED} more")
         # One that has left the run has no log to show.
         present = [one.process for one in waits if one.process in activities]
+        what = f"nothing has moved for {self._limit_s:g} s"
+        if self._is_only_busy:
+            what = (
+                f"processes have only computed for {_ONLY_BUSY * self._limit_s:g} s, no step done"
+            )
         return ProcessFailure(
             process=present[0] if present else next(iter(activities)),
-            cause=f"nothing has moved for {self._limit_s:g} s (deadlines.progress_s): "
-            f"the run waits for {', '.join(named)}",
+            cause=f"{what} (deadlines.progress_s): the run waits for {', '.join(named)}",
             exit_code=ExitCode.DEADLINE,
         )
 
@@ -106,12 +120,14 @@ class ProgressWatchdog:
         is_busy = self._is_busy(process, progress.cpu_s)
         counters = (progress.epoch, progress.step, progress.samples, progress.compute_s)
         before, self._counters[process] = self._counters.get(process), counters
-        if is_busy or counters != before:
+        if counters != before:
             self.moved()
+        elif is_busy:
+            self._moved_s = self._now_s
         doing = (process, progress.activity)
         if doing not in self._activities:
             self._activities.add(doing)
-            self._moved_s = self._now_s
+            self._moved_s = self._advanced_s = self._now_s
 
     def _is_busy(self, process: str, cpu_s: float) -> bool:
         before = self._usage.get(process)

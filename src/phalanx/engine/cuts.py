@@ -56,32 +56,34 @@ def find_cuts(recipe: OptimizerRecipe, layout: FlatLayout) -> CutFinding:
             numbers; says which.
     """
     small = _small_copy(recipe, layout)
-    whole = Range(0, small.size)
-    generator = torch.get_rng_state()
     try:
-        torch.manual_seed(1)
-        expected = _run(recipe, small, [whole], "whole")
-        torch.manual_seed(2)
-        again = _run(recipe, small, [whole], "whole")
-        if not torch.equal(expected, again):
-            raise SpecError(
-                f"optimiser {recipe.name} draws random numbers in its step, so that copies of a "
-                "network on several workers would drift apart"
-            )
-        tensors = [Range(slot.start, slot.stop) for slot in small.slots]
-        apart = _difference(recipe, small, tensors, "tensor", expected)
-        if apart:
-            return CutFinding("whole", f"with every tensor by itself, {apart}")
-        cut = _difference(recipe, small, _slices(small.size), "entry", expected)
-        if cut:
-            return CutFinding("tensor", f"on slices cut inside tensors, {cut}")
-        return CutFinding("entry")
+        # Restored afterwards: dropout and the like do not depend on this trial.
+        with torch.random.fork_rng(devices=[]):
+            return _compare(recipe, small)
     except _FailedTrialError as error:
         raise SpecError(
             f"optimiser {recipe.name} cannot be used: {quoted(error.cause)}"
         ) from error.cause
-    finally:
-        torch.set_rng_state(generator)
+
+
+def _compare(recipe: OptimizerRecipe, small: FlatLayout) -> CutFinding:
+    whole = [Range(0, small.size)]
+    torch.default_generator.manual_seed(1)
+    expected = _run(recipe, small, whole, "whole")
+    torch.default_generator.manual_seed(2)
+    if not torch.equal(expected, _run(recipe, small, whole, "whole")):
+        raise SpecError(
+            f"optimiser {recipe.name} draws random numbers in its step, so that copies of a "
+            "network on several workers would drift apart"
+        )
+    tensors = [Range(slot.start, slot.stop) for slot in small.slots]
+    apart = _difference(recipe, small, tensors, "tensor", expected)
+    if apart:
+        return CutFinding("whole", f"with every tensor by itself, {apart}")
+    cut = _difference(recipe, small, _slices(small.size), "entry", expected)
+    if cut:
+        return CutFinding("tensor", f"on slices cut inside tensors, {cut}")
+    return CutFinding("entry")
 
 
 class _FailedTrialError(Exception):

@@ -10,13 +10,13 @@ and `torch_rule`, schedules in `schedule`, exchange in `strategy`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from phalanx.engine.layout import Range
+from phalanx.engine.regulariser import Regulariser
 from phalanx.engine.spans import span
 from phalanx.engine.update import EntryRule
 from phalanx.spec.optimize import OptimizerSpec
@@ -66,8 +66,7 @@ class FlatOptimizer:
             raise ValueError(f"parameters must be one flat tensor, not {tuple(parameters.shape)}")
         self.spec = spec
         self._parameters = parameters.detach()
-        self._kernels = [self._parameters[part.start : part.stop] for part in kernels]
-        self._kernel_ranges = tuple(kernels)
+        self._regulariser = Regulariser(spec.l2, self._parameters, kernels)
         self.rule: UpdateRule = EntryRule(spec, self._parameters) if rule is None else rule
 
     def step(self, gradient: Tensor, lr: float, *, gradient_norm: float | None = None) -> None:
@@ -81,32 +80,20 @@ class FlatOptimizer:
         """
         if self.spec.l2 > 0:
             with span("regulariser"):
-                self._regularise(gradient)
+                self._regulariser.add_to(gradient)
         if self.spec.clip_norm is not None:
             norm = float(gradient.norm()) if gradient_norm is None else gradient_norm
             if norm > self.spec.clip_norm:
                 gradient.mul_(self.spec.clip_norm / norm)
         self.rule.update(gradient, lr)
 
-    def _regularise(self, gradient: Tensor) -> None:
-        for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
-            gradient[part.start : part.stop].add_(kernel, alpha=2 * self.spec.l2)
-
     def squared_norm(self, gradient: Tensor) -> float:
         """Return the squared norm of `gradient` with the regulariser's part, without writing."""
-        total = float(gradient.dot(gradient))
-        pull = 2 * self.spec.l2
-        if pull > 0:
-            for kernel, part in zip(self._kernels, self._kernel_ranges, strict=True):
-                own = gradient[part.start : part.stop]
-                total += pull * float(kernel.dot(2 * own + pull * kernel))
-        return total
+        return self._regulariser.squared_norm(gradient)
 
     def regularisation(self) -> float:
         """Return l2 · Σ w² over the kernel entries; slices add up to the whole."""
-        if self.spec.l2 == 0:
-            return 0.0
-        return self.spec.l2 * math.fsum(float(kernel.dot(kernel)) for kernel in self._kernels)
+        return self._regulariser.value()
 
     def state(self) -> dict[str, Tensor]:
         """Return the rule's live state: flat tensors as long as the parameters, and counters.

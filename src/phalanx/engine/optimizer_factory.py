@@ -7,10 +7,12 @@ may begin and end; shards are planned by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from phalanx.engine.cuts import with_cuts
 from phalanx.engine.layout import FlatLayout, Range
@@ -18,6 +20,28 @@ from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.recipe import OptimizerRecipe
 from phalanx.engine.torch_rule import NAMED, TorchRule
 from phalanx.spec.optimize import OptimizerSpec
+from phalanx.spec.registry import load
+from phalanx.spec.torch_optimizer import TorchOptimizerSpec
+
+
+def factory_for(spec: OptimizerSpec, module: nn.Module, layout: FlatLayout) -> OptimizerFactory:
+    """Return what makes the optimisers of a job, equal on every process of the run.
+
+    Args:
+        spec: Of the job.
+        module: The network, whose parameters an optimiser of torch may choose by name or shape.
+        layout: Of its parameters.
+
+    Raises:
+        SpecError: The torch optimiser cannot be made or used; the reason is quoted.
+    """
+    live = spec.kind.live
+    if live is None:
+        return OptimizerFactory(spec, layout)
+    make = cast("Callable[[OptimizerSpec, nn.Module], Optimizer]", load(live))
+    cuts = spec.cuts if isinstance(spec, TorchOptimizerSpec) else "auto"
+    recipe = OptimizerRecipe.of(make(spec, module), module.named_parameters(), cuts=cuts)
+    return OptimizerFactory(spec, layout, recipe=recipe)
 
 
 class OptimizerFactory:
@@ -88,3 +112,12 @@ def join_states(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
             # What belongs to one group is repeated by every slice that has some of it.
             joined[key] = values[-1].clone() if key.startswith(NAMED) else torch.cat(values)
     return joined
+
+
+def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
+    """Return views of the part of a state that a slice needs; it may hold what others own too."""
+    start, stop = bounds
+    return {
+        key: value[start:stop] if value.ndim and not key.startswith(NAMED) else value
+        for key, value in state.items()
+    }

@@ -26,7 +26,7 @@ from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.loss import ForwardPass, Loss, error_sums
 from phalanx.engine.loss_functions import find_outputs, required_outputs
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult, check_loss
 from phalanx.engine.rng import draw_seed
@@ -80,7 +80,7 @@ class Replica:
         self.optimizer = (
             None
             if optimizer is None
-            else FlatOptimizer(optimizer, self.parameters, kernels=self.layout.kernels())
+            else factory_for(optimizer, module, self.layout).build(self.parameters)
         )
         module.train()
 

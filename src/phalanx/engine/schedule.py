@@ -10,7 +10,7 @@ factor of the schedule, the rate is peak · climb(s) · f(s), where climb rises 
 
 from __future__ import annotations
 
-from phalanx.spec.optimize import ScheduleSpec
+from phalanx.spec.schedule import ScheduleSpec
 
 
 def learning_rate(

@@ -86,6 +86,7 @@ def make_update(spec: OptimizerSpec, flat: Tensor) -> tuple[Update, State]:
     Raises:
         SpecError: The state of another package's rule is not what its kind announces.
     """
+    assert spec.kind.update is not None, "an optimiser of torch is made by its recipe"
     make = cast("Callable[[OptimizerSpec, Tensor], tuple[Update, State]]", load(spec.kind.update))
     update, state = make(spec, flat)
     slots = {name for name, one in state.items() if one.ndim}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Container
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from phalanx.errors import LaunchError, StoreError
@@ -29,10 +29,10 @@ class LogSync:
     Args:
         root: The run directory.
         machine: Name of that machine.
-        processes: Names of the processes that it runs or has run.
+        processes: Names of the processes that it runs or ran last; they may change.
     """
 
-    def __init__(self, root: Path, machine: str, processes: Container[str]) -> None:
+    def __init__(self, root: Path, machine: str, processes: Collection[str]) -> None:
         self._root = root
         self._machine = machine
         self._processes = processes
@@ -48,8 +48,12 @@ class LogSync:
             StoreError: This disk refuses it.
         """
         target, data = self._target(path), base64.b64decode(content)
-        if self._has_room(path, target, len(data)):
+        if data and self._has_room(path, target, len(data)):
             self._write(target, self._prefixed(path, data) if path.startswith("logs/") else data)
+            if data.endswith(b"\n"):
+                self._within_line.discard(path)
+            else:
+                self._within_line.add(path)
 
     def replace(self, path: str, content: str, *, first: bool, last: bool) -> None:
         """Write a whole file from base64-encoded parts; it appears with the last.
@@ -69,11 +73,15 @@ class LogSync:
             write_atomically(target, bytes(self._parts.pop(path)))
 
     def finish(self, process: str) -> None:
-        """End the incomplete last line of an ended process."""
-        path = f"logs/{process}.log"
-        if path in self._within_line:
-            self._within_line.remove(path)
-            self._write(self._target(path), b"\n")
+        """End the incomplete last lines of a process that has ended, or goes to another machine.
+
+        An event that its successor wrote behind half of another would be lost with it.
+        """
+        for path in (f"logs/{process}.log", f"events/{process}.jsonl"):
+            # Of a file that was this machine's when the line began.
+            if path in self._within_line:
+                self._within_line.remove(path)
+                self._write(self._root / path, b"\n")
 
     def _prefixed(self, path: str, data: bytes) -> bytes:
         """Prefix each line that begins in these bytes; nothing is held back."""
@@ -81,14 +89,7 @@ class LogSync:
         # At line breaks alone: the returns of a progress bar are part of its line.
         *whole, rest = data.split(b"\n")
         lines = [line + b"\n" for line in whole] + ([rest] if rest else [])
-        if not lines:
-            return b""
-        begins = b"" if path in self._within_line else prefix
-        if lines[-1].endswith(b"\n"):
-            self._within_line.discard(path)
-        else:
-            self._within_line.add(path)
-        return begins + prefix.join(lines)
+        return (b"" if path in self._within_line else prefix) + prefix.join(lines)
 
     def _has_room(self, path: str, target: Path, num_bytes: int, *, replaces: bool = False) -> bool:
         held = target.stat().st_size if target.exists() and not replaces else 0

@@ -122,10 +122,12 @@ class SshGroup(WorkerGroup):
         self._num_forkable: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._of_machine: dict[str, set[str]] = {name: set() for name in hosts.by_name}
+        self._syncs = {
+            name: LogSync(run_dir, name, processes) for name, processes in self._of_machine.items()
+        }
         # Before the first start, so that no output or exit is missed.
         for name, machine in hosts.by_name.items():
-            sync = LogSync(run_dir, name, self._of_machine[name])
-            machine.session.on_news = self._listener(name, sync)
+            machine.session.on_news = self._listener(name, self._syncs[name])
 
     def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start processes on all machines in parallel.
@@ -213,10 +215,14 @@ class SshGroup(WorkerGroup):
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
             # From now on that machine alone writes its files; what others still send is refused.
-            for name, processes in self._of_machine.items():
-                processes.discard(spec.process)
-                if name == spec.host:
-                    processes.add(spec.process)
+            others = {name: own for name, own in self._of_machine.items() if name != spec.host}
+            left = [name for name, own in others.items() if spec.process in own]
+            for name in left:
+                self._of_machine[name].discard(spec.process)
+            self._of_machine[spec.host].add(spec.process)
+        # Not under the lock, which the writer of news takes as well.
+        for name in left:
+            self._end_line(name, spec.process)
         # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -231,6 +237,12 @@ class SshGroup(WorkerGroup):
             "spec": spec.model_dump(mode="json", by_alias=True),
         }
         return machine.session, machine.session.tell(order)
+
+    def _end_line(self, machine: str, process: str) -> None:
+        """End the line that a lost machine has begun, behind all that has come of it."""
+        sync = self._syncs[machine]
+        # As nobody's news: this thread must not wait for room in the machine's queue.
+        self._hosts.news.put("", {}, lambda _: sync.finish(process))
 
     def _status(self, name: str, one: _RemoteProcess) -> ProcessStatus:
         fault = self._hosts.by_name[one.machine].session.fault

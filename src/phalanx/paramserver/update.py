@@ -24,9 +24,8 @@ from phalanx.consistency.policy import Update
 from phalanx.consistency.rule import ConsistencyRule
 from phalanx.consistency.shards import Segment
 from phalanx.engine.layout import Range
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.optimizer_factory import OptimizerFactory, join_states, slice_state
 from phalanx.paramserver.compression import Received
-from phalanx.spec.optimize import OptimizerSpec
 
 RateFunction = Callable[[int], float]
 """Learning rate after so many samples, over all workers."""
@@ -155,31 +154,29 @@ class SliceUpdater:
     Each segment has a separate optimiser, so that segments can be updated at different moments.
 
     Args:
-        spec: The update rule.
+        factory: Makes the optimisers.
         parameters: The slice; written to.
-        segments: Cut the slice without gaps.
-        kernels: Entries under the L2 regulariser, counted within the slice.
+        segments: Cut the slice without gaps, where the factory allows it.
         compensation: For stale gradients; None: none.
     """
 
     def __init__(
         self,
-        spec: OptimizerSpec,
+        factory: OptimizerFactory,
         parameters: Tensor,
         segments: Sequence[Segment],
         *,
-        kernels: Sequence[Range] = (),
         compensation: DelayCompensation | None = None,
     ) -> None:
         first = segments[0].start
         self.parameters = parameters
         self.compensation = compensation
         # The norm is of the whole gradient, so segments cannot be updated one by one.
-        self.needs_norm = spec.clip_norm is not None
+        self.needs_norm = factory.spec.clip_norm is not None
         self.parts = [slice(s.start - first, s.stop - first) for s in segments]
         self._optimizers = [
-            FlatOptimizer(spec, parameters[part], kernels=_within(kernels, part))
-            for part in self.parts
+            factory.build(parameters[part], Range(segment.start, segment.stop))
+            for part, segment in zip(self.parts, segments, strict=True)
         ]
         self._scratch = torch.empty(max(segment.size for segment in segments))
 
@@ -223,31 +220,24 @@ class SliceUpdater:
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the optimiser state for the slice, as one optimiser would have it."""
-        states = [optimizer.state() for optimizer in self._optimizers]
-        return {
-            key: torch.cat([state[key] for state in states])
-            if states[0][key].ndim
-            else torch.stack([state[key] for state in states]).amax()
-            for key in states[0]
-        }
+        return join_states([optimizer.state() for optimizer in self._optimizers])
 
     def copy_state_to(self, state: Mapping[str, Tensor]) -> None:
         """Write the optimiser state for the slice into tensors like those of `state`."""
-        for index, (optimizer, part) in enumerate(zip(self._optimizers, self.parts, strict=True)):
+        counted: set[str] = set()
+        for optimizer, part in zip(self._optimizers, self.parts, strict=True):
+            own = slice_state(state, (part.start, part.stop))
             for key, value in optimizer.state().items():
-                if value.ndim:
-                    state[key][part].copy_(value)
-                elif index == 0:
-                    state[key].copy_(value)
+                if value.ndim or key not in counted:
+                    own[key].copy_(value)
                 else:
-                    torch.maximum(state[key], value, out=state[key])
+                    torch.maximum(own[key], value, out=own[key])
+                counted.add(key)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load what `state` returned here, on another server or on a worker."""
         for optimizer, part in zip(self._optimizers, self.parts, strict=True):
-            optimizer.load_state(
-                {key: value[part] if value.ndim else value for key, value in state.items()}
-            )
+            optimizer.load_state(slice_state(state, (part.start, part.stop)))
 
     def _sum(self, gradients: Sequence[Received], index: int) -> Tensor:
         first, *others = gradients
@@ -259,8 +249,3 @@ class SliceUpdater:
         for gradient in others:
             gradient.add_to(total)
         return total
-
-
-def _within(kernels: Sequence[Range], part: slice) -> list[Range]:
-    cut = (Range(max(k.start, part.start), min(k.stop, part.stop)) for k in kernels)
-    return [Range(k.start - part.start, k.stop - part.start) for k in cut if k.start < k.stop]

@@ -38,8 +38,12 @@ class JobAnswer(msgspec.Struct, kw_only=True):
 
 
 def needs_check(job: JobSpec) -> bool:
-    """Tell whether a job brings a network or data of its own; built-in ones are known to fit."""
+    """Tell whether a job brings a network, data, optimiser or schedule of its own.
+
+    Built-in ones are known to fit.
+    """
     if job.backend == "tensorflow":
         return False
-    own_network = IMPORT_PATH.match(job.model.name) is not None
-    return own_network or is_path(job.data.name) or IMPORT_PATH.match(job.data.name) is not None
+    names = (job.model.name, job.data.name, job.schedule.name)
+    own = any(IMPORT_PATH.match(name) is not None for name in names)
+    return own or is_path(job.data.name) or job.optimizer.kind.live is not None

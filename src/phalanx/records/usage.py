@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from phalanx.records.attempts import Logs, RunClock, by_attempt
-from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
+from phalanx.records.events import AnyEvent, HostSample, ProcessSample
 from phalanx.records.points import CORE, RECEIVED, SENT, host_point, process_point
 from phalanx.records.tracks import (
     Point,
@@ -25,8 +25,6 @@ from phalanx.records.tracks import (
     subtract,
 )
 
-KINDS = (Clock, ProcessSample, HostSample)
-"""Kinds that `read_logs` has to read for the functions of this module."""
 Windows = Mapping[int, TimeWindow]
 """When each attempt trained, on the controller's clock of that attempt."""
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import SpecError
+from phalanx.records.bounded_samples import BoundedSamples, SampleEvent
 from phalanx.records.distribution import Distribution
 from phalanx.records.events import (
     AnyEvent,
@@ -265,15 +266,16 @@ class _LogReader:
     def __init__(self) -> None:
         self.epochs: dict[int, Epoch] = {}
         self.warnings: dict[str, None] = {}
-        self._samples: dict[str, list[AnyEvent]] = {}
+        self._samples: dict[str, BoundedSamples] = {}
         self._events = msgspec.json.Decoder(AnyEvent)
         self._times = msgspec.json.Decoder(_StepTimes)
 
     def resources(self) -> list[Resources]:
         """Return resource use of machines and processes during training."""
-        windows = training_windows(self._samples)
-        machines = host_uses(self._samples, windows)
-        processes = process_uses(self._samples, windows)
+        logs = {process: samples.events() for process, samples in self._samples.items()}
+        windows = training_windows(logs)
+        machines = host_uses(logs, windows)
+        processes = process_uses(logs, windows)
         return [thin(use, is_machine=True) for use in machines.values()] + [
             thin(use, is_machine=False) for use in processes.values()
         ]
@@ -297,9 +299,9 @@ class _LogReader:
                     continue
 
     def _take(self, event: AnyEvent, process: ProcessRecord) -> None:
-        if isinstance(event, Started | Clock | ProcessSample | HostSample):
-            self._samples.setdefault(process.name, []).append(event)
-        if isinstance(event, Started):
+        if isinstance(event, SampleEvent):
+            self._samples.setdefault(process.name, BoundedSamples()).add(event)
+        elif isinstance(event, Started):
             process.host, process.threads = event.host, event.threads
         elif isinstance(event, Warned):
             self.warnings[event.message] = None

@@ -33,7 +33,7 @@ def to_page(document: Report) -> str:
         document=document,
         style=Markup(_read("page.css")),
         script=Markup(_read("page.js")),
-        library=Markup(_library()) if specs else "",
+        library=Markup(chart_library()) if specs else "",
         charts=_embed(specs),
         config=_embed(chart_config()),
     )
@@ -83,7 +83,7 @@ def _embed(value: object) -> Markup:
 
 
 @cache
-def _library() -> str:
+def chart_library() -> str:
     """Bundle the drawing library, once per process: it takes a second or two."""
     # Without a snippet the bundle defines `vegaEmbed`; the package's own types ask for one.
     bundle = vl_convert.javascript_bundle(None, vl_version=_VEGA_LITE)  # type: ignore[arg-type]

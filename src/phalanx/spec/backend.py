@@ -96,6 +96,12 @@ def check_native(job: JobSpec) -> None:
 
 def check_ddp(job: JobSpec) -> None:
     """Refuse what torch's DistributedDataParallel cannot express."""
+    if job.optimizer.kind.live is not None:
+        raise fault(
+            f"backend ddp has optimisers of the table only, not '{job.optimizer.name}'",
+            "; set 'backend: native'",
+            at=("optimizer",),
+        )
     if job.optimizer.kind.torch is None:
         raise fault(
             f"optimizer '{job.optimizer.name}' has no form for torch.optim, which backend ddp "

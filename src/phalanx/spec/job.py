@@ -18,13 +18,12 @@ from phalanx.spec.metrics import MetricField, Monitor, check_monitor
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
-    ConstantSpec,
     EarlyStopSpec,
     OptimizerField,
-    ScheduleSpec,
     SgdSpec,
 )
 from phalanx.spec.registry import add_import_path
+from phalanx.spec.schedule import ConstantSpec, ScheduleField
 from phalanx.spec.strategy import ProcessCounts
 
 InnerShare = Annotated[float, Field(ge=0, le=1)]
@@ -93,7 +92,8 @@ class DeadlineSpec(Spec):
     """Silence of the controller's machine, suspended or cut off, after which another machine ends
     its processes of the run."""
     progress_s: Seconds = 600.0
-    """Time without any step, message or processor time in the whole run, after which it ends."""
+    """Time without any step, message or processor time in the whole run, after which it ends;
+    processor time alone counts for 36 times as long."""
     stop_s: Seconds = 5.0
     """From asking a worker to end until it is killed."""
 
@@ -116,7 +116,7 @@ class JobSpec(Spec):
     """Samples per step, over all workers or on each."""
     optimizer: OptimizerField = SgdSpec()
     """The update rule."""
-    schedule: ScheduleSpec = ConstantSpec()
+    schedule: ScheduleField = ConstantSpec()
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
     """Loss function."""

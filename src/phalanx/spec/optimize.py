@@ -1,11 +1,10 @@
-"""Describe optimiser, learning-rate schedule and early stopping.
+"""Describe optimiser and early stopping.
 
 `OPTIMIZERS` is an open table: a kind names its implementation for each backend.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +16,6 @@ from phalanx.spec.registry import ByName, Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -46,6 +44,11 @@ class OptimizerSpec(Spec):
     def slots(self) -> tuple[str, ...]:
         """State that is as long as the parameters, by name."""
         return self.kind.slots
+
+    @property
+    def momentum_slots(self) -> tuple[str, ...]:
+        """State that remembers the direction of movement; a change of strategy may scale it."""
+        return () if self.kind.momentum is None else (self.kind.momentum,)
 
 
 class SgdSpec(OptimizerSpec):
@@ -130,19 +133,26 @@ class AdamwSpec(_AdamFamily):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerKind:
-    """Describe an update rule that works entry by entry.
+    """Describe an update rule that works entry by entry, or an optimiser of torch.
 
-    Import paths are `package.module:function`, loaded where they are used.
+    Import paths are `package.module:function`, loaded where they are used. `update` or `live` is
+    there.
     """
 
     name: str
     spec: type[OptimizerSpec]
-    update: str
+    update: str | None = None
     """Takes the spec and one flat tensor of parameters; returns the function (gradient, lr) that
     moves them once and its state: slots as long as the parameters, and counters without axes. The
     state exists before the first step."""
+    live: str | None = None
+    """Takes the spec and the network; returns a `torch.optim.Optimizer` over its parameters, after
+    which those of replicas and servers are made."""
+    lr: float | None = None
+    """Peak learning rate where the job names none; None: the spec's own default."""
     slots: tuple[str, ...] = ()
-    """State that is as long as the parameters, by name."""
+    """State that is as long as the parameters, by name; of a torch optimiser as far as is known
+    without making it, for predictions."""
     momentum: str | None = None
     """The slot that remembers the direction of movement; a change of strategy may scale it."""
     torch: str | None = None
@@ -165,6 +175,18 @@ def _built_in(
     )
 
 
+def _torch_optimizer(path: str, found: object) -> OptimizerKind:
+    from phalanx.spec.torch_optimizer import optimizer_of  # it needs the table made here
+
+    return optimizer_of(path, found)
+
+
+def _known_optimizer(path: str) -> OptimizerKind | None:
+    from phalanx.spec.torch_optimizer import known_optimizer  # it needs the table made here
+
+    return known_optimizer(path)
+
+
 OPTIMIZERS = Registry(
     "optimizer",
     OptimizerKind,
@@ -179,6 +201,8 @@ OPTIMIZERS = Registry(
             _built_in("adamw", AdamwSpec, ("exp_avg", "exp_avg_sq"), "exp_avg"),
         )
     },
+    known=_known_optimizer,
+    adapt=_torch_optimizer,
 )
 
 OptimizerField = Annotated[
@@ -189,100 +213,6 @@ OptimizerField = Annotated[
     BeforeValidator(name_only),
 ]
 """The type of a job's `optimizer`."""
-
-
-# Shares such as 0.7 are not exact in binary; counts of samples are whole, so this cannot mislead.
-_ROUNDING = 1e-6
-
-
-class _Schedule(Spec):
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all samples over which the rate climbs linearly from `warmup_from` times the
-    peak."""
-    warmup_from: Share = 0.1
-    """Where the climb starts, as a share of the peak rate."""
-
-    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
-        """Return the factor on the rate after so many samples, without the climb of the warm-up."""
-        return 1.0
-
-    def drops(self, epochs: int) -> tuple[float, ...]:
-        """Return the shares of a job at which the rate drops at once; none for smooth curves."""
-        return ()
-
-    def share_at_factor(self, factor: float) -> float | None:
-        """Return the share of a job after which the rate is at most so low; None: never known."""
-        return None
-
-
-class ConstantSpec(_Schedule):
-    """The peak rate throughout."""
-
-    name: Literal["constant"] = "constant"
-
-
-class MilestonesSpec(_Schedule):
-    """Multiply the rate by a factor at chosen moments."""
-
-    name: Literal["milestones"] = "milestones"
-    at: ListOf[Annotated[float, Field(gt=0, lt=1)]] = ()
-    """Moments as shares of all samples, such as [0.5, 0.75]."""
-    at_epochs: ListOf[PositiveFloat] = ()
-    """Moments as epochs, such as [80, 130]; give `at` or this."""
-    factor: Share = 0.1
-    """What the rate is multiplied by at each moment."""
-
-    @model_validator(mode="after")
-    def _one_kind_of_moment(self) -> MilestonesSpec:
-        if bool(self.at) == bool(self.at_epochs):
-            raise fault(
-                "schedule 'milestones' takes exactly one of at and at_epochs",
-                ", such as {at: [0.5, 0.75]} or {at_epochs: [80, 130]}",
-            )
-        moments, key = (self.at, "at") if self.at else (self.at_epochs, "at_epochs")
-        if list(moments) != sorted(set(moments)):
-            raise fault(f"schedule.{key} must rise, not {list(moments)}", at=(key,))
-        return self
-
-    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
-        """Return `factor` to the power of the moments passed."""
-        moments = [share * total_samples for share in self.at]
-        moments += [epoch * samples_per_epoch for epoch in self.at_epochs]
-        return self.factor ** sum(samples_seen >= moment - _ROUNDING for moment in moments)
-
-    def drops(self, epochs: int) -> tuple[float, ...]:
-        """Return the moments as shares of a job of so many epochs."""
-        return self.at or tuple(epoch / epochs for epoch in self.at_epochs)
-
-
-class CosineSpec(_Schedule):
-    """Half a cosine from the peak to `floor` times the peak."""
-
-    name: Literal["cosine"] = "cosine"
-    floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Where the curve ends, as a share of the peak rate."""
-
-    def decay(self, samples_seen: int, *, total_samples: int, samples_per_epoch: int) -> float:
-        """Return the height of the wave, which begins after the warm-up."""
-        warmup = self.warmup * total_samples
-        span = max(total_samples - warmup, 1)
-        progress = min(max((samples_seen - warmup) / span, 0.0), 1.0)
-        wave = (1 + math.cos(math.pi * progress)) / 2
-        return self.floor + (1 - self.floor) * wave
-
-    def share_at_factor(self, factor: float) -> float | None:
-        """Return where the wave has come down to `factor`."""
-        if self.floor >= factor:
-            return None
-        wave = (factor - self.floor) / (1 - self.floor)
-        progress = math.acos(2 * wave - 1) / math.pi
-        return self.warmup + (1 - self.warmup) * progress
-
-
-ScheduleSpec = Annotated[
-    Annotated[ConstantSpec | MilestonesSpec | CosineSpec, Field(discriminator="name")],
-    BeforeValidator(name_only),
-]
 
 
 class BarSpec(Spec):

@@ -66,6 +66,7 @@ class Registry(Generic[K]):
         group: str,
         built_in: Mapping[str, K | str],
         adapt: Callable[[str, object], K] | None = None,
+        known: Callable[[str], K | None] | None = None,
     ) -> None:
         """Make a table.
 
@@ -76,11 +77,14 @@ class Registry(Generic[K]):
             built_in: Kinds by name; text is the import path of one, loaded on first use.
             adapt: Makes a kind of the import path of a plain class or function, and of the thing
                 itself; None: only kinds are taken.
+            known: Makes the kind of an import path that need not be imported for it; None for all
+                other paths.
         """
         self.noun = noun
         self.group = group
         self._type = kind
         self._adapt = adapt
+        self._known = known
         self._built_in = dict(built_in)
         self._outside: dict[str, K] = {}
 
@@ -142,6 +146,10 @@ class Registry(Generic[K]):
             if not points:
                 raise SpecError(self.unknown(name))
             path = points[0].value
+        kind = None if self._known is None else self._known(path)
+        if kind is not None:
+            self._outside[name] = kind
+            return kind
         kind = self._outside[name] = self._checked(path, load(path))
         return kind
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from phalanx.spec.base import ListOf, fault
+from phalanx.spec.optimize import OPTIMIZERS
 from phalanx.spec.quantity import Bytes
 from phalanx.spec.strategy import Effect, StrategySpec
 
@@ -70,6 +71,12 @@ class SplitSpec(StrategySpec):
                 at=("batch", "shares"),
             )
         self.refuse_shards(job, "gives every worker all samples, not those of")
+        if job.optimizer.kind.update is None:
+            raise fault(
+                f"split has optimisers of the table only, not '{job.optimizer.name}'",
+                f"; set one of {', '.join(OPTIMIZERS.built_in)}",
+                at=("optimizer",),
+            )
         if job.precision == "auto":
             raise fault(
                 "split does not measure precisions",

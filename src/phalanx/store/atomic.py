@@ -56,13 +56,11 @@ def link_atomically(path: Path, other: Path) -> None:
     with _as_store_error(other):
         temporary.unlink(missing_ok=True)
         try:
-            os.link(path, temporary)
-        except OSError:
-            # Some file systems have no hard links. The copy reaches the disk before its name does:
-            # after a power failure the name would otherwise lead to an empty file.
-            shutil.copyfile(path, temporary)
-            _sync(temporary)
-        os.replace(temporary, other)
+            _link_or_copy(path, temporary)
+            os.replace(temporary, other)
+        finally:
+            # Also after success: where both are names of one file already, the system leaves both.
+            temporary.unlink(missing_ok=True)
         _sync(other.parent)
 
 
@@ -118,6 +116,16 @@ class Replacement:
             with suppress(OSError):
                 self.file.close()
             temporary.unlink(missing_ok=True)
+
+
+def _link_or_copy(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:
+        # Some file systems have no hard links. The copy reaches the disk before its name does:
+        # after a power failure the name would otherwise lead to an empty file.
+        shutil.copyfile(path, other)
+        _sync(other)
 
 
 @contextmanager

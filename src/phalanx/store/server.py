@@ -172,8 +172,8 @@ class StoreServer:
     def _take_finished(self) -> None:
         """Answer the clients whose jobs are done."""
         for transfer, job in self._jobs.take_finished():
-            if job.is_commit:
-                self._transfers.end_commit(transfer, job.error)
+            end = self._transfers.end_commit if job.is_commit else self._transfers.end_link
+            end(transfer, job.error)
             self._send(
                 job.route,
                 RequestDone(transfer[1])
@@ -224,8 +224,9 @@ class StoreServer:
             case ListFiles():
                 return files.list_files(number, request.folder), None
             case LinkFile():
-                task = files.begin_link(request.name, request.other)
-                return self._do_later(transfer, task, route=route, is_commit=False), None
+                task = files.begin_link(transfer, request.name, request.other)
+                if task is not None:
+                    return self._do_later(transfer, task, route=route, is_commit=False), None
             case DeleteFiles():
-                files.delete(request.names)
+                files.delete(transfer, request.names)
         return RequestDone(number), None

@@ -1,8 +1,9 @@
 """Uploads and downloads of a run's files on the controller's machine, without sockets.
 
 An upload grows in a temporary file beside the one that it will replace. A file that is read stays
-open, so its reader gets all of it even if it is replaced or deleted meanwhile. Every operation is
-idempotent, because clients repeat requests without an answer.
+open, so its reader gets all of it even if it is replaced or deleted meanwhile. Clients repeat
+requests without an answer over new connections, and what the old one still carried may arrive much
+later: a transfer or request that is settled has no effect a second time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,10 @@ from phalanx.store.messages import CHUNK_BYTES, FileList
 FOLDERS = ("checkpoints", "servers")
 # Names come from the network: no other folder, no path upwards, no hidden file.
 _NAME = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9][A-Za-z0-9_-]*\.safetensors")
-# Commits that are remembered, in case their answers are lost and they are repeated.
-_NUM_REMEMBERED = 256
-_FORGOTTEN = "the store has given up this transfer: nothing of it had arrived for long"
+# Settled transfers and requests that are remembered: more than all processes of a great run settle
+# while a broken connection may still deliver something.
+_NUM_REMEMBERED = 4096
+_FORGOTTEN = "the store has closed this transfer: it was over, or nothing of it came for long"
 
 TransferId = tuple[str, int]
 """The owner's public key, and the number that it chose."""
@@ -61,12 +62,14 @@ class FileTransfers:
         self._root = root
         self._uploads: dict[TransferId, _Uploading] = {}
         self._downloads: dict[TransferId, _Reading] = {}
-        self._committed: deque[TransferId] = deque(maxlen=_NUM_REMEMBERED)
+        self._settled: dict[TransferId, bool] = {}
+        """Whether each was carried out, or given up; the oldest first."""
 
     def begin(self, transfer: TransferId, name: str) -> int:
         """Begin an upload; return how much of it has arrived, in case it had begun before."""
         upload = self._uploads.get(transfer)
         if upload is None:
+            self._check_new(transfer)
             path = self._path(name)
             try:
                 path.parent.mkdir(exist_ok=True)
@@ -100,7 +103,7 @@ class FileTransfers:
         `end_commit` follows once it has been called. None: it is committed already.
         """
         # The answer to the first commit was lost: its repeat must succeed.
-        if transfer in self._committed:
+        if self._was_done(transfer):
             return None
         upload = self._uploads.get(transfer)
         if upload is not None and upload.failure:
@@ -120,12 +123,13 @@ class FileTransfers:
             self._give_up(upload, error)
             return
         del self._uploads[transfer]
-        self._committed.append(transfer)
+        self._settle(transfer, is_done=True)
 
     def open(self, transfer: TransferId, name: str) -> int:
         """Hold a file open for reading; return its size."""
         reading = self._downloads.get(transfer)
         if reading is None:
+            self._check_new(transfer)
             path = self._path(name)
             try:
                 reading = self._downloads[transfer] = _Reading(path.open("rb"))
@@ -148,9 +152,12 @@ class FileTransfers:
         """Forget a transfer; an upload that is not committed leaves nothing."""
         upload = self._uploads.get(transfer)
         # Another thread is busy with an upload that is being committed; `end_commit` forgets it.
-        if upload is not None and not upload.is_committing:
+        if upload is not None and upload.is_committing:
+            return
+        if upload is not None:
             del self._uploads[transfer]
             upload.replacement.abandon()
+        self._settle(transfer, is_done=self._settled.get(transfer, False))
         reading = self._downloads.pop(transfer, None)
         if reading is not None:
             reading.file.close()
@@ -176,15 +183,42 @@ class FileTransfers:
             incoming=tuple(name for name in incoming if name.startswith(f"{folder}/")),
         )
 
-    def begin_link(self, name: str, other: str) -> Callable[[], object]:
-        """Return what keeps a file under a second name, for another thread."""
-        path, second = self._path(name), self._path(other)
-        return lambda: link_atomically(path, second)
+    def begin_link(self, request: TransferId, name: str, other: str) -> Callable[[], object] | None:
+        """Return what keeps a file under a second name, for another thread.
 
-    def delete(self, names: tuple[str, ...]) -> None:
-        """Delete files; names that do not exist are skipped."""
-        for name in names:
-            self._path(name).unlink(missing_ok=True)
+        `end_link` follows once it has been called. None: that has been done, and the second name
+        may be another file's by now.
+        """
+        path, second = self._path(name), self._path(other)
+        return None if self._was_done(request) else lambda: link_atomically(path, second)
+
+    def end_link(self, request: TransferId, error: BaseException | None) -> None:
+        """Note how a link ended."""
+        if error is None:
+            self._settle(request, is_done=True)
+
+    def delete(self, request: TransferId, names: tuple[str, ...]) -> None:
+        """Delete files; names that do not exist are skipped, and files that came later stay."""
+        paths = [self._path(name) for name in names]
+        if not self._was_done(request):
+            for path in paths:
+                path.unlink(missing_ok=True)
+            self._settle(request, is_done=True)
+
+    def _check_new(self, transfer: TransferId) -> None:
+        if transfer in self._settled:
+            raise StoreError(_FORGOTTEN)
+
+    def _was_done(self, transfer: TransferId) -> bool:
+        """Return whether it was carried out before; one that was given up is refused."""
+        if not self._settled.get(transfer, True):
+            raise StoreError(_FORGOTTEN)
+        return transfer in self._settled
+
+    def _settle(self, transfer: TransferId, *, is_done: bool) -> None:
+        self._settled[transfer] = is_done
+        if len(self._settled) > _NUM_REMEMBERED:
+            del self._settled[next(iter(self._settled))]
 
     def _give_up(self, upload: _Uploading, error: BaseException) -> None:
         upload.failure = str(error)

@@ -88,7 +88,7 @@ class LocalSgd(Strategy):
     def _moments(self) -> list[torch.Tensor]:
         optimizer = self._replica.optimizer
         state = optimizer.state().values() if optimizer is not None else ()
-        return [tensor for tensor in state if tensor.numel() == self._replica.parameters.numel()]
+        return [tensor for tensor in state if tensor.ndim and tensor.is_floating_point()]
 
     def _outer_step(self, parameters: torch.Tensor) -> None:
         outer = self._spec.outer

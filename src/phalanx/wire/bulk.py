@@ -16,6 +16,8 @@ from enum import IntEnum
 import msgspec
 import zmq
 
+from phalanx.wire.keys import limit_handshake
+
 MAGIC = 0x9A1C
 HEADER = struct.Struct("<HBBBBHIIIIIQQQQdQd")
 # Messages in a queue before the sender has to wait; 16 frames of 4 MB are 64 MB.
@@ -171,7 +173,7 @@ def tune(socket: zmq.Socket[bytes], *, max_frame_bytes: int) -> None:
     socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
     socket.setsockopt(zmq.HEARTBEAT_TTL, 5000)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+    limit_handshake(socket)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 3000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

@@ -32,8 +32,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
     """Make a listening socket accept only authenticated peers; call before bind."""
     socket.curve_server = True
-    # Whoever connects and says nothing costs a descriptor for no longer than this.
-    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    limit_handshake(socket)
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
 
@@ -43,5 +42,13 @@ def secure_client(socket: zmq.Socket[bytes], keys: KeyPair, server_public: str) 
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
     socket.curve_serverkey = server_public.encode()
-    # A connection that breaks in the middle of its handshake is made anew as soon as that.
+    limit_handshake(socket)
+
+
+def limit_handshake(socket: zmq.Socket[bytes]) -> None:
+    """End a connection whose handshake is not over soon; call before bind or connect.
+
+    Whoever connects and says nothing costs a descriptor for no longer, and a client whose
+    connection breaks in the middle of its handshake makes another as soon as that.
+    """
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -145,12 +146,18 @@ class WorkerContext:
         self.log.flush()
         return startup_s
 
-    def layout(self, num_parameters: int) -> ShardLayout:
-        """Return the slices of the model over servers; equal on every process of the run."""
+    def layout(self, num_parameters: int, cut_at: Sequence[int] | None) -> ShardLayout:
+        """Return the slices of the model over servers; equal on every process of the run.
+
+        Args:
+            num_parameters: Of the model.
+            cut_at: Where the optimiser allows cuts; None: anywhere.
+        """
         serving = self.serving
         return plan_shards(
             num_parameters,
             num_servers=serving.num_servers(self.job.workers),
             min_shard_bytes=serving.min_shard_bytes,
             max_shards=serving.max_shards,
+            cut_at=cut_at,
         )

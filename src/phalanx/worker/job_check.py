@@ -1,4 +1,4 @@
-"""Check that a job's network and data fit each other: `python -m phalanx.worker.job_check`.
+"""Check that a job's own parts work and fit each other: `python -m phalanx.worker.job_check`.
 
 Reads a question on standard input and writes the answer as the last line of standard output. Runs
 in a process of its own, because the command imports neither a framework nor the user's code. The
@@ -19,12 +19,14 @@ import torch
 from torch import nn
 
 from phalanx.data.pipeline import Dataset, open_dataset
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.errors import DataError, PhalanxError
 from phalanx.model.catalogue import build_model
 from phalanx.records.job_check import JobAnswer, JobQuestion
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.worker.output_metrics import OutputMetrics
+from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_replica, first_batch
 
 _FEW_SAMPLES = 8
@@ -33,7 +35,7 @@ _MAX_PARAMETERS = 20_000_000
 
 
 def examine(question: JobQuestion) -> JobAnswer:
-    """Open the data, build the network, and have it answer a few samples."""
+    """Open the data, build the network, have it answer a few samples, and try the optimiser."""
     answer = JobAnswer()
     try:
         job = job_from_mapping(question.job)
@@ -86,7 +88,13 @@ def _ask(job: JobSpec, dataset: Dataset) -> None:
         # The largest label of all: a few samples need not have it.
         targets[0] = dataset.num_classes - 1
     few = replace(batch, inputs=batch.inputs[:_FEW_SAMPLES], targets=targets)
-    build_replica(job, dataset, rank=0, precision="fp32", optimizer=False).evaluate(few)
+    replica = build_replica(job, dataset, rank=0, precision="fp32", optimizer=False)
+    replica.evaluate(few)
+    if job.optimizer.kind.live is not None:
+        factory_for(job.optimizer, replica.module, replica.layout).build(replica.parameters)
+    rate = Rate(job, samples_per_epoch=dataset.epoch_samples)
+    for epoch in range(job.epochs + 1):
+        rate(epoch * dataset.epoch_samples)
 
 
 def _notes(dataset: Dataset) -> list[str]:

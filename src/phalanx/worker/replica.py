@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.comm.base import Collective
+from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch, Dataset, train_batches
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
+from phalanx.worker.context import WorkerContext
 
 _FORMATS: tuple[Precision, ...] = ("fp32", "bf16")
 
@@ -107,3 +110,9 @@ def build_replica(
         bucket_bytes=job.strategy.bucket_size,
         passes=job.batch.accumulate,
     )
+
+
+def shard_layout(context: WorkerContext, replica: Replica) -> ShardLayout:
+    """Return the slices of a job's model over servers, where its optimiser allows cuts."""
+    factory = factory_for(context.job.optimizer, replica.module, replica.layout)
+    return context.layout(replica.parameters.numel(), factory.cut_at)

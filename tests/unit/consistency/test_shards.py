@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -46,6 +48,32 @@ def test_covering_finds_the_segments_of_a_slice(
     stop = data.draw(st.integers(start, size))
     expected = [s.index for s in layout.segments if s.start < stop and start < s.stop]
     assert list(layout.covering(start, stop)) == (expected if stop > start else [])
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), servers)
+def test_tensors_that_must_stay_whole_are_never_cut(sizes: list[int], num_servers: int) -> None:
+    ends = list(accumulate(sizes))
+    layout = plan_shards(
+        ends[-1],
+        num_servers=num_servers,
+        min_shard_bytes=64,
+        segment_bytes=4096,
+        cut_at=ends[:-1],
+    )
+    assert [s.start for s in layout.segments] == [0, *(s.stop for s in layout.segments[:-1])]
+    assert layout.num_parameters == ends[-1]
+    assert all(s.size > 0 and s.stop in ends for s in layout.segments)
+    assert {s.server for s in layout.segments} == set(range(layout.num_servers))
+
+
+def test_shards_of_whole_tensors_are_as_even_as_they_can_be() -> None:
+    layout = plan_shards(1000, num_servers=2, min_shard_bytes=4, cut_at=[100, 480, 600])
+    assert [layout.bounds(server) for server in range(2)] == [(0, 480), (480, 1000)]
+
+
+def test_what_must_not_be_cut_is_one_shard_of_one_segment() -> None:
+    layout = plan_shards(1000, num_servers=3, min_shard_bytes=4, segment_bytes=64, cut_at=[])
+    assert (layout.num_servers, len(layout.segments)) == (1, 1)
 
 
 def test_a_small_model_uses_one_server() -> None:

@@ -56,6 +56,18 @@ def test_one_process_that_computes_is_slow_and_not_stuck() -> None:
     assert not watchdog.is_stuck
 
 
+def test_a_process_that_runs_in_circles_ends_the_run_after_hours() -> None:
+    watchdog = ProgressWatchdog(LIMIT_S)
+    wait(watchdog, [Progress(cpu_s=0.5 * number) for number in range(4000)], times=4000)
+    assert not watchdog.is_stuck
+    wait(watchdog, [Progress(cpu_s=2000 + 0.5 * number) for number in range(500)], times=500)
+    assert watchdog.is_stuck
+    failure = watchdog.failure([], {"worker-0": "training"})
+    assert "have only computed for 2160 s, no step done (deadlines.progress_s)" in failure.cause
+    watchdog.take("worker-0", Paused(b""))
+    assert not watchdog.is_stuck
+
+
 def test_processor_time_of_heartbeats_is_no_movement() -> None:
     watchdog = ProgressWatchdog(LIMIT_S)
     wait(watchdog, [Progress(cpu_s=0.01 * number) for number in range(130)])

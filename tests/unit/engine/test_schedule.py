@@ -1,9 +1,14 @@
 """Rates worked out by hand."""
 
+from pathlib import Path
+
 import pytest
 
 from phalanx.engine.schedule import learning_rate
-from phalanx.spec.optimize import ConstantSpec, CosineSpec, MilestonesSpec, ScheduleSpec
+from phalanx.errors import EngineError, SpecError
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.render import to_mapping
+from phalanx.spec.schedule import ConstantSpec, CosineSpec, MilestonesSpec, ScheduleSpec
 
 
 def rate(schedule: ScheduleSpec, seen: int) -> float:
@@ -55,3 +60,34 @@ def test_steps_do_not_matter() -> None:
     by_ones = [rate(schedule, s) for s in range(0, 1000, 10)]
     by_tens = [rate(schedule, s) for s in range(0, 1000, 100)]
     assert by_ones[::10] == by_tens
+
+
+def test_a_function_of_the_user_is_the_curve_and_warms_up_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_curve.py").write_text(
+        "def square_root(seen, *, total_samples, samples_per_epoch, floor):\n"
+        "    return max(floor, 1 - (seen / total_samples) ** 0.5)\n"
+        "def broken(seen, **others):\n"
+        "    return None\n"
+        "def failing(seen, **others):\n"
+        "    raise KeyError('x')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"name": "own_curve:square_root", "args": {"floor": 0.25}, "warmup": 0.1}
+    schedule = job_from_mapping({"schedule": given}).schedule
+    assert job_from_mapping({"schedule": to_mapping(schedule)}).schedule == schedule
+    assert rate(schedule, 0) == pytest.approx(0.4 * 0.1)
+    assert rate(schedule, 250) == pytest.approx(0.4 * 0.5)
+    assert rate(schedule, 1000) == pytest.approx(0.4 * 0.25)
+    broken = job_from_mapping({"schedule": "own_curve:broken"}).schedule
+    with pytest.raises(EngineError, match="returned None after 5 samples"):
+        rate(broken, 5)
+    failing = job_from_mapping({"schedule": "own_curve:failing"}).schedule
+    with pytest.raises(EngineError, match="'own_curve:failing' failed: KeyError"):
+        rate(failing, 5)
+
+
+def test_an_unknown_schedule_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SpecError, match="did you mean 'cosine'"):
+        job_from_mapping({"schedule": "cosin"})

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ def names(one: code_package.CodePackage) -> list[str]:
         return opened.namelist()
 
 
+def listed(folder: Path) -> list[str]:
+    """What is in a folder beside the lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
 def test_the_key_follows_from_names_and_contents_alone(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("1")
@@ -39,7 +45,7 @@ def test_the_package_in_use_runs_where_it_was_unpacked(tmp_path: Path) -> None:
     folder = tmp_path / package.key
     assert unpack(package.content, folder)
     assert not unpack(b"", folder), "what is there is not unpacked again"
-    assert [path.name for path in tmp_path.iterdir()] == [package.key]
+    assert listed(tmp_path) == [package.key]
     code = "import phalanx.launch.data_lookup as m; print(m.__file__)"
     done = subprocess.run(
         ["env", f"PYTHONPATH={folder}", sys.executable, "-c", code],
@@ -66,7 +72,20 @@ def test_what_a_failure_of_power_left_is_noticed_and_sent_again(tmp_path: Path) 
     assert is_complete(folder)
     with pytest.raises(ValueError, match="arrived damaged"):
         unpack(package.content, tmp_path / "code" / ("0" * len(package.key)))
-    assert [path.name for path in (tmp_path / "code").iterdir()] == [package.key]
+    assert listed(tmp_path / "code") == [package.key]
+
+
+def test_machines_that_share_a_home_unpack_one_after_another(tmp_path: Path) -> None:
+    """Otherwise one takes away, as half done, what another has just put there and runs from."""
+    (tmp_path / "net.py").write_text("make = None")
+    package = pack({"net.py": tmp_path / "net.py"})
+    folder = tmp_path / "code" / package.key
+    folder.mkdir(parents=True)  # left by a failure of power
+    with ThreadPoolExecutor(8) as machines:
+        done = list(machines.map(lambda _: unpack(package.content, folder), range(8)))
+    assert done.count(True) == 1, "once"
+    assert is_complete(folder)
+    assert listed(tmp_path / "code") == [package.key]
 
 
 def test_what_cannot_be_stored_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

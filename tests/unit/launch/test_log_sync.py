@@ -96,3 +96,14 @@ def test_a_machine_cannot_fill_the_disk(
     assert [one.getMessage() for one in caplog.records if "events/" in one.getMessage()] == [
         "b: events/worker-1.jsonl has reached 0 MiB; the rest is not copied"
     ]
+
+
+def test_the_first_event_of_a_successor_elsewhere_is_not_lost(
+    sync: LogSync, tmp_path: Path
+) -> None:
+    there = LogSync(tmp_path, "c", {"worker-1"})
+    sync.append("events/worker-1.jsonl", packed('{"a": 1}\n{"half'))
+    sync.finish("worker-1")
+    there.append("events/worker-1.jsonl", packed('{"b": 2}\n'))
+    lines = (tmp_path / "events" / "worker-1.jsonl").read_text().splitlines()
+    assert lines == ['{"a": 1}', '{"half', '{"b": 2}']

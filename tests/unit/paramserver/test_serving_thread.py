@@ -7,6 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.paramserver.client import Client
 from phalanx.paramserver.connection_table import ClientMessage
@@ -142,6 +144,80 @@ def test_copies_for_two_servers_arrive_though_their_connections_break() -> None:
         before = parameters.clone()
         exchange(client, ticket=5)
         assert torch.equal(parameters, before)
+
+
+class Impostor:
+    """Listens where a server was, and takes whoever comes."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, kind: str) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        if kind == "curve":
+            keys = KeyPair.make()
+            self.socket.curve_server = True
+            self.socket.curve_publickey = keys.public.encode()
+            self.socket.curve_secretkey = keys.secret.encode()
+        elif kind == "plain":
+            self.socket.plain_server = True
+        self._monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
+        self.socket.bind(address)
+        self.num_accepted = self.num_trusted = 0
+
+    def look(self) -> None:
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self.num_accepted += event == zmq.EVENT_ACCEPTED
+            self.num_trusted += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self._monitor.close()
+        self.socket.close()
+
+
+@pytest.mark.parametrize("kind", ["curve", "plain", "null"])
+@pytest.mark.parametrize("encrypt", [False, True], ids=["plain bulk", "encrypted bulk"])
+def test_an_impostor_at_a_dead_server_s_ports_is_never_spoken_to(kind: str, encrypt: bool) -> None:
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        shard = make_shard(LAYOUT, rule=ASYNC, workers=(), server=0)
+        other = stack.enter_context(serving(make_server(1)))
+        with serving(
+            Server(shard, keys=KeyPair.make(), settings=settings_for(LAYOUT, encrypt=encrypt))
+        ) as server:
+            for one in (server, other):
+                one.call(lambda one=one: one.admit(KEYS.public, WORKER)).result(LIMIT_S)
+            sockets = server._sockets
+            doors = {sockets.handshake_address, sockets.bulk_address, sockets.local_address}
+            servers = [server.address, other.address]
+            client, parameters, gradients = client_for(LAYOUT, servers, KEYS, whole=True)
+            stack.enter_context(client)
+            client.connect(soon("the servers"))
+            gradients.fill_(1.0)
+            exchange(client)
+        impostors = {door: Impostor(context, door, kind) for door in doors}
+        for one in impostors.values():
+            stack.callback(one.close)
+        before = parameters.clone()
+        client.begin(num_samples=1)
+        client.finish()
+
+        def has_tried() -> bool:
+            client.attend()
+            for one in impostors.values():
+                one.look()
+            return impostors[server.address.door].num_accepted >= 3
+
+        wait_until(has_tried, "the client to try its server", limit_s=LIMIT_S)
+        for door, one in impostors.items():
+            assert not one.socket.poll(0), f"something was sent to {door}"
+            assert one.num_trusted == 0
+            assert one.num_accepted == 0 or door == server.address.door, "without a handshake"
+        assert not client._connections[0].accepted
+        first, end = LAYOUT.bounds(0)
+        assert torch.equal(parameters[first:end], before[first:end])
 
 
 def test_an_error_in_the_serving_thread_reaches_whoever_waits_for_it(

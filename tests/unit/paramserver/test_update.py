@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from phalanx.consistency.policy import ConsistencyPolicy, PushMember, Update
 from phalanx.consistency.rule import ConsistencyRule
 from phalanx.consistency.shards import plan_shards
-from phalanx.engine.layout import Range
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.layout import FlatLayout, Slot
+from phalanx.engine.optimizer_factory import OptimizerFactory
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.shard import PushedSegment, Shard
 from phalanx.paramserver.update import Contribution, DelayCompensation, SliceUpdater, StepSize
@@ -22,7 +24,7 @@ def pushed(values: torch.Tensor, weight: float = 1.0, worker: int = 0) -> Contri
 
 
 def updater(parameters: torch.Tensor, **fields: object) -> SliceUpdater:
-    return SliceUpdater(SgdSpec(lr=1.0), parameters, LAYOUT.segments, **fields)  # type: ignore[arg-type]
+    return SliceUpdater(OptimizerFactory(SgdSpec(lr=1.0)), parameters, LAYOUT.segments, **fields)  # type: ignore[arg-type]
 
 
 def test_unequal_shares_give_the_mean_over_all_samples() -> None:
@@ -50,11 +52,16 @@ def test_workers_without_samples_do_not_count() -> None:
 
 def test_segments_move_as_the_whole_buffer_would() -> None:
     spec = AdamSpec(lr=0.1, l2=0.01)
-    kernels = [Range(1, 6), Range(8, 10)]
+    shapes = {"scale": (0, (1,)), "first": (1, (5, 1)), "bias": (6, (2,)), "last": (8, (1, 2))}
+    places = tuple(
+        Slot(name, shape, start, start + math.prod(shape), channels_last=False)
+        for name, (start, shape) in shapes.items()
+    )
+    factory = OptimizerFactory(spec, FlatLayout(places))
     start = torch.randn(10, generator=torch.Generator().manual_seed(1))
     whole, cut = start.clone(), start.clone()
-    reference = FlatOptimizer(spec, whole, kernels=kernels)
-    slices = SliceUpdater(spec, cut, LAYOUT.segments, kernels=kernels)
+    reference = factory.build(whole)
+    slices = SliceUpdater(factory, cut, LAYOUT.segments)
     for step in range(5):
         gradient = torch.randn(10, generator=torch.Generator().manual_seed(step))
         reference.step(gradient.clone(), 0.1)
@@ -66,7 +73,7 @@ def test_segments_move_as_the_whole_buffer_would() -> None:
     assert torch.allclose(whole, cut, rtol=1e-6, atol=1e-7)
     state = slices.state()
     assert all(torch.allclose(state[key], value) for key, value in reference.state().items())
-    other = SliceUpdater(spec, cut.clone(), LAYOUT.segments, kernels=kernels)
+    other = SliceUpdater(factory, cut.clone(), LAYOUT.segments)
     other.load_state(state)
     assert all(torch.equal(other.state()[key], value) for key, value in state.items())
 

@@ -11,7 +11,7 @@ import pytest
 from phalanx.records.events import AnyEvent, Clock, HostSample, ProcessSample
 from phalanx.records.log import read_logs
 from phalanx.records.total_use import cpu_by_process, total_use
-from phalanx.records.usage import KINDS, host_uses, process_uses, training_windows
+from phalanx.records.usage import host_uses, process_uses, training_windows
 
 MIB = 1 << 20
 
@@ -98,7 +98,7 @@ def made_up(seed: int) -> dict[str, list[AnyEvent]]:
 @pytest.mark.parametrize("seed", range(30))
 def test_the_sums_are_those_of_the_detailed_figures(tmp_path: Path, seed: int) -> None:
     folder = write(tmp_path, made_up(seed))
-    logs = read_logs(folder, *KINDS)
+    logs = read_logs(folder, Clock, ProcessSample, HostSample)
     windows = training_windows(logs)
     processes, hosts = process_uses(logs, windows), host_uses(logs, windows)
     found = total_use(folder)

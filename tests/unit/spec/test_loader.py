@@ -11,7 +11,8 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping, load_job
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.model import MnistCnnSpec, ResnetSpec, UserModelSpec
-from phalanx.spec.optimize import MilestonesSpec, SgdSpec
+from phalanx.spec.optimize import SgdSpec
+from phalanx.spec.schedule import MilestonesSpec
 
 
 def written(directory: Path, text: str | bytes) -> Path:

@@ -123,3 +123,23 @@ def test_a_second_name_is_durable_before_and_after_it_appears(
     copied = [] if has_links else ["sync .best.json"]
     assert done == [*copied, "rename to best.json", f"sync {path.parent.name}"]
     assert other.read_bytes() == b"old"
+
+
+def test_a_second_name_that_is_given_twice_leaves_nothing_else(path: Path) -> None:
+    for _ in range(2):
+        link_atomically(path, path.with_name("best.json"))
+    assert sorted(one.name for one in path.parent.iterdir()) == ["best.json", path.name]
+
+
+def test_a_second_name_that_cannot_be_given_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "link", lambda *_: full(path, path.with_name(".best.json")))
+    monkeypatch.setattr(atomic.shutil, "copyfile", full)
+    with pytest.raises(StoreError, match="No space left"):
+        link_atomically(path, path.with_name("best.json"))
+    assert [one.name for one in path.parent.iterdir()] == [path.name]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import resource
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
 from phalanx.errors import PlanError
+from phalanx.paramserver.connection_table import ServerSockets
 from phalanx.wire.control import ControlServer
 from phalanx.wire.descriptors import ensure_descriptors
-from support.waiting import wait_until
+from phalanx.wire.keys import KeyPair
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +37,52 @@ def test_a_run_that_needs_more_is_refused_with_the_numbers() -> None:
         ensure_descriptors(num_machines=200, num_processes=100_000_000)
 
 
-def test_a_stranger_who_says_nothing_is_dismissed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's own limit is half a minute."""
+@contextmanager
+def control_socket() -> Iterator[str]:
+    with ControlServer() as server:
+        yield server.address
+
+
+@contextmanager
+def store_socket() -> Iterator[str]:
+    with ControlServer() as server:
+        socket, port = server.listen_beside(max_message_bytes=100, high_water=1)
+        with socket:
+            yield f"tcp://127.0.0.1:{port}"
+
+
+@contextmanager
+def bulk_socket(*, encrypt: bool) -> Iterator[str]:
+    keys = KeyPair.make()
+    with ServerSockets(keys, host="127.0.0.1", encrypt=encrypt, max_frame_bytes=100) as sockets:
+        yield sockets.bulk_address
+
+
+@contextmanager
+def handshake_socket() -> Iterator[str]:
+    keys = KeyPair.make()
+    with ServerSockets(keys, host="127.0.0.1", encrypt=True, max_frame_bytes=100) as sockets:
+        yield sockets.handshake_address
+
+
+@pytest.mark.parametrize(
+    "listening",
+    [
+        control_socket,
+        store_socket,
+        handshake_socket,
+        partial(bulk_socket, encrypt=True),
+        partial(bulk_socket, encrypt=False),
+    ],
+    ids=["control", "store", "handshake", "bulk, encrypted", "bulk, plain"],
+)
+def test_a_stranger_who_says_nothing_is_dismissed_soon(
+    monkeypatch: pytest.MonkeyPatch, listening: Callable[[], AbstractContextManager[str]]
+) -> None:
+    """The library's own limit is half a minute."""
     monkeypatch.setattr("phalanx.wire.keys._HANDSHAKE_MS", 300)
-    with ControlServer() as server, ExitStack() as stack:
-        port = int(server.address.rpartition(":")[2])
+    with listening() as address, ExitStack() as stack:
+        port = int(address.rpartition(":")[2])
         strangers = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20.0))
             for _ in range(50)
@@ -49,4 +92,3 @@ def test_a_stranger_who_says_nothing_is_dismissed_soon(monkeypatch: pytest.Monke
             while one.recv(1024):
                 pass
         assert time.monotonic() - begin < 20.0
-        wait_until(lambda: server.receive(0.0) is None, "nothing was taken from them")

@@ -6,14 +6,16 @@ or under a lock.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -116,35 +118,41 @@ def unpack(content: bytes, folder: Path) -> bool:
         ValueError: The package has arrived damaged.
         OSError: It cannot be stored.
     """
-    if is_complete(folder):
-        return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Machines may share a home directory, and several may unpack at once.
-    temporary = folder.parent / f".{folder.name}-{socket.gethostname()}-{os.getpid()}"
-    archive = temporary.with_suffix(".zip")
-    try:
-        archive.write_bytes(content)
-        with zipfile.ZipFile(archive) as opened:
-            opened.extractall(temporary)
-            names = sorted(opened.namelist())
-        if _key_of(temporary, names) != folder.name:
-            raise ValueError("the package arrived damaged; try again")
-        (temporary / _LISTING).write_text(json.dumps(names))
-        _sync(temporary)
-        # What an earlier machine or a failure of power left incomplete.
-        if folder.exists() and not is_complete(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+    # Machines may share a home directory: one unpacks, the others wait and find it there.
+    with (folder.parent / ".lock").open("w") as lock:
+        # Some network file systems have no locks; the last one to rename then has it.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_complete(folder):
+            return False
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
         try:
-            temporary.rename(folder)
-        except OSError:
-            # Another machine with the same home was quicker; anything else is a fault.
-            if not is_complete(folder):
-                raise
-        _sync_one(folder.parent)
-    finally:
-        archive.unlink(missing_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+            _unpack_into(temporary, content, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     return True
+
+
+def _unpack_into(temporary: Path, content: bytes, folder: Path) -> None:
+    """Unpack a package beside its folder, check it, and rename it once it is on the disk."""
+    with zipfile.ZipFile(io.BytesIO(content)) as opened:
+        opened.extractall(temporary)
+        names = sorted(opened.namelist())
+    if _key_of(temporary, names) != folder.name:
+        raise ValueError("the package arrived damaged; try again")
+    (temporary / _LISTING).write_text(json.dumps(names))
+    _sync(temporary)
+    # What an earlier machine or a failure of power left incomplete.
+    if folder.exists() and not is_complete(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        # Another machine with the same home was quicker; anything else is a fault.
+        if not is_complete(folder):
+            raise
+    _sync_one(folder.parent)
 
 
 def _key_of(folder: Path, names: list[str]) -> str:

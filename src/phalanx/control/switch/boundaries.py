@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from phalanx.spec.job import JobSpec
-from phalanx.spec.optimize import MilestonesSpec
+from phalanx.spec.schedule import MilestonesSpec
 from phalanx.spec.switch import PhaseSpec
 from phalanx.wire.switch import StepLimit
 

@@ -13,7 +13,7 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Dataset
-from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.regulariser import Regulariser
 from phalanx.paramserver.reader import Reader
 from phalanx.records.position import Position
 from phalanx.wire.deadline import IdleDeadline
@@ -27,7 +27,6 @@ from phalanx.wire.parameter_server import (
     Ready,
     Save,
     Saved,
-    ServerAddress,
     ServerLost,
     SnapshotTaken,
 )
@@ -35,8 +34,9 @@ from phalanx.worker.checkpoint import Checkpoints, pinned
 from phalanx.worker.checkpoint.state import served_state
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import evaluate, judge_of
+from phalanx.worker.parameter_server.known_servers import KnownServers
 from phalanx.worker.parameter_server.server_file import read_optimizer
-from phalanx.worker.replica import build_replica
+from phalanx.worker.replica import build_replica, shard_layout
 
 
 def run_evaluator(context: WorkerContext) -> Done:
@@ -62,23 +62,19 @@ class _Evaluator:
         self._replica = build_replica(
             context.job, dataset, rank=0, precision="fp32", optimizer=False
         )
-        self._layout: ShardLayout = context.layout(self._replica.parameters.numel())
-        self._regulariser = FlatOptimizer(
-            context.job.optimizer,
-            self._replica.parameters,
-            kernels=self._replica.layout.kernels(),
+        self._layout: ShardLayout = shard_layout(context, self._replica)
+        self._regulariser = Regulariser(
+            context.job.optimizer.l2, self._replica.parameters, self._replica.layout.kernels()
         )
         self._checkpoints = Checkpoints(context.store, context.job.checkpoint)
-        self._reader: Reader | None = None
-        self._addresses: dict[int, ServerAddress] = {}
-        self._lost: set[int] = set()
+        self._servers = KnownServers[Reader]()
         self._optimizer: dict[str, torch.Tensor] = {}
         self._deferred: ReadAndEvaluate | None = None
         self._later: deque[FromCoordinator] = deque()
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.__exit__(None, None, None)
+        if self._servers.client is not None:
+            self._servers.client.__exit__(None, None, None)
 
     def next_order(self) -> FromCoordinator:
         # Waits until Finish or the end of this process: the lifelines end it.
@@ -89,8 +85,8 @@ class _Evaluator:
             case Connect():
                 self._connect(order)
             case ServerLost():
-                self._lost.add(order.server)
-            case ReadAndEvaluate() if self._reader is None:
+                self._servers.lost.add(order.server)
+            case ReadAndEvaluate() if self._servers.client is None:
                 # A server was lost as well: the addresses of all of them are yet to come.
                 self._deferred = order
             case ReadAndEvaluate():
@@ -102,20 +98,15 @@ class _Evaluator:
 
     def _connect(self, order: Connect) -> None:
         reach("meeting servers")
-        if self._reader is None:
-            self._reader = Reader(
+        self._servers.update(order.servers)
+        if self._servers.client is None:
+            self._servers.client = Reader(
                 self._layout,
                 order.servers,
                 keys=self._context.keys,
                 incarnation=self._context.spec.incarnation,
                 generation=self._context.spec.attempt,
             ).__enter__()
-        for address in order.servers:
-            known = self._addresses.get(address.server)
-            if known is not None and known != address:
-                self._lost.discard(address.server)
-                self._reader.relocate(address)
-            self._addresses[address.server] = address
         if self._deferred is not None:
             order_deferred, self._deferred = self._deferred, None
             self._look(order_deferred)
@@ -130,17 +121,15 @@ class _Evaluator:
                 self._later.append(order)
 
     def _look(self, order: ReadAndEvaluate) -> None:
-        assert self._reader is not None, "asked to evaluate before the servers were known"
-        limit_s = self._context.job.deadlines.exchange_s
+        reader = self._servers.client
+        assert reader is not None, "asked to evaluate before the servers were known"
         reach("reading servers")
         self._context.metrics.activity = "reading"
-        reader = self._reader
         deadline = IdleDeadline(
-            limit_s,
+            self._context.job.deadlines.exchange_s,
             "the servers' state",
             setting="deadlines.exchange_s",
-            # Connected, or being replaced: it is only slow.
-            is_moving=lambda: self._lost.issuperset(reader.unreachable),
+            is_moving=self._servers.is_moving,
         )
         reader.pull(self._replica.parameters, deadline, self._attend)
         if order.statistics:
@@ -169,7 +158,7 @@ class _Evaluator:
                 num_samples=measures.num_samples,
                 loss=measures.loss,
                 accuracy=measures.accuracy,
-                regularisation=self._regulariser.regularisation(),
+                regularisation=self._regulariser.value(),
                 duration_s=measures.duration_s,
                 metrics=dict(measures.metrics),
             )

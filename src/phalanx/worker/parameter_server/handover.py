@@ -72,28 +72,26 @@ def scale_momentum(
     """Scale the momentum in an optimiser's state."""
     if factor == 1.0:
         return dict(state)
-    slot = spec.kind.momentum
-    return {name: one * factor if name == slot else one for name, one in state.items()}
+    # State that is saved by name ends in that of the slot.
+    slots = spec.momentum_slots
+    return {
+        name: one * factor if name.rpartition("/")[2] in slots else one
+        for name, one in state.items()
+    }
 
 
 def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
     """Give a server in this process its slice of the optimiser's state."""
     if replica.optimizer is not None:
-        part = slice_state(replica.optimizer.state(), bounds)
+        part = replica.optimizer.part(bounds)
         shard.updater.load_state(scale_momentum(part, factor, replica.optimizer.spec))
-
-
-def slice_state(state: Mapping[str, Tensor], bounds: tuple[int, int]) -> dict[str, Tensor]:
-    """Return the part of an optimiser's state that belongs to a slice; counters belong to all."""
-    start, stop = bounds
-    return {name: one[start:stop] if one.ndim else one for name, one in state.items()}
 
 
 def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
     """Take back the slice of a server in this process, with its optimiser state."""
     replica.parameters[slice(*bounds)].copy_(shard.updater.parameters)
     if replica.optimizer is not None:
-        shard.updater.copy_state_to(slice_state(replica.optimizer.state(), bounds))
+        shard.updater.copy_state_to(replica.optimizer.part(bounds))
 
 
 def gather_slices(replica: Replica, layout: ShardLayout, collective: Collective) -> None:
@@ -102,10 +100,11 @@ def gather_slices(replica: Replica, layout: ShardLayout, collective: Collective)
     Each must have called `take_from_shard` before.
     """
     assert replica.optimizer is not None
-    state = {"parameters": replica.parameters} | replica.optimizer.state()
     # Server i is inside worker i; all workers broadcast in the same order.
     for server in range(layout.num_servers):
-        for tensor in slice_state(state, layout.bounds(server)).values():
+        bounds = layout.bounds(server)
+        collective.broadcast(replica.parameters[slice(*bounds)], source=server)
+        for tensor in replica.optimizer.part(bounds).values():
             _broadcast(tensor, collective, source=server)
 
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout
-from phalanx.engine.layout import Range
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.replica import Replica
+from phalanx.engine.torch_rule import NAMED
 from phalanx.errors import StoreError
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
@@ -28,6 +31,7 @@ from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
 from phalanx.records import events
 from phalanx.spec.job import JobSpec
 from phalanx.wire.bulk import Kind
+from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.moments import reach
@@ -55,10 +59,11 @@ from phalanx.worker.parameter_server.handover import (
 )
 from phalanx.worker.parameter_server.server_file import ServerFile, ServerState
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import build_replica
+from phalanx.worker.replica import build_replica, shard_layout
+
+Value = TypeVar("Value")
 
 _TICK_S = 0.25
-_CALL_LIMIT_S = 30.0
 # Ranges of tickets in one control message: 256 KiB.
 _RANGES_PER_MESSAGE = 1 << 14
 
@@ -75,7 +80,7 @@ def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     start = start or first_start(context)
     dataset = context.open_data()
     replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
-    layout = context.layout(replica.parameters.numel())
+    layout = shard_layout(context, replica)
     if context.spec.rank >= layout.num_servers:
         return Done()
     host = HostedServer(
@@ -207,14 +212,13 @@ class HostedServer:
             case Admit():
                 role = "worker" if order.role == "worker" else "reader"
                 client = ClientIdentity(role, order.rank, order.incarnation)
-                admit = lambda: self._admit(order.public_key, client, order.expected)  # noqa: E731
-                server.call(admit).result(_CALL_LIMIT_S)
+                self._call(lambda: self._admit(order.public_key, client, order.expected))
             case Dismiss():
                 role = "worker" if order.role == "worker" else "reader"
-                server.call(lambda: server.dismiss(role, order.rank)).result(_CALL_LIMIT_S)
+                self._call(lambda: server.dismiss(role, order.rank))
             case ExpectParameters():
                 client = ClientIdentity("worker", order.donor, order.incarnation)
-                server.call(lambda: server.expect(order.number, client)).result(_CALL_LIMIT_S)
+                self._call(lambda: server.expect(order.number, client))
                 self._report_again()
             case RestoreFromDisk():
                 if server.is_restoring:
@@ -225,15 +229,28 @@ class HostedServer:
             case Flush():
                 reach("flushing")
                 # Apply first, so that the version written and reported holds every pending push.
-                server.call(server.flush).result(_CALL_LIMIT_S)
+                self._call(server.flush)
                 ledger = self._shard.ledger
-                server.call(lambda: ledger.forget_below(order.done_below)).result(_CALL_LIMIT_S)
+                self._call(lambda: ledger.forget_below(order.done_below))
                 version = self._write_now() if order.write else self._shard.policy.version
                 reach("flushed")
                 self._context.control.send(Flushed(server=self._index, version=version))
             case _:
                 return False
         return True
+
+    def _call(self, function: Callable[[], Value]) -> Value:
+        """Run a function in the serving thread, and return its result.
+
+        Raises:
+            TimeoutExpired: The thread is busy with one message for longer than an exchange may be.
+        """
+        limit_s = self._context.job.deadlines.exchange_s
+        try:
+            return self._server.call(function).result(limit_s)
+        except TimeoutError as error:
+            late = Deadline.after(limit_s, "the serving thread", setting="deadlines.exchange_s")
+            raise late.error() from error
 
     def tick(self) -> None:
         """Report and save what has changed; called a few times a second.
@@ -247,7 +264,7 @@ class HostedServer:
         if self._restoring:
             self._report_restore()
         elif self._file.is_due:
-            state = self._server.call(self._settled_state).result(_CALL_LIMIT_S)
+            state = self._call(self._settled_state)
             if state is not None:
                 self._file.write_meanwhile(state)
 
@@ -262,7 +279,7 @@ class HostedServer:
             return
         self._restoring = False
         self._saved = None
-        held = self._server.call(self._shard.ledger.held).result(_CALL_LIMIT_S)
+        held = self._call(self._shard.ledger.held)
         *others, last = held.parts(_RANGES_PER_MESSAGE)
         for part in others:
             send(RestoredTickets(self._index, part.encode()))
@@ -282,12 +299,11 @@ class HostedServer:
 
     def give_back(self, replica: Replica) -> None:
         """Put the slice and its optimiser state into the replica; no worker pushes any more."""
-        give = lambda: take_from_shard(replica, self._shard, self._bounds)  # noqa: E731
-        self._server.call(give).result(_CALL_LIMIT_S)
+        self._call(lambda: take_from_shard(replica, self._shard, self._bounds))
 
     def finish(self) -> ServerStats:
         """Return the totals, once no client has an open request."""
-        facts = self._server.call(self._server.facts).result(_CALL_LIMIT_S)
+        facts = self._call(self._server.facts)
         self._context.log.record(events.Served(facts=facts))
         return facts
 
@@ -299,7 +315,7 @@ class HostedServer:
             self._shard.policy.expect(client.rank)
 
     def _write_now(self) -> int:
-        state = self._server.call(self._take_state).result(_CALL_LIMIT_S)
+        state = self._call(self._take_state)
         self._file.write(state)
         return state.version
 
@@ -342,16 +358,20 @@ class HostedServer:
             self._shard.updater.parameters.copy_(saved.parameters)
             self._server.restored(version=saved.version, tickets=saved.tickets, number=number)
 
-        self._server.call(install).result(_CALL_LIMIT_S)
+        self._call(install)
 
     def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
         prefix = "replica.optimizer/"
-        found = Checkpoints(self._context.store, job.checkpoint).load(
-            name, only=["replica.parameters", prefix], part=self._bounds
-        )
+        checkpoints = Checkpoints(self._context.store, job.checkpoint)
+        found = checkpoints.load(name, only=["replica.parameters", prefix], part=self._bounds)
         if found is None:
             return
         position, tensors = found.position, found.tensors
+        if any(key.startswith(prefix + NAMED) for key in tensors):
+            # Rows mean something else there: these tensors belong to whole parameters.
+            by_name = checkpoints.load(found.name, only=[prefix + NAMED])
+            assert by_name is not None
+            tensors |= by_name.tensors
         if "replica.parameters" in tensors:
             self._shard.updater.parameters.copy_(tensors["replica.parameters"])
         else:
@@ -403,10 +423,9 @@ def make_shard(
     return Shard(
         segments,
         updater=SliceUpdater(
-            job.optimizer,
+            factory_for(job.optimizer, replica.module, replica.layout),
             parameters,
             segments,
-            kernels=replica.layout.kernels(Range(first, end)),
             compensation=compensation,
         ),
         # A successor does not wait for workers that may be gone by now.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.consistency.shards import ShardLayout
+from phalanx.engine.optimizer_factory import join_states
 from phalanx.errors import StoreError, TimeoutExpired
 from phalanx.paramserver.ledger import SegmentTickets
 from phalanx.wire.moments import reach
@@ -127,12 +128,7 @@ def read_optimizer(store: TorchStore, layout: ShardLayout) -> dict[str, torch.Te
         except StoreError as error:
             message = f"the state that server {server} wrote cannot be read: {error}"
             raise StoreError(message) from error
-    return {
-        name: torch.cat([part[name] for part in parts])
-        if parts[0][name].ndim
-        else torch.stack([part[name] for part in parts]).amax()
-        for name in parts[0]
-    }
+    return join_states(parts)
 
 
 def _name(server: int) -> str:

@@ -30,7 +30,6 @@ from phalanx.wire.parameter_server import (
     QueryVersion,
     Ready,
     SendParameters,
-    ServerAddress,
     ServerLost,
     Work,
 )
@@ -47,6 +46,7 @@ from phalanx.worker.parameter_server.handover import (
     read_statistics,
     set_statistics,
 )
+from phalanx.worker.parameter_server.known_servers import KnownServers
 from phalanx.worker.parameter_server.server import HostedServer, first_start
 from phalanx.worker.parameter_server.states import (
     GATE_OPEN,
@@ -61,7 +61,7 @@ from phalanx.worker.parameter_server.states import (
 from phalanx.worker.parameter_server.step import TicketTrainer
 from phalanx.worker.parameter_server.tickets import TicketLoader, TicketQueue
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import TrainResources, build_replica, decide_precision
+from phalanx.worker.replica import TrainResources, build_replica, decide_precision, shard_layout
 
 _IDLE_S = 0.25
 
@@ -92,33 +92,10 @@ class _JobDone(Exception):
 
 
 @dataclass
-class _Servers:
-    """Addresses of the servers, the client once they are known, and copies that wait for it."""
+class _Servers(KnownServers[Client]):
+    """The servers of a worker, and copies for them that wait until there is a client."""
 
-    addresses: dict[int, ServerAddress] = field(default_factory=dict)
-    lost: set[int] = field(default_factory=set)
-    """Servers that are being replaced."""
-    client: Client | None = None
     donations: list[SendParameters] = field(default_factory=list)
-
-    def update(self, addresses: tuple[ServerAddress, ...]) -> None:
-        """Take the servers' present addresses; a lost one keeps its old one until it is back."""
-        for address in addresses:
-            if self.addresses.get(address.server) == address:
-                continue
-            self.lost.discard(address.server)
-            if self.client is not None:
-                self.client.relocate(address)
-            self.addresses[address.server] = address
-
-    def is_moving(self) -> bool:
-        """Return whether an answer is only slow: every server is connected, or being replaced.
-
-        A server that is connected holds an answer back until others have pushed, takes long for a
-        great update, or sends over a slow line. Whether all of them stand still is the
-        controller's to judge, which sees every process.
-        """
-        return self.client is not None and self.lost.issuperset(self.client.unreachable)
 
     def donate(self, order: SendParameters) -> None:
         """Send a server the copy of its parameters, now or once there is a client."""
@@ -166,7 +143,7 @@ class ParameterServerWorker:
         self.state: WorkerState = Joining()
         self.paused_s = time.monotonic()
         """When this worker last ran out of tickets."""
-        self.layout: ShardLayout = context.layout(basis.replica.parameters.numel())
+        self.layout: ShardLayout = shard_layout(context, basis.replica)
         """The slices of the model over servers."""
         check_statistics(basis.replica)
         self._context = context

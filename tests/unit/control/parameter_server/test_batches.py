@@ -230,6 +230,41 @@ def test_a_shortened_gate_completes_what_is_begun_and_nothing_more(
     assert sorted(done) == list(range(plan.first(epoch, first), stop))
 
 
+@given(
+    data=st.data(),
+    totals=st.lists(st.integers(0, 7), min_size=1, max_size=4).filter(any),
+    rule=st.sampled_from([ASYNC, BSP, SSP]),
+)
+def test_parts_of_any_size_are_done_once_also_if_the_first_is_empty(
+    data: st.DataObject, totals: list[int], rule: ConsistencyRule
+) -> None:
+    rows = tuple(data.draw(st.integers(1, 3)) for _ in totals)
+    num_steps = max(-(-total // row) for total, row in zip(totals, rows, strict=True))
+    portions = EpochQuota(totals=tuple(totals), rows=rows, num_steps=num_steps)
+    parts = len(totals)
+    plan = TicketPlan.of(sum(totals), global_batch=sum(rows), num_parts=parts, portions=portions)
+    bench = Bench(plan, static=False, rule=rule)
+    present = set(range(parts))
+    bench.scheduler.open(plan.first(0), plan.first(1), present)
+    lost = data.draw(st.sampled_from([None, *present]))
+    if lost is not None and parts > 1:
+        bench.take(lost, data.draw(st.integers(0, 3)), present)
+        present.discard(lost)
+        bench.lose(lost)
+    done = [
+        ticket
+        for _ in range(num_steps * parts)
+        for worker in sorted(present)
+        # 0 is no ticket: the round lacks a push of this worker.
+        for ticket in bench.take(worker, 1, present)
+        if ticket and bench.complete(worker, ticket)
+    ]
+    assert bench.scheduler.is_drained
+    wanted = [one for one in range(plan.first(0), plan.first(1)) if plan.has_samples(one)]
+    assert sorted(done) == wanted
+    assert plan.step_at(sum(totals)) == num_steps
+
+
 def test_parts_that_run_out_get_no_more_tickets() -> None:
     portions = EpochQuota(totals=(5, 2), rows=(2, 2), num_steps=3)
     plan = TicketPlan.of(7, global_batch=4, num_parts=2, portions=portions)

@@ -13,6 +13,7 @@ from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.data.pipeline import train_batches
+from phalanx.engine.optimizer_factory import OptimizerFactory
 from phalanx.engine.replica import Replica
 from phalanx.engine.schedule import learning_rate
 from phalanx.paramserver.shard import Shard
@@ -58,7 +59,7 @@ def shard_of(job: JobSpec, replica: Replica, layout: ShardLayout, server: int) -
     parameters = replica.parameters[slice(*layout.bounds(server))].clone()
     return Shard(
         segments,
-        updater=SliceUpdater(job.optimizer, parameters, segments),
+        updater=SliceUpdater(OptimizerFactory(job.optimizer), parameters, segments),
         policy=ConsistencyPolicy(rule, range(2)),
         step_size=StepSize(lambda samples: 0.1, scaling="none", rule=rule),
     )
@@ -98,7 +99,7 @@ def test_parameters_and_optimiser_state_go_there_and_back_bit_by_bit(
             bounds = layout.bounds(group.rank)
             shard = shard_of(job, replica, layout, group.rank)
             handover.give_to_shard(replica, shard, bounds, 1.0)
-            part = handover.slice_state(replica.optimizer.state(), bounds)
+            part = replica.optimizer.part(bounds)
             held = shard.updater.state()
             assert held.keys() == part.keys()
             assert all(torch.equal(held[key], part[key]) for key in part)

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from phalanx.errors import TimeoutExpired
+from phalanx.paramserver.call_queue import CallQueue
 from phalanx.paramserver.ledger import Ledger
 from phalanx.store.local import LocalStore
 from phalanx.worker.checkpoint.torch_tensors import TorchAdapter
@@ -50,3 +52,13 @@ def test_a_failed_serving_thread_ends_its_process_with_the_cause() -> None:
     host._serve()
     with pytest.raises(MemoryError, match="no room"):
         host.tick()
+
+
+def test_a_serving_thread_that_does_not_answer_is_told_with_the_setting() -> None:
+    with CallQueue() as calls:
+        host = object.__new__(HostedServer)
+        host._server = SimpleNamespace(call=calls.put, facts=None)  # type: ignore[assignment]  # never run
+        deadlines = SimpleNamespace(exchange_s=0.05)
+        host._context = SimpleNamespace(job=SimpleNamespace(deadlines=deadlines))  # type: ignore[assignment]
+        with pytest.raises(TimeoutExpired, match=r"the serving thread.*deadlines\.exchange_s"):
+            host.finish()

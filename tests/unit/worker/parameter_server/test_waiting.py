@@ -12,6 +12,7 @@ from phalanx.errors import SpecError
 from phalanx.wire.delivery import MAX_MESSAGE_BYTES
 from phalanx.wire.parameter_server import Connect, ServerAddress, ServerLost
 from phalanx.worker.parameter_server.handover import check_statistics
+from phalanx.worker.parameter_server.known_servers import KnownServers
 from phalanx.worker.parameter_server.worker import _Servers
 from support.company import Company, serving_job
 
@@ -39,6 +40,14 @@ def test_a_server_is_excused_until_its_successor_is_known() -> None:
     assert found.lost == {0, 1}, "these are the addresses of their predecessors"
     found.update((ServerAddress(0, "tcp://new", "key"), old[1]))
     assert found.lost == {1}
+    assert not found.is_moving()
+
+
+def test_a_server_that_was_lost_before_any_address_came_is_excused_no_longer() -> None:
+    """As for a process that starts while a server is away."""
+    found = KnownServers[Any](lost={0})
+    found.update((ServerAddress(0, "tcp://first-known", "key"),))
+    found.client = servers(0).client
     assert not found.is_moving()
 
 

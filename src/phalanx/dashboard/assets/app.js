@@ -1,0 +1,150 @@
+// The page: routes, streams of data, keys and theme.
+import { arrange, fill } from "/blocks.js";
+import { forget, redraw } from "/charts.js";
+import { ask, badge, element } from "/dom.js";
+import { RunList } from "/list.js";
+import { logPanel } from "/logs.js";
+
+const root = document.getElementById("view");
+const connection = document.getElementById("connection");
+let stream = null;
+let list = null;
+let leaving = new AbortController();
+
+// The token is not kept in the address, where others might read it.
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+
+function listen(path, take) {
+  stream?.close();
+  connection.textContent = "";
+  stream = new EventSource(path);
+  stream.onmessage = (event) => {
+    connection.textContent = "";
+    take(JSON.parse(event.data));
+  };
+  stream.onerror = () => {
+    connection.textContent = stream.readyState === EventSource.CLOSED
+      ? "not available" : "connection lost, trying again";
+  };
+}
+
+function showList() {
+  document.title = "Phalanx";
+  list = new RunList(root);
+  listen("/api/library", (message) => {
+    list?.take(message);
+    root.dataset.ready = "list";
+  });
+}
+
+function scaleForm(id, signal) {
+  const number = element("input", { type: "number", min: "1", required: true, "aria-label": "number of workers", name: "workers" });
+  const said = element("span", { role: "status", class: "note" });
+  return element("form", {
+    class: "actions", onsubmit: async (event) => {
+      event.preventDefault();
+      try {
+        const body = JSON.stringify({ workers: Number(number.value) });
+        const answer = await ask(`/api/runs/${id}/scale`, {
+          method: "POST", headers: { "content-type": "application/json" }, body, signal,
+        });
+        said.textContent = answer.done;
+      } catch (error) {
+        if (!signal.aborted) said.textContent = error.message;
+      }
+    },
+  }, element("label", {}, "workers ", number), element("button", {}, "scale"), said);
+}
+
+function showView(kind, ids) {
+  const title = element("h1");
+  const state = element("span", { class: "state" });
+  const contents = element("ol");
+  const body = element("div");
+  const extras = element("div");
+  const places = new Map();
+  const { signal } = leaving;
+  let actions = null;
+  root.replaceChildren(
+    element("nav", { "aria-label": "place" }, element("a", { href: "#/" }, "all runs")),
+    element("div", { class: "title" }, title, state),
+    extras,
+    element("nav", { "aria-label": "contents", class: "contents" }, contents),
+    body,
+    kind === "run" ? logPanel(ids, signal) : "");
+  listen(`/api/views/${kind}/${ids}`, (message) => {
+    title.textContent = message.title;
+    document.title = `${message.title} · Phalanx`;
+    state.replaceChildren(...(message.state ? [badge(message.state)] : []));
+    if (!actions && message.actions.includes("scale")) {
+      actions = scaleForm(ids, signal);
+      extras.replaceChildren(actions);
+    }
+    if (actions) actions.hidden = !message.actions.includes("scale");
+    for (const section of message.sections) {
+      if (!places.has(section.id)) {
+        places.set(section.id, element("section", { id: `part-${section.id}`, tabindex: "-1" },
+          element("h2"), element("div", { class: "body" })));
+      }
+    }
+    const order = message.order.filter((id) => places.has(id));
+    arrange(body, order.map((id) => places.get(id)));
+    for (const section of message.sections) fill(places.get(section.id), section);
+    contents.replaceChildren(...order.map((id) => element("li", {}, element("a", {
+      href: `#part-${id}`, onclick: (event) => {
+        event.preventDefault();
+        places.get(id).scrollIntoView();
+        places.get(id).focus({ preventScroll: true });
+      },
+    }, places.get(id).querySelector("h2").textContent))));
+    root.dataset.ready = kind;
+  });
+}
+
+function route() {
+  const [, kind, ids] = location.hash.split("/");
+  leaving.abort();
+  leaving = new AbortController();
+  forget(root);
+  delete root.dataset.ready;
+  list = null;
+  if (["run", "compare", "study", "plan"].includes(kind) && /^[0-9a-f,]+$/.test(ids ?? "")) showView(kind, ids);
+  else showList();
+  root.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+const THEMES = ["", "dark", "light"];
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  document.getElementById("theme").textContent = `Theme: ${theme || "system"}`;
+  redraw();
+}
+
+function nextTheme() {
+  const now = THEMES.indexOf(document.documentElement.dataset.theme ?? "");
+  const theme = THEMES[(now + 1) % THEMES.length];
+  localStorage.setItem("phalanx-theme", theme);
+  setTheme(theme);
+}
+
+const keys = document.getElementById("keys");
+document.getElementById("help").addEventListener("click", () => keys.showModal());
+document.getElementById("theme").addEventListener("click", nextTheme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  if (event.key === "Escape" && event.target === list?.search) root.focus();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (list?.press(event.key)) event.preventDefault();
+  else if (event.key === "?") keys.showModal();
+  else if (event.key === "l") location.hash = "#/";
+  else if (event.key === "t") nextTheme();
+});
+
+addEventListener("hashchange", route);
+setTheme(localStorage.getItem("phalanx-theme") ?? "");
+route();
