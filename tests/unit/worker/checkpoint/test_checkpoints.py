@@ -56,7 +56,7 @@ def far_position() -> Position:
     awkward[dict[str, float]] = {"ünï": 1e-40}
     values = {}
     for field in msgspec.structs.fields(Position):
-        kinds = [kind for kind in (*get_args(field.type), field.type) if kind in awkward]
+        kinds = [kind for kind in (field.type, *get_args(field.type)) if kind in awkward]
         assert kinds, f"give {field.name} a value here"
         values[field.name] = awkward[kinds[0]]
     return Position(**values)
