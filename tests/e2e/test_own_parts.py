@@ -57,6 +57,11 @@ def count_tokens(outputs, targets, *, scale):
         outputs["logits"].transpose(1, 2), targets, reduction="sum"
     )
     return scale * found, (targets != -100).sum()
+
+
+def hit_rate(outputs, targets):
+    counted = targets != -100
+    return ((outputs.argmax(-1) == targets) & counted).sum(), counted.sum()
 """
 BSP = {"name": "parameter_server", "consistency": "bsp", "servers": 1}
 
@@ -73,7 +78,9 @@ def job(**fields: Any) -> dict[str, Any]:
         "model": "own_parts:network",
         "data": "own_parts:build",
         "batch": {"global": 30},
-        "optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9},
+        "optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9, "ema": 0.9},
+        "metrics": ["perplexity", "own_parts:hit_rate"],
+        "checkpoint": {"best": "val_hit_rate"},
         "epochs": 2,
         "threads": 1,
         "strategy": "single",
@@ -112,6 +119,8 @@ def test_tokens_weigh_the_same_on_any_number_of_workers(
     assert np.abs(weights(place) - expected).max() < 1e-5
     for figure in ("train_loss", "train_accuracy", "val_loss", "test_loss", "test_accuracy"):
         assert found[figure] == pytest.approx(alone[figure], abs=1e-5), figure
+    assert found["val_metrics"] == pytest.approx(alone["val_metrics"], abs=1e-4)
+    assert found["val_metrics"]["hit_rate"] == pytest.approx(found["val_accuracy"])
     run = open_run("last", runs=place.runs)
     ids = np.arange(24).reshape(2, 12) % 20
     outputs = run.predict({"ids": ids, "mask": np.ones((2, 12), dtype=bool)})

@@ -11,6 +11,8 @@ parallelism does; running statistics differ between workers until `buffers` are 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from phalanx.data.order import share_sizes
 from phalanx.data.stream import Batch
+from phalanx.engine.averaging import average_in
 from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
@@ -193,6 +196,26 @@ class Replica:
     def regularisation(self) -> float:
         """Return the present value of the L2 regulariser; 0 without an optimiser."""
         return self.optimizer.regularisation() if self.optimizer is not None else 0.0
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Hold the average of the parameters instead of them, if the optimiser keeps one."""
+        average = average_in(self.optimizer.state()) if self.optimizer is not None else None
+        if average is None:
+            yield
+            return
+        with self.holding(average):
+            yield
+
+    @contextmanager
+    def holding(self, parameters: Tensor) -> Iterator[None]:
+        """Hold other parameters for a while."""
+        own = self.parameters.clone()
+        self.parameters.copy_(parameters)
+        try:
+            yield
+        finally:
+            self.parameters.copy_(own)
 
     def evaluate(self, batch: Batch) -> EvaluationSums:
         """Evaluate one batch: no dropout, running statistics in batch norm.

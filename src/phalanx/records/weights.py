@@ -27,6 +27,8 @@ WEIGHTS = "model.safetensors"
 _BEST = "best.safetensors"
 _REPLICA, _NAMED = "replica.", "model/"
 _OTHERS = ("buffer/", "frozen/")
+# What was evaluated, where the optimiser keeps it.
+_AVERAGE = "replica.optimizer/ema"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def read_weights(run: RunDir, *, best: bool | None = None) -> NamedWeights:
                 return NamedWeights({one: file.get_tensor(one) for one in wanted}, path, None)
             for name in names:
                 if name == f"{_REPLICA}parameters":
-                    tensors |= _cut(file.get_tensor(name), _slots(network, run).parameters)
+                    flat = file.get_tensor(_AVERAGE if _AVERAGE in names else name)
+                    tensors |= _cut(flat, _slots(network, run).parameters)
                 elif name == f"{_REPLICA}buffers":
                     tensors |= _cut(file.get_tensor(name), _slots(network, run).buffers)
                 else:

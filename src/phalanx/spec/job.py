@@ -207,6 +207,13 @@ class JobSpec(Spec):
                 at=("batch", "shares"),
             )
         self._check_accumulation()
+        if self.optimizer.ema is not None and (
+            self.backend != "native" or self.strategy.name == "split"
+        ):
+            who = "split" if self.backend == "native" else f"backend {self.backend}"
+            raise fault(
+                f"{who} keeps no average of weights", "; leave it out", at=("optimizer", "ema")
+            )
         self.strategy.check(self)
         self._check_profile()
         self._check_distribution()

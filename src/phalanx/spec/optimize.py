@@ -34,6 +34,9 @@ class OptimizerSpec(Spec):
     the loss."""
     clip_norm: PositiveFloat | None = None
     """Scale the whole gradient down to this norm if it is longer."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Keep an exponential moving average of the weights, of which an update keeps this share, such
+    as 0.999: it is what is evaluated and comes out of the run; null: the weights themselves."""
 
     @property
     def kind(self) -> OptimizerKind:

@@ -13,7 +13,7 @@ STRATEGIES = (
     "(valid: single, allreduce, local_sgd, parameter_server, switch, split, mirrored, "
     "central_storage)"
 )
-SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
+SGD_KEYS = "(valid: clip_norm, ema, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: backend, batch, checkpoint, code, data, deadlines, early_stop, epochs, evaluate, "
     "infer, inject, loss, metrics, model, name, observe, optimizer, pin, precision, profile, "
@@ -46,7 +46,7 @@ UNKNOWN_KEYS = [
         "optimizer: {name: adam, momentum: 0.9}",
         2,
         "unknown key 'momentum' in optimizer; it belongs to 'sgd' "
-        "(valid: betas, clip_norm, eps, l2, lr, name, weight_decay)",
+        "(valid: betas, clip_norm, ema, eps, l2, lr, name, weight_decay)",
     ),
     (
         "optimizer: {name: sgd, eps: 1}",
