@@ -41,9 +41,10 @@ from phalanx.observe.sampler import Sampler
 from phalanx.records.events import Clock
 from phalanx.records.log import EventLog
 from phalanx.spec.lockstep import SingleSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.model import MlpSpec, MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import ObserveSpec
-from phalanx.spec.optimize import LossSpec, SgdSpec
+from phalanx.spec.optimize import SgdSpec
 from phalanx.strategy.base import StepFacts, build_strategy
 from phalanx.wire.control import ControlServer
 from phalanx.wire.control_client import ControlClient

@@ -34,8 +34,9 @@ from phalanx.engine.precision import Precision, cpu_has_bf16
 from phalanx.engine.replica import Replica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.lockstep import AllreduceSpec, SingleSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.model import MnistCnnSpec, ModelSpec, ResnetSpec
-from phalanx.spec.optimize import LossSpec, SgdSpec
+from phalanx.spec.optimize import SgdSpec
 from phalanx.strategy.base import Strategy, build_strategy
 
 WORKERS = 2

@@ -91,8 +91,8 @@ The command ends with exit code 2 and one sentence that gives file and line, the
 would be right; nothing has been started by then.
 
 ```
-job.yaml:5: unknown key 'momentun' in optimizer; did you mean 'momentum'? (valid: clip_norm, l2, lr,
-momentum, name, nesterov, weight_decay)
+job.yaml:5: unknown key 'momentun' in optimizer; did you mean 'momentum'? (valid: clip_norm, ema,
+l2, lr, momentum, name, nesterov, weight_decay)
 ```
 
 Numbers are written without quotes; `64` is a number, `"64"` is text and is refused. `true` and

@@ -39,6 +39,7 @@ class Part:
     inputs: Any
     targets: Any
     global_count: int
+    fields: tuple[()] = ()
 
     def __len__(self) -> int:
         return len(self.targets)

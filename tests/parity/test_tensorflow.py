@@ -17,7 +17,7 @@ from phalanx.engine.loss import Loss
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
-from phalanx.spec.optimize import LossSpec
+from phalanx.spec.loss import LossSpec
 
 tf = pytest.importorskip("tensorflow", reason="the extra 'tensorflow' is not installed")
 

@@ -85,6 +85,7 @@ class Samples:
 
     inputs: Any
     targets: Any
+    fields: tuple[()] = ()
 
     @property
     def global_count(self) -> int:
@@ -136,7 +137,7 @@ def train_alone(
         result = replica.forward_backward(batch, step=step)
         replica.apply(job.optimizer.lr)
         losses.append(result.loss_sum / len(batch.targets))
-    measured = tuple(replica.evaluate(data[0]))
+    measured = replica.evaluate(data[0]).row()
     return Trained(losses, {k: v.clone() for k, v in replica.state().items()}, measured)
 
 
@@ -167,7 +168,7 @@ def train_split(
             facts = split.step(batch, lr=job.optimizer.lr, step_index=step)  # type: ignore[arg-type]
             losses.append(facts.loss_sum / len(batch.targets))
         split.synchronize()
-        measured = tuple(network.evaluate(data[0]))
+        measured = network.evaluate(data[0]).row()
         state = {key: value.clone() for key, value in network.state().items()}
         traffic = dict(network.runner.p2p.traffic)
         split.close()

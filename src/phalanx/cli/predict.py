@@ -94,9 +94,16 @@ def _rows(
             [number, names[one] if names else int(one), names[target] if names else int(target)]
             for number, (one, target) in enumerate(zip(chosen, targets, strict=True))
         ]
+    elif dataset.has_labels:
+        head = ["sample", "predicted", "target"]
+        axis = -1 if found.shape[:-1] == targets.shape else 1
+        rows = [
+            [number, _spaced(one), _spaced(target)]
+            for number, (one, target) in enumerate(zip(found.argmax(axis), targets, strict=True))
+        ]
     else:
-        width = found.reshape(len(found), -1).shape[1]
-        head = ["sample", *_numbered("predicted", width), *_numbered("target", width)]
+        widths = [array.reshape(len(array), -1).shape[1] for array in (found, targets)]
+        head = ["sample", *_numbered("predicted", widths[0]), *_numbered("target", widths[1])]
         rows = [
             [number, *map(float, one.reshape(-1)), *map(float, target.reshape(-1))]
             for number, (one, target) in enumerate(zip(found, targets, strict=True))
@@ -105,6 +112,11 @@ def _rows(
         head += _numbered("output", found.shape[1])
         rows = [[*row, *map(float, one)] for row, one in zip(rows, found, strict=True)]
     return [head, *rows]
+
+
+def _spaced(labels: npt.NDArray[Any]) -> str:
+    """Return the labels of a sample's positions in one cell."""
+    return " ".join(map(str, labels.reshape(-1).tolist()))
 
 
 def _numbered(name: str, width: int) -> list[object]:

@@ -155,6 +155,7 @@ def combine(
     lead = max(workers, key=lambda one: (one.epoch, one.step))
     current = [one for one in workers if one.epoch == lead.epoch]
     done = sum(one.epoch_samples for one in current)
+    weight = sum(one.epoch_samples if one.weight is None else one.weight for one in current)
     total = lead.epoch_total
     share = min(1.0, done / total) if total else 0.0
     left = (epochs - lead.epoch - share) * total
@@ -165,9 +166,9 @@ def combine(
         epoch_share=share,
         samples=sum(one.samples for one in workers),
         samples_per_s=rate,
-        loss=sum(one.loss_sum for one in current) / done if done else None,
-        accuracy=sum(one.num_correct for one in current) / done
-        if done and lead.has_classes
+        loss=sum(one.loss_sum for one in current) / weight if weight else None,
+        accuracy=sum(one.num_correct for one in current) / weight
+        if weight and lead.has_classes
         else None,
         lr=lead.lr,
         activity=lead.activity,

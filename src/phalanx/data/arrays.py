@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from phalanx.data.base import Array, InputArray, Samples
 from phalanx.errors import DataError
+from phalanx.spec.loss import IGNORED
 
 _MAX_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
@@ -65,7 +66,7 @@ def as_inputs(inputs: Array, *, origin: str) -> InputArray:
 
 
 def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-    """Convert whole numbers to int64 class labels, fractions to float32 values."""
+    """Convert whole numbers to int64 class labels (of samples or positions), others to float32."""
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.dtype.kind == "f":
@@ -74,16 +75,18 @@ def as_targets(targets: Array, origin: str) -> npt.NDArray[np.int64] | npt.NDArr
                 f"{origin}: some targets are not finite; remove or fill such rows", path=origin
             )
         return np.ascontiguousarray(targets, dtype=np.float32)
-    if targets.dtype.kind not in "bui" or targets.ndim != 1:
+    if targets.dtype.kind not in "bui":
         raise DataError(
             f"{origin}: targets of type {targets.dtype} and shape {targets.shape} are neither "
-            "class labels (one whole number per sample) nor float values",
+            "class labels (whole numbers) nor float values",
             path=origin,
         )
-    labels = targets.astype(np.int64)
-    if len(labels) and labels.min() < 0:
+    labels = np.ascontiguousarray(targets, dtype=np.int64)
+    # A label per position may say that the position does not count.
+    low = labels[labels != IGNORED].min(initial=0) if labels.ndim > 1 else labels.min(initial=0)
+    if low < 0:
         raise DataError(
-            f"{origin}: label {labels.min()} is negative; number the classes from 0", path=origin
+            f"{origin}: label {low} is negative; number the classes from 0", path=origin
         )
     return labels
 

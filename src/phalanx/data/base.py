@@ -18,9 +18,10 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from phalanx.spec.data import MetricName
+from phalanx.spec.fields import InputField
 from phalanx.spec.modality import Modality
 
-PartName = Literal["train", "test"]
+PartName = Literal["train", "validation", "test"]
 Array = npt.NDArray[Any]
 InputArray = npt.NDArray[np.uint8] | npt.NDArray[np.signedinteger] | npt.NDArray[np.float32]
 
@@ -30,8 +31,10 @@ class Samples:
     """Decoded samples in the one form that the rest of the package uses.
 
     `inputs` is uint8 (N, H, W, C) for images, int32 or int64 (N, L) for rows of whole numbers and
-    float32 (N, ...) for anything else; `targets` is int64 (N,) for classes and float32 (N, ...) for
-    values. Samples of several sensors are packed rows, float32 (N, values): see `spec.modality`.
+    float32 (N, ...) for anything else; `targets` is int64 (N,) for classes, int64 (N, ...) for a
+    class per position (-100: does not count) and float32 (N, ...) for values. Samples of several
+    sensors are packed rows, float32 (N, values): see `spec.modality`; those of several inputs are
+    rows of bytes, uint8 (N, bytes): see `spec.fields`.
     """
 
     inputs: InputArray
@@ -79,6 +82,18 @@ class Source(ABC):
     test_map: tuple[int, int] | None = None
     """Rows and columns, if the test samples lie on a grid, in its order."""
 
+    parts: tuple[PartName, ...] = ("train", "test")
+    """Parts that the source may have; without validation, training samples are held out for it."""
+
+    fields: tuple[InputField, ...] = ()
+    """Inputs of a packed row, known once a chunk is decoded; empty: samples have one input."""
+
+    is_one_file: bool = False
+    """Whether chunks are no files, so that the shard policy `file` has nothing to give."""
+
+    normalize: Literal["standard", "none"] = "standard"
+    """How inputs are normalised unless the job says it."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -97,7 +112,7 @@ class Source(ABC):
     def chunks(self, part: PartName) -> Iterator[Samples]:
         """Decode one part, one chunk per file, in an order that never changes.
 
-        No chunk at all means that the files offer no such part; only `test` may be absent. A chunk
+        No chunk at all means that the files offer no such part; only `train` must be there. A chunk
         is also the unit that the shard policy `file` gives to one worker.
         """
 

@@ -24,15 +24,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array, PartName, Samples, Source
-from phalanx.data.normalize import Statistics, measure
+from phalanx.data.normalize import UNMEASURED, Statistics, measure
 from phalanx.errors import DataError, StoreError, TimeoutExpired
+from phalanx.spec.fields import InputField
 
 VERSION = 1  # of the form of the files; another one is another cache
-_PARTS: tuple[PartName, ...] = ("train", "test")
 _POLL_S = 0.05  # flock cannot wait with a deadline, so waiting is trying again
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class CachedData:
     test: CachedPart | None
     num_classes: int
     statistics: Statistics
+    validation: CachedPart | None = None
+    fields: tuple[InputField, ...] = ()
 
 
 def open_cached(
@@ -115,10 +118,12 @@ def _open(folder: Path) -> CachedData | None:
             test=parts.get("test"),
             num_classes=meta["num_classes"],
             statistics=Statistics(**{k: tuple(v) for k, v in meta["statistics"].items()}),
+            validation=parts.get("validation"),
+            fields=msgspec.convert(meta.get("fields", []), type=tuple[InputField, ...]),
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         logger.warning("the cache in %s is damaged (%s) and will be filled anew", folder, error)
         return None
 
@@ -203,7 +208,7 @@ def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
     digest = hashlib.sha256()
     parts: dict[str, Any] = {}
     num_classes = source.num_classes or 0
-    for name in _PARTS:
+    for name in source.parts:
         writer = _PartWriter(folder, name, source)
         for chunk in _decoded(source, name):
             writer.append(chunk)
@@ -222,7 +227,9 @@ def write_arrays(folder: Path, source: Source) -> dict[str, Any]:
         "source": source.name,
         "fingerprint": digest.hexdigest(),
         "num_classes": num_classes,
-        "statistics": asdict(measure(train)),
+        # Inputs of several kinds in one row have no common statistics.
+        "statistics": asdict(UNMEASURED if source.fields else measure(train)),
+        "fields": msgspec.to_builtins(source.fields),
         "parts": parts,
     }
 
@@ -285,7 +292,7 @@ class _PartWriter:
             path = self._paths[0].with_name(f"{self._name}_features.npz")
             np.savez(path, allow_pickle=False, **columns)
         return {
-            "file_sizes": self.file_sizes,
+            "file_sizes": [num_rows] if self._source.is_one_file else self.file_sizes,
             "features": list(self._features),
             "inputs_bytes": self._paths[0].stat().st_size,
             "targets_bytes": self._paths[1].stat().st_size,

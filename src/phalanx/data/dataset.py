@@ -26,6 +26,7 @@ from phalanx.data.sources import open_source
 from phalanx.errors import DataError, SpecError
 from phalanx.spec.data import AUGMENTATIONS, METRICS, DataSpec, MetricName
 from phalanx.spec.epoch_quota import EpochQuota
+from phalanx.spec.fields import InputField
 from phalanx.spec.modality import Modality
 
 _SEED = 20_111  # any constant; changing it changes every validation set
@@ -51,6 +52,8 @@ class Part:
     """Features of all stored samples that networks do not see."""
     ownership: SampleOwnership | None = None
     """Samples owned by each worker, where a job distributes them."""
+    fields: tuple[InputField, ...] = ()
+    """Inputs of a packed row; empty: samples have one input."""
 
     @property
     def num_samples(self) -> int:
@@ -91,6 +94,11 @@ class Dataset:
     """Rows and columns, if the test samples lie on a grid, in its order."""
 
     @property
+    def fields(self) -> tuple[InputField, ...]:
+        """Inputs of a packed row; empty: samples have one input."""
+        return self.train.fields
+
+    @property
     def epoch_samples(self) -> int:
         """Samples of a training epoch over all workers; some perhaps twice, or dropped."""
         ownership = self.train.ownership
@@ -113,7 +121,12 @@ class Dataset:
 
     @property
     def is_classification(self) -> bool:
-        """Whether the targets are class labels."""
+        """Whether each sample has one class."""
+        return self.has_labels and self.train.targets.ndim == 1
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the targets are class labels, one per sample or one per position."""
         return self.train.targets.dtype == np.int64
 
     def describe(self) -> dict[str, object]:
@@ -159,27 +172,36 @@ def open_dataset(
     _check_fit(spec, cached)
     split = split_rows(
         len(cached.train.targets),
-        validation=spec.validation,
+        validation=spec.validation if cached.validation is None else 0.0,
         limit=spec.limit,
         test_share=source.test_share if cached.test is None else None,
     )
     normalizer = Normalizer(
-        spec.normalize,
+        source.normalize if spec.normalize == "auto" else spec.normalize,
         statistics=cached.statistics,
         like=cached.train.inputs,
         whole_numbers=whole_numbers,
+        packed=bool(cached.fields),
     )
+    held, validation_rows = cached.train, split.validation
+    if cached.validation is not None:
+        held = cached.validation
+        validation_rows = np.arange(len(held.targets) if spec.validation != 0 else 0)
     stored_test = cached.test or cached.train
     test_rows = split.test if split.test is not None else np.arange(len(stored_test.targets))
+
+    def part(name: str, stored: CachedPart, rows: Indices) -> Part:
+        return replace(_part(name, stored, rows, normalizer), fields=cached.fields)
+
     return Dataset(
         name=source.name,
         location=source.location,
         cache_folder=cached.folder,
         cache_s=cache_s,
         fingerprint=cached.fingerprint,
-        train=_part("train", cached.train, split.train, normalizer),
-        validation=_part("validation", cached.train, split.validation, normalizer),
-        test=_part("test", stored_test, test_rows, normalizer),
+        train=part("train", cached.train, split.train),
+        validation=part("validation", held, validation_rows),
+        test=part("test", stored_test, test_rows),
         num_classes=cached.num_classes,
         statistics=cached.statistics,
         metrics=_metrics(spec, source, cached),
@@ -191,7 +213,7 @@ def open_dataset(
 
 
 def _metrics(spec: DataSpec, source: Source, cached: CachedData) -> tuple[MetricName, ...]:
-    if cached.train.targets.dtype != np.int64:
+    if cached.train.targets.dtype != np.int64 or cached.train.targets.ndim > 1:
         return ()
     chosen = source.metrics if spec.metrics == "auto" else spec.metrics
     lost = [name for name in chosen if METRICS.find(name).needs_scale and source.scale is None]
@@ -225,12 +247,19 @@ def _check_fit(spec: DataSpec, cached: CachedData) -> None:
             f"and the inputs of {spec.name} have shape {shape}; leave 'augment' away",
             augment=spec.augment,
         )
-    if cached.test is not None and cached.test.inputs.shape[1:] != shape:
-        raise DataError(
-            f"{spec.name}: test inputs have shape {cached.test.inputs.shape[1:]} and training "
-            f"inputs {shape}; bring both to one shape",
-            dataset=spec.name,
+    if spec.augment and cached.fields:
+        raise SpecError(
+            f"data.augment changes samples of one input, and those of {spec.name} have "
+            f"{', '.join(field.name for field in cached.fields)}; leave 'augment' away",
+            augment=spec.augment,
         )
+    for name, stored in (("test", cached.test), ("validation", cached.validation)):
+        if stored is not None and stored.inputs.shape[1:] != shape:
+            raise DataError(
+                f"{spec.name}: {name} inputs have shape {stored.inputs.shape[1:]} and training "
+                f"inputs {shape}; bring both to one shape",
+                dataset=spec.name,
+            )
 
 
 def only_columns(dataset: Dataset, start: int, stop: int) -> Dataset:

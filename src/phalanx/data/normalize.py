@@ -29,6 +29,10 @@ class Statistics:
     high: tuple[float, ...]
 
 
+UNMEASURED = Statistics(mean=(0.0,), std=(1.0,), low=(0.0,), high=(0.0,))
+"""Of rows that are not normalised."""
+
+
 def measure(inputs: Array) -> Statistics:
     """Measure a whole array of samples without holding more than a chunk of it as floats."""
     if inputs.dtype == np.uint8:
@@ -71,14 +75,14 @@ def _statistics(*rows: npt.NDArray[Any]) -> Statistics:
     return Statistics(mean=mean, std=std, low=low, high=high)
 
 
-NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.uint8]
 
 
 class Normalizer:
     """Map a stored value v of channel c to v * scale[c] + shift[c].
 
     `like` gives shape and type of the stored samples. With `whole_numbers`, stored whole numbers
-    are left as they are, whatever the kind.
+    are left as they are, whatever the kind; so are `packed` rows of several inputs.
     """
 
     def __init__(
@@ -88,12 +92,15 @@ class Normalizer:
         statistics: Statistics,
         like: Array,
         whole_numbers: bool = False,
+        packed: bool = False,
     ) -> None:
         self._shape = like.shape[1:]
-        self.dtype: np.dtype[np.int64] | np.dtype[np.float32] = np.dtype(np.float32)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         """Type of the inputs."""
         if whole_numbers and like.dtype.kind == "i":
             kind, self.dtype = "none", np.dtype(np.int64)
+        if packed:
+            kind, self.dtype = "none", np.dtype(np.uint8)
         scale, shift = _scale_and_shift(kind, statistics, is_bytes=like.dtype == np.uint8)
         # One entry per value of a sample, so that the loops over a batch are long.
         repeats = int(np.prod(self._shape)) // len(scale)

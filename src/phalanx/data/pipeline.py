@@ -255,6 +255,7 @@ def _stream(
             global_offset=samples.cut.global_offset,
             epoch=samples.cut.epoch,
             step=samples.cut.step,
+            fields=part.fields,
         )
 
     threads: list[Prefetch[Any]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,8 +14,9 @@ from typing_extensions import override
 from phalanx.data.base import PartName, Samples, Source
 from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import Located, locate
-from phalanx.errors import DataError, SpecError
+from phalanx.errors import DataError, PhalanxError, SpecError
 from phalanx.spec.data import SOURCES, DataSpec, is_path
+from phalanx.spec.data_files import CsvSettings, ImageFolderSettings, TextSettings
 from phalanx.spec.registry import load
 
 _SCALE = 15  # stored values are 0..16; times 15 they fill a byte without overflowing it
@@ -33,25 +36,32 @@ def open_source(spec: DataSpec, *, data_root: Path) -> Source:
         return _from_path(path, spec)
     opener = cast("Callable[..., object]", load(SOURCES.find(spec.name).open))
     source = opener(spec, root=root)
-    if not isinstance(source, Source):
-        raise SpecError(
-            f"data '{spec.name}' gave {type(source).__name__}; it must give a phalanx.data.Source",
-            name=spec.name,
-        )
-    return source
+    if isinstance(source, Source):
+        return source
+    from phalanx.data.own import adapt
+
+    return adapt(source, spec)
 
 
 def open_callable(spec: DataSpec, *, root: Path) -> object:
     """Call a class or function of another package with the job's arguments.
 
     Raises:
-        SpecError: It cannot be called like that.
+        SpecError: It cannot be called like that, or raised an error.
     """
     make = cast("Callable[..., object]", load(SOURCES.find(spec.name).name))
+    if inspect.isgeneratorfunction(make):
+        return partial(make, **spec.args)
     try:
         return make(**spec.args)
+    except PhalanxError:
+        raise
     except TypeError as error:
         raise SpecError(f"data '{spec.name}': {error}", name=spec.name) from error
+    except Exception as error:  # the user's code may raise anything; the cause stays attached
+        raise SpecError(
+            f"data '{spec.name}' raised {type(error).__name__}: {error}", name=spec.name
+        ) from error
 
 
 def open_built_in(spec: DataSpec, *, root: Path) -> Source:
@@ -87,12 +97,26 @@ def _from_path(path: Path, spec: DataSpec) -> Source:
         from phalanx.data.npz import NpzSource
 
         return NpzSource(path, input_key=spec.input_key, target_key=spec.target_key)
+    if path.is_file() and path.suffix in (".csv", ".tsv"):
+        from phalanx.data.csv_table import CsvSource
+
+        return CsvSource(path, CsvSettings.model_validate(spec.args), target_key=spec.target_key)
+    if path.is_file() and path.suffix == ".txt":
+        from phalanx.data.text import TextSource
+
+        return TextSource(path, TextSettings.model_validate(spec.args))
     from phalanx.data.parquet import ParquetSource, parquet_files
 
     files = parquet_files(path) if path.is_dir() else (path,)
+    if path.is_dir() and not files:
+        from phalanx.data.image_folder import ImageFolderSource, image_files
+
+        if image_files(path):
+            return ImageFolderSource(path, ImageFolderSettings.model_validate(spec.args))
     if not files or files[0].suffix != ".parquet":
         raise DataError(
-            f"{path} is neither a .npz file, nor a .parquet file, nor a folder with .parquet files",
+            f"{path} is neither a .npz, .parquet, .csv, .tsv or .txt file, nor a folder with "
+            ".parquet files or images",
             path=path,
         )
     return ParquetSource(

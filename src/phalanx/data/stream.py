@@ -18,6 +18,7 @@ from phalanx.data.base import Array
 from phalanx.data.normalize import NetworkInputs
 from phalanx.data.order import Indices
 from phalanx.errors import TimeoutExpired
+from phalanx.spec.fields import InputField
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Batch:
     """Samples of all workers in this epoch before this step."""
     epoch: int
     step: int
+    fields: tuple[InputField, ...] = ()
+    """Inputs in a packed row of bytes; empty: samples have one input, as it is."""
 
     def __len__(self) -> int:
         return len(self.targets)

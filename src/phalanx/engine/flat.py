@@ -63,28 +63,44 @@ class FlatModule:
         so that collectives started from the callback match. Parameters that the loss does not
         depend on get zero. An exception of the callback ends the backward pass and is passed on.
         """
-        self._begin(on_bucket_ready)
-        loss.backward(torch.tensor(scale, dtype=loss.dtype))  # type: ignore[no-untyped-call]
-        self._finish()
+        self.begin()
+        self.add(loss, scale=scale, on_bucket_ready=on_bucket_ready)
+        self.finish(on_bucket_ready)
 
     def skip(self, on_bucket_ready: OnBucketReady | None = None) -> None:
         """Stand in for `backward` in a step without samples: zero gradients, every bucket ready."""
-        self._begin(on_bucket_ready)
-        self._finish()
+        self.begin()
+        self.finish(on_bucket_ready)
 
-    def _begin(self, on_bucket_ready: OnBucketReady | None) -> None:
+    def begin(self) -> None:
+        """Begin the gradients of a step at zero; no bucket is ready."""
         self.gradients.zero_()
+        self._expect(None)
+
+    def add(
+        self, loss: Tensor, *, scale: float, on_bucket_ready: OnBucketReady | None = None
+    ) -> None:
+        """Add `scale` times the gradient of `loss`.
+
+        `on_bucket_ready`: this is the last pass, so that buckets become final in it.
+        """
+        self._expect(on_bucket_ready)
+        loss.backward(torch.tensor(scale, dtype=loss.dtype))  # type: ignore[no-untyped-call]
+
+    def finish(self, on_bucket_ready: OnBucketReady | None = None) -> None:
+        """Report the buckets that `add` has not: those of unused parameters, or all."""
+        self._on_ready = on_bucket_ready
+        self._missing = [0] * len(self.buckets)
+        self._fire_complete()
+        self._on_ready = None
+
+    def _expect(self, on_bucket_ready: OnBucketReady | None) -> None:
         self._on_ready = on_bucket_ready
         self._missing = list(self._sizes)
         self._next = 0
         if on_bucket_ready is not None and not self._hooked:
             # Hooks call into Python once per parameter and step; one worker alone needs none.
             self._register_hooks()
-
-    def _finish(self) -> None:
-        self._missing = [0] * len(self.buckets)
-        self._fire_complete()
-        self._on_ready = None
 
     def _fire_complete(self) -> None:
         while self._next < len(self._missing) and self._missing[self._next] == 0:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from phalanx.engine.averaging import AveragingRule
 from phalanx.engine.layout import Range
 from phalanx.engine.regulariser import Regulariser
 from phalanx.engine.spans import span
@@ -68,6 +69,8 @@ class FlatOptimizer:
         self._parameters = parameters.detach()
         self._regulariser = Regulariser(spec.l2, self._parameters, kernels)
         self.rule: UpdateRule = EntryRule(spec, self._parameters) if rule is None else rule
+        if spec.ema is not None:
+            self.rule = AveragingRule(self.rule, self._parameters, decay=spec.ema)
 
     def step(self, gradient: Tensor, lr: float, *, gradient_norm: float | None = None) -> None:
         """Make one update. `gradient` is read in place, and changed by regulariser and clipping.

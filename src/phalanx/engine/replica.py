@@ -11,27 +11,32 @@ parallelism does; running statistics differ between workers until `buffers` are 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from phalanx.data.order import share_sizes
 from phalanx.data.stream import Batch
+from phalanx.engine.averaging import average_in
 from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import FlatModule, OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
-from phalanx.engine.loss import Loss, error_sums
+from phalanx.engine.loss import ForwardPass, Loss, error_sums
+from phalanx.engine.loss_functions import find_outputs, required_outputs
 from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.result import EvaluationSums, StepResult, check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
 from phalanx.errors import EngineError
-from phalanx.spec.optimize import LossSpec, OptimizerSpec
-
-# What `data.normalize` makes: quantities, or whole numbers such as token ids.
-_INPUT_TYPES = (np.float32, np.int64)
+from phalanx.spec.loss import LossSpec
+from phalanx.spec.optimize import OptimizerSpec
 
 
 class Replica:
@@ -48,6 +53,7 @@ class Replica:
         seed: Of the job; with `rank` and the step it decides dropout.
         rank: Of this worker.
         bucket_bytes: Gradients that become ready together; None chooses by model size.
+        passes: Forward and backward passes in which a batch is computed, to save memory.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Replica:
         seed: int = 0,
         rank: int = 0,
         bucket_bytes: int | None = None,
+        passes: int = 1,
     ) -> None:
         torch.set_flush_denormal(True)
         self.module = module
@@ -70,6 +77,9 @@ class Replica:
         self._precision: Precision = precision
         self._seed = seed
         self._rank = rank
+        self._passes = passes
+        self.gradient_weight = 0.0
+        """The gradient is this over `Batch.global_count` times the mean over the share."""
         self.optimizer = (
             None
             if optimizer is None
@@ -108,8 +118,10 @@ class Replica:
         """Compute loss and gradients of this worker's share of a batch.
 
         The gradients are those of the loss sum divided by `batch.global_count`: summed over all
-        workers they are the mean over the global batch, however unequal the shares. A share without
-        samples gives zero gradients and still reports every bucket.
+        workers they are the mean over the global batch, however unequal the shares. Where the loss
+        `counts` something else than samples, the sum over workers is still to be divided by that
+        of `gradient_weight` over `batch.global_count`, unless this worker has the whole batch. A
+        share without samples gives zero gradients and still reports every bucket.
 
         Args:
             batch: The samples; read, never changed or kept.
@@ -122,29 +134,53 @@ class Replica:
             EngineError: The loss is not finite, or the batch does not fit the model.
         """
         started = time.perf_counter()
-        num_samples = len(batch.targets)
+        num_samples, self.gradient_weight = len(batch.targets), 0.0
         if num_samples == 0:
             self._flat.skip(on_bucket_ready)
             return StepResult(0.0, 0, 0, 0.0, time.perf_counter() - started)
         if not self.module.training:
             self.module.train()
         torch.default_generator.manual_seed(draw_seed(self._seed, self._rank, step))
-        with span("forward"):
-            loss_sum, num_correct, _ = self._forward(batch)
-            value = float(loss_sum.detach())
-        check_loss(value, step=step, rank=self._rank)
-        forwarded = time.perf_counter()
+        # Nobody else has a part in this batch: the mean can be taken here.
+        is_whole = self._loss.counts(batch) and num_samples == batch.global_count
+        value = weight = forward_s = 0.0
+        num_correct = 0
+        pieces = _cut(batch, self._passes)
+        self._flat.begin()
+        for number, piece in enumerate(pieces, start=1):
+            begun = time.perf_counter()
+            with span("forward"):
+                sums = self._forward(piece).sums
+                value += float(sums.total.detach())
+            check_loss(value, step=step, rank=self._rank)
+            num_correct += int(sums.correct)
+            weight += sums.weight
+            self.gradient_weight = num_samples if is_whole else weight
+            forward_s += time.perf_counter() - begun
+            is_last = number == len(pieces)
+            if sums.weight > 0:
+                with span("backward"):
+                    self._flat.add(
+                        sums.total,
+                        scale=1.0 / batch.global_count,
+                        on_bucket_ready=on_bucket_ready if is_last and not is_whole else None,
+                    )
         with span("backward"):
-            self._flat.backward(
-                loss_sum, scale=1.0 / batch.global_count, on_bucket_ready=on_bucket_ready
-            )
+            if is_whole and weight not in (0, num_samples):
+                self.gradients.mul_(num_samples / weight)
+            self._flat.finish(on_bucket_ready)
         return StepResult(
             loss_sum=value,
-            num_correct=int(num_correct),
+            num_correct=num_correct,
             num_samples=num_samples,
-            forward_s=forwarded - started,
-            backward_s=time.perf_counter() - forwarded,
+            forward_s=forward_s,
+            backward_s=time.perf_counter() - started - forward_s,
+            weight=weight,
         )
+
+    def counts(self, batch: Batch) -> bool:
+        """Return whether the loss may weigh samples differently, so that weights are exchanged."""
+        return self._loss.counts(batch)
 
     def apply(self, lr: float) -> None:
         """Update the parameters by `gradients`, which are consumed.
@@ -161,6 +197,26 @@ class Replica:
         """Return the present value of the L2 regulariser; 0 without an optimiser."""
         return self.optimizer.regularisation() if self.optimizer is not None else 0.0
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Hold the average of the parameters instead of them, if the optimiser keeps one."""
+        average = average_in(self.optimizer.state()) if self.optimizer is not None else None
+        if average is None:
+            yield
+            return
+        with self.holding(average):
+            yield
+
+    @contextmanager
+    def holding(self, parameters: Tensor) -> Iterator[None]:
+        """Hold other parameters for a while."""
+        own = self.parameters.clone()
+        self.parameters.copy_(parameters)
+        try:
+            yield
+        finally:
+            self.parameters.copy_(own)
+
     def evaluate(self, batch: Batch) -> EvaluationSums:
         """Evaluate one batch: no dropout, running statistics in batch norm.
 
@@ -171,20 +227,27 @@ class Replica:
     def evaluate_into(self, batch: Batch, predicted: npt.NDArray[np.int64]) -> EvaluationSums:
         """Evaluate one batch, and write the class of each sample's largest output."""
         measured, outputs = self._evaluate(batch)
-        if outputs is not None:
-            predicted[:] = outputs.argmax(dim=1).numpy()
+        found = find_outputs(outputs)
+        if found is not None and found.ndim == 2:
+            predicted[:] = found.argmax(dim=1).numpy()
         return measured
 
-    def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, Tensor | None]:
+    def evaluate_outputs(self, batch: Batch) -> tuple[EvaluationSums, Tensor]:
+        """Evaluate one batch, which is not empty, and return the tensor of predictions too."""
+        measured, outputs = self._evaluate(batch)
+        return measured, required_outputs(outputs)
+
+    def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, object]:
         if len(batch.targets) == 0:
             return EvaluationSums(0.0, 0, 0), None
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            loss_sum, num_correct, outputs = self._forward(batch)
-            errors = error_sums(outputs, batch.targets)
-        sums = EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
-        return sums, outputs
+            passed = self._forward(batch)
+            errors = error_sums(passed.outputs, batch.targets)
+        total, correct, weight = passed.sums
+        sums = EvaluationSums(float(total), int(correct), len(batch.targets), *errors, weight)
+        return sums, passed.outputs
 
     def state(self) -> dict[str, Tensor]:
         """Return the live state that a resumed run needs: copy or write it before the next step."""
@@ -213,40 +276,23 @@ class Replica:
         for key, value in state.items():
             own[key].copy_(value)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, targets = as_tensors(batch)
+    def _forward(self, batch: Batch) -> ForwardPass:
         with autocast(self._precision):
-            try:
-                outputs = self.module(inputs)
-            except (RuntimeError, IndexError) as error:
-                raise EngineError(
-                    f"the model failed on inputs of shape {tuple(inputs.shape)}"
-                    f"{_hint(inputs)}: {error}"
-                ) from error
-            with span("loss"):
-                return *self._loss.sum_and_correct(outputs, targets), outputs
+            return self._loss.forward(self.module, batch)
 
 
-def _hint(inputs: Tensor) -> str:
-    if inputs.is_floating_point():
-        return ""
-    return " (whole numbers, as they are stored; store quantities as float32)"
-
-
-def as_tensors(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the batch as tensors on the same memory; images become (N, C, H, W)."""
-    arrays = (batch.inputs, batch.targets)
-    if batch.inputs.dtype not in _INPUT_TYPES or not batch.inputs.flags.c_contiguous:
-        raise EngineError(
-            f"inputs must be contiguous float32 or int64, not {batch.inputs.dtype} with strides "
-            f"{batch.inputs.strides}"
+def _cut(batch: Batch, num_passes: int) -> list[Batch]:
+    """Cut a batch into about equal pieces, none of them empty."""
+    if num_passes == 1:
+        return [batch]
+    sizes = [size for size in share_sizes(len(batch), num_passes) if size]
+    ends = list(accumulate(sizes))
+    return [
+        replace(
+            batch,
+            inputs=batch.inputs[end - size : end],
+            targets=batch.targets[end - size : end],
+            indices=batch.indices[end - size : end],
         )
-    if len(batch.inputs) != len(batch.targets):
-        raise EngineError(f"{len(batch.inputs)} inputs came with {len(batch.targets)} targets")
-    # torch has no read-only tensors; a copy keeps a model that writes to its input from harm.
-    inputs, targets = (
-        torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays
-    )
-    if inputs.ndim == 4:
-        inputs = inputs.permute(0, 3, 1, 2)
-    return inputs, targets.float() if targets.is_floating_point() else targets.long()
+        for size, end in zip(sizes, ends, strict=True)
+    ]

@@ -14,15 +14,17 @@ class StepResult:
     """Result of one worker's forward and backward pass."""
 
     loss_sum: float
-    """Loss summed over this worker's samples, without the L2 regulariser."""
+    """Loss summed over this worker's share, without the L2 regulariser."""
     num_correct: int
-    """Samples whose largest output is the target; 0 for mean squared error."""
+    """Predictions whose largest output is the target, in units of `weight`; 0 for values."""
     num_samples: int
     """Samples of this worker in this step; may be 0."""
     forward_s: float
     """From the batch's arrival to the loss."""
     backward_s: float
     """From the loss to the last gradient, bucket callbacks included."""
+    weight: float | None = None
+    """What the sums are over, such as positions that count; None: the samples."""
 
 
 class EvaluationSums(NamedTuple):
@@ -35,6 +37,12 @@ class EvaluationSums(NamedTuple):
     """Of a sample, the mean over its values; NaN: the model has other outputs than targets. 0 for
     classes."""
     squared_error: float = 0.0
+    weight: float | None = None
+    """What loss and correct ones are sums over; None: the samples."""
+
+    def row(self) -> tuple[float, ...]:
+        """Return all sums as numbers, to be added over batches and workers."""
+        return (*self[:-1], self.num_samples if self.weight is None else self.weight)
 
 
 def check_loss(loss_sum: float, *, step: int, rank: int) -> None:

@@ -22,7 +22,8 @@ from phalanx.engine.precision import Precision, autocast
 from phalanx.engine.state_layout import Names, StateLayout, copy_in, copy_out
 from phalanx.errors import EngineError
 from phalanx.model.parts import PartedNetwork, call_part, drawing
-from phalanx.spec.optimize import LossSpec, OptimizerSpec
+from phalanx.spec.loss import LossSpec
+from phalanx.spec.optimize import OptimizerSpec
 
 _NOTHING = torch.zeros(0)
 
@@ -228,7 +229,13 @@ class Stage:
     def measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss summed over samples, and the number of correct ones."""
         with autocast(self._precision):
-            return self.loss.sum_and_correct(outputs, targets)
+            total, correct, weight = self.loss.compute(outputs, targets)
+        if weight != len(targets):
+            raise EngineError(
+                f"a split network divides its loss by samples, and this one counted {weight:g} for "
+                f"{len(targets)}; choose a loss per sample or another strategy"
+            )
+        return total, correct
 
 
 def _forbid_changes_in_place(module: nn.Module) -> None:

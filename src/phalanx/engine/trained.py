@@ -46,10 +46,17 @@ class FlatReplica(Protocol):
     def optimizer(self) -> OptimizerState | None:
         """The update rule; None if another process owns the parameters."""
 
+    @property
+    def gradient_weight(self) -> float:
+        """What the last gradient was weighed by, of `Batch.global_count`."""
+
     def forward_backward(
         self, batch: Batch, on_bucket_ready: OnBucketReady | None = None, *, step: int
     ) -> StepResult:
         """Compute loss and gradients of this worker's share of a batch, as `Replica` does."""
+
+    def counts(self, batch: Batch) -> bool:
+        """Return whether the loss may weigh samples differently, so that weights are exchanged."""
 
     def apply(self, lr: float) -> None:
         """Update the parameters by `gradients`."""

@@ -129,8 +129,8 @@ class ProcessEvents:
 
     def _count(self, step: Step) -> None:
         now = self._now(step)
-        if step.num_samples > 0:
-            values = {"loss": step.loss_sum / step.num_samples}
+        if step.divisor > 0:
+            values = {"loss": step.loss_sum / step.divisor}
             self._timeline.counter(self.process, "training loss", now, values)
         if step.lr != self._lr:
             self._lr = step.lr

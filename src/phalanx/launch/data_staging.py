@@ -15,6 +15,7 @@ import msgspec
 from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.dataset import open_dataset
 from phalanx.data.directory import locate
+from phalanx.data.image_folder import image_files
 from phalanx.data.parquet import parquet_files
 from phalanx.errors import DataError, LaunchError, SpecError
 from phalanx.launch.code_package import CodePackage, pack
@@ -93,7 +94,8 @@ def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
     given = Path(spec.name).expanduser()
     path = given if given.exists() else root / given
     if path.is_dir():
-        return {f"{path.name}/{one.name}": one for one in parquet_files(path)}
+        files = parquet_files(path) or image_files(path)
+        return {f"{path.name}/{one.relative_to(path)}": one for one in files}
     return {path.name: path}
 
 

@@ -62,6 +62,7 @@ class ScriptReplica:
         self._turns = turns
         self._steps_by_call = steps_by_call
         self._optimizer = ScriptOptimizer(setup.optimizer, flat)
+        self.gradient_weight = 0.0
 
     @property
     def layout(self) -> FlatLayout:
@@ -98,12 +99,17 @@ class ScriptReplica:
     ) -> StepResult:
         """Let the script compute a batch, up to the end of its last backward pass."""
         assert isinstance(batch, ScriptBatch)
+        self.gradient_weight = float(len(batch))
         if self._steps_by_call:
             # The script waits in step(): its gradients are there.
             self.flat.arm(on_bucket_ready)
             self.flat.finish()
             return self._turns.take_result(batch)
         return self._turns.compute(batch, on_bucket_ready, step=step)
+
+    def counts(self, batch: Batch) -> bool:
+        """Return False: a script's losses are weighed before they are differentiated."""
+        return False
 
     def apply(self, lr: float) -> None:
         """Let the script make its step, and run on to its next batch."""

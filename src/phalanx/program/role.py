@@ -23,7 +23,8 @@ from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
 from phalanx.program.turn import LossScale
-from phalanx.records.events import NetworkBuilt, TensorSlot
+from phalanx.records.events import NetworkBuilt
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.data import BatchSpec
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done

@@ -10,6 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.records.measures import PartFigures
+from phalanx.records.tensor_slot import TensorSlot
+from phalanx.spec.fields import InputField
 from phalanx.split.placement import SplitForecast
 from phalanx.wire.messages import EpochFigures, WorkTimes
 from phalanx.wire.server_stats import ServerStats
@@ -37,16 +39,6 @@ class Started(Event):
     startup_s: float
 
 
-class TensorSlot(msgspec.Struct, frozen=True):
-    """Place of one named tensor in a flat buffer."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    channels_last: bool = False
-    """A convolution kernel that lies in memory as (out, height, width, in)."""
-
-
 class NetworkBuilt(Event):
     """Names and shapes of what checkpoints hold in flat buffers, and how inputs are prepared."""
 
@@ -62,6 +54,8 @@ class NetworkBuilt(Event):
     """Names in the network of tensors that checkpoints keep by another name."""
     whole_numbers: bool = False
     """The network reads stored whole numbers as they are."""
+    fields: list[InputField] = []
+    """Inputs of a sample, where it has several; stored samples are rows of bytes."""
 
 
 class Step(Event):
@@ -86,6 +80,13 @@ class Step(Event):
     synchronous group, where it follows from comparing the workers: see `records.step_phases`."""
     num_steps: int = 1
     """Steps that it stands for; `step` and `lr` are those of the last."""
+    weight: float | None = None
+    """What loss and correct ones are sums over, such as tokens; None: the samples."""
+
+    @property
+    def divisor(self) -> float:
+        """Return what the sums are over."""
+        return self.num_samples if self.weight is None else self.weight
 
     @property
     def duration_s(self) -> float:
@@ -98,6 +99,8 @@ class Step(Event):
         sums = {name: getattr(self, name) + getattr(later, name) for name in summed}
         if self.wait_s is not None and later.wait_s is not None:
             sums["wait_s"] = self.wait_s + later.wait_s
+        if self.weight is not None or later.weight is not None:
+            sums["weight"] = self.divisor + later.divisor
         return msgspec.structs.replace(later, **sums)
 
 

@@ -6,22 +6,19 @@ that both stop at the same epoch.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from phalanx.records.position import Position
 from phalanx.spec.job import JobSpec
+from phalanx.spec.metrics import Direction, direction_of
 from phalanx.spec.optimize import EarlyStopSpec
-
-Monitor = Literal["val_loss", "val_accuracy"]
 
 
 def is_better(
-    monitor: Monitor, value: float, best: float | None, *, min_delta: float = 0.0
+    direction: Direction, value: float, best: float | None, *, min_delta: float = 0.0
 ) -> bool:
     """Tell whether a value beats the best so far by more than `min_delta`."""
     if best is None:
         return True
-    return value < best - min_delta if monitor == "val_loss" else value > best + min_delta
+    return value < best - min_delta if direction == "min" else value > best + min_delta
 
 
 def note_validation(job: JobSpec, position: Position) -> bool:
@@ -39,18 +36,21 @@ def note_validation(job: JobSpec, position: Position) -> bool:
     if monitor is None:
         return False
     # Targets that are no classes have no accuracy: the loss decides.
-    if position.val_accuracy is None:
+    if position.val_accuracy is None and monitor == "val_accuracy":
         monitor = "val_loss"
-    value = position.val_loss if monitor == "val_loss" else position.val_accuracy
+    value = _value(monitor, position)
     if value is None:
         return False
+    direction = direction_of(monitor, job.metrics)
     improved = is_better(
-        monitor, value, position.best_value, min_delta=early.min_delta if early else 0.0
+        direction, value, position.best_value, min_delta=early.min_delta if early else 0.0
     )
     if improved:
         position.best_value = value
     position.stale_epochs = 0 if improved else position.stale_epochs + 1
-    position.stopped_early = early is not None and _stops(early, monitor, position, value)
+    position.stopped_early = early is not None and _stops(
+        early, monitor, position, value, direction=direction
+    )
     return improved and job.checkpoint.best is not None
 
 
@@ -67,7 +67,16 @@ def may_stop(job: JobSpec, epochs_done: int) -> bool:
     return early.patience is not None or (early.bar is not None and early.bar.epoch == epochs_done)
 
 
-def _stops(early: EarlyStopSpec, monitor: Monitor, position: Position, value: float) -> bool:
+def _value(monitor: str, position: Position) -> float | None:
+    known = {"val_loss": position.val_loss, "val_accuracy": position.val_accuracy}
+    if monitor in known:
+        return known[monitor]
+    return position.val_metrics.get(monitor.removeprefix("val_"))
+
+
+def _stops(
+    early: EarlyStopSpec, monitor: str, position: Position, value: float, *, direction: Direction
+) -> bool:
     if early.patience is not None and position.stale_epochs >= early.patience:
         return True
     bar = early.bar
@@ -75,5 +84,5 @@ def _stops(early: EarlyStopSpec, monitor: Monitor, position: Position, value: fl
     if bar is None or bar.epoch != position.epoch or monitor != early.monitor:
         return False
     # NaN compares false, so a diverged loss never counts as below the bar.
-    met = value <= bar.value if monitor == "val_loss" else value >= bar.value
+    met = value <= bar.value if direction == "min" else value >= bar.value
     return not met

@@ -35,7 +35,9 @@ class PartFigures(Protocol):
 
 @dataclass(frozen=True)
 class Measures:
-    """Loss and accuracy over a part, as means over its samples; with metrics and predictions.
+    """Loss and accuracy over a part, as means over its samples (or what its loss counts).
+
+    Metrics and predictions come with them.
 
     Targets that are no classes have no accuracy.
     """
@@ -56,12 +58,13 @@ class Measures:
         *,
         duration_s: float,
         has_classes: bool,
+        weight: float | None = None,
     ) -> Measures:
-        """Divide sums over samples by their number; no samples give zeros."""
-        count = max(1.0, num_samples)
+        """Divide sums by what they are over: `weight`, or samples; nothing gives zeros."""
+        divisor = max(1.0, num_samples) if weight is None else weight or 1.0
         return cls(
-            loss=loss_sum / count,
-            accuracy=num_correct / count if has_classes else None,
+            loss=loss_sum / divisor,
+            accuracy=num_correct / divisor if has_classes else None,
             num_samples=int(num_samples),
             duration_s=duration_s,
         )

@@ -6,7 +6,6 @@ either can resume from the other's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,6 +25,8 @@ class Position(msgspec.Struct, kw_only=True):
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
+    epoch_weight: float | None = None
+    """What the two sums are over, if it is not the samples."""
     samples: int = 0
     updates: int = 0
     train_s: float = 0.0
@@ -38,16 +39,23 @@ class Position(msgspec.Struct, kw_only=True):
     train_accuracy: float | None = None
     val_loss: float | None = None
     val_accuracy: float | None = None
+    val_metrics: dict[str, float] = {}
     phase: int = 0
     """Of a strategy with several."""
     phase_begin: int = 0
     """Samples that had been seen when that phase began."""
+
+    @property
+    def epoch_divisor(self) -> float:
+        """What the sums of the epoch are over."""
+        return self.epoch_samples if self.epoch_weight is None else self.epoch_weight
 
     def begin_next_epoch(self) -> None:
         """Count the finished epoch, and reset the sums."""
         self.epoch += 1
         self.epoch_samples = self.epoch_correct = 0
         self.epoch_loss_sum = 0.0
+        self.epoch_weight = None
 
     def begin_next_phase(self) -> None:
         """Count the finished phase."""
@@ -57,6 +65,7 @@ class Position(msgspec.Struct, kw_only=True):
     def take_validation(self, of: Position) -> None:
         """Adopt the validation results of an earlier position of the same run."""
         self.val_loss, self.val_accuracy = of.val_loss, of.val_accuracy
+        self.val_metrics = of.val_metrics
         self.best_value, self.stale_epochs = of.best_value, of.stale_epochs
         self.stopped_early = of.stopped_early
 
@@ -82,7 +91,6 @@ class Position(msgspec.Struct, kw_only=True):
         model: ModelFigures,
         *,
         test: PartFigures | None,
-        val_metrics: Mapping[str, float],
         precision: str,
         startup_s: float,
     ) -> RunOutcome:
@@ -104,7 +112,7 @@ class Position(msgspec.Struct, kw_only=True):
             val_accuracy=self.val_accuracy,
             test_loss=test.loss if test else None,
             test_accuracy=test.accuracy if test else None,
-            val_metrics=dict(val_metrics),
+            val_metrics=dict(self.val_metrics),
             test_metrics=dict(test.metrics) if test else {},
             parameters_sha256=model.digest,
         )

@@ -16,16 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.errors import StoreError
-from phalanx.records.events import NetworkBuilt, TensorSlot
+from phalanx.records.events import NetworkBuilt
 from phalanx.records.log import read_events
 from phalanx.records.position import CHECKPOINT_PATTERN
 from phalanx.records.rundir import RunDir
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.store.atomic import write_atomically
 
 WEIGHTS = "model.safetensors"
 _BEST = "best.safetensors"
 _REPLICA, _NAMED = "replica.", "model/"
 _OTHERS = ("buffer/", "frozen/")
+# What was evaluated, where the optimiser keeps it.
+_AVERAGE = "replica.optimizer/ema"
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def read_weights(run: RunDir, *, best: bool | None = None) -> NamedWeights:
                 return NamedWeights({one: file.get_tensor(one) for one in wanted}, path, None)
             for name in names:
                 if name == f"{_REPLICA}parameters":
-                    tensors |= _cut(file.get_tensor(name), _slots(network, run).parameters)
+                    flat = file.get_tensor(_AVERAGE if _AVERAGE in names else name)
+                    tensors |= _cut(flat, _slots(network, run).parameters)
                 elif name == f"{_REPLICA}buffers":
                     tensors |= _cut(file.get_tensor(name), _slots(network, run).buffers)
                 else:

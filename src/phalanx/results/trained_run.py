@@ -5,9 +5,10 @@ Loads torch, so nothing of the control plane imports it; `phalanx` offers `open_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.data.dataset import Dataset, Part, open_dataset
+from phalanx.data.fields import pack, unpack
+from phalanx.engine.inputs import Inputs, inputs_of_fields
+from phalanx.engine.loss_functions import find_outputs
 from phalanx.errors import SpecError, StoreError
 from phalanx.model.catalogue import build_model
 from phalanx.records.events import Epoch, Event, HostSample, NetworkBuilt, ProcessSample, Step
@@ -116,40 +120,67 @@ class TrainedRun:
             num_classes=network.num_outputs,
             seed=job.seed,
             modalities=dataset_modalities,
+            fields=network.fields,
         )
         self.load_into(module, best=best)
         return module.eval()
 
     def prepare(self, samples: npt.ArrayLike) -> Tensor:
-        """Scale samples as the training did; images of (N, H, W, C) become (N, C, H, W)."""
+        """Scale samples as the training did; images of (N, H, W, C) become (N, C, H, W).
+
+        Networks of several inputs take theirs as they are.
+        """
         return torch.from_numpy(
             np.ascontiguousarray(prepare_inputs(np.asarray(samples), self._network()))
         )
 
     def predict(
-        self, samples: npt.ArrayLike | Part, *, best: bool | None = None
+        self,
+        samples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Part,
+        *,
+        best: bool | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Return the network's outputs, one row per sample.
+        """Return the network's outputs (of several, its logits or first), one row per sample.
 
         Args:
-            samples: An array as the data set stores it, or a part of an opened data set.
+            samples: An array as the data set stores it, for networks of several inputs one for
+                each, or a part of an opened data set.
             best: As in `state_dict`.
         """
+        network = self._network()
         if isinstance(samples, Part):
             stored, rows = samples.inputs, samples.rows
         else:
-            stored = np.asarray(samples)
+            stored = self._packed(samples) if network.fields else np.asarray(samples)
             rows = np.arange(len(stored))
         if len(rows) == 0:
             raise StoreError("there are no samples to predict")
-        model, network = self.load_model(best=best), self._network()
-        found = []
+        model, found = self.load_model(best=best), []
         with torch.inference_mode():
             for start in range(0, len(rows), _ROWS):
-                # By the statistics of the training, whatever data set these samples are from.
-                inputs = prepare_inputs(stored[rows[start : start + _ROWS]], network)
-                found.append(model(torch.from_numpy(np.ascontiguousarray(inputs))).float().numpy())
+                inputs = self._inputs(stored[rows[start : start + _ROWS]])
+                outputs = find_outputs(inputs.pass_to(model))
+                if outputs is None:
+                    raise StoreError("the network returns no tensor that could be predictions")
+                found.append(outputs.float().numpy())
         return np.concatenate(found)
+
+    def _packed(self, samples: object) -> npt.NDArray[np.uint8]:
+        fields = self._network().fields
+        names = [field.name for field in fields]
+        if isinstance(samples, tuple | list):
+            samples = dict(zip(names, samples, strict=False))
+        if not isinstance(samples, Mapping) or set(samples) != set(names):
+            raise StoreError(f"the network takes {', '.join(names)}; give an array for each")
+        return pack({name: np.asarray(samples[name]) for name in names}, fields)
+
+    def _inputs(self, stored: npt.NDArray[Any]) -> Inputs:
+        network = self._network()
+        if network.fields:
+            return inputs_of_fields(unpack(stored, network.fields))
+        # By the statistics of the training, whatever data set these samples are from.
+        prepared = np.ascontiguousarray(prepare_inputs(stored, network))
+        return Inputs((torch.from_numpy(prepared),), {})
 
     def save(self, path: Path, *, best: bool | None = None) -> None:
         """Write the weights; the suffix decides: .safetensors, .pt (state dict) or .onnx (network).
@@ -172,6 +203,8 @@ class TrainedRun:
     def _export_onnx(self, path: Path, *, best: bool | None) -> None:
         if find_spec("onnx") is None:
             raise SpecError("writing ONNX needs the package onnx: pip install 'phalanx[onnx]'")
+        if self._network().fields:
+            raise SpecError("networks of several inputs cannot be written as ONNX; write .pt")
         example = self.prepare(np.zeros((1, *self._network().input_shape), dtype=np.float32))
         torch.onnx.export(
             self.load_model(best=best),

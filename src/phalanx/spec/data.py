@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.data_files import file_settings
 from phalanx.spec.names import did_you_mean
 from phalanx.spec.registry import Registry, read_args
 
@@ -105,7 +106,7 @@ DistributionField = Annotated[DistributionSpec, BeforeValidator(name_only)]
 
 
 ShardPolicy = Literal["auto", "sample", "file", "off"]
-DATA_SUFFIXES = (".npz", ".parquet")
+DATA_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ def _known_source_or_path(name: str) -> str:
     raise fault(
         f"unknown data {name!r}",
         f"{did_you_mean(name, SOURCES.names())} (built in: {', '.join(SOURCES.built_in)}; "
-        "or a path that contains '/' or ends in .npz or .parquet, or package.module:name)",
+        f"or a path that contains '/' or ends in {', '.join(DATA_SUFFIXES)}, or "
+        "package.module:name)",
     )
 
 
@@ -213,12 +215,13 @@ class DataSpec(Spec):
     """A data set and the input pipeline that makes batches of it."""
 
     name: DataName
-    """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz or .parquet file or folder,
-    which contains `/` or ends in .npz or .parquet, seen from the job file, else from where
-    `phalanx` is called, else from the data directory; or
-    `package.module:name` of a `SourceKind`, or of a class or function that returns a `Source`."""
+    """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz, .parquet, .csv, .tsv or
+    .txt file, or of a folder of .parquet files or images (with a `/`), seen from the job file, else
+    from where `phalanx` is called, else from the data directory; or `package.module:name` of a
+    function that returns data sets or loaders of torch or Hugging Face, arrays or a stream, of a
+    `Source`, or of a `SourceKind`."""
     args: dict[str, JsonValue] = {}
-    """Settings of a source of another package."""
+    """Arguments of your function; how a table, text or folder of images is read."""
     augment: ListOf[Augmentation] = ()
     """Random changes to training samples: flip (left-right), pad-crop (pad by 4, crop back), or a
     function of a batch and a NumPy generator."""
@@ -231,9 +234,10 @@ class DataSpec(Spec):
     0.1}; null: no worker owns samples and `shard` decides."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
-    normalize: Literal["standard", "unit", "none"] = "standard"
-    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values. Rows of
-    whole numbers, such as token ids, reach a network of your own as they are stored."""
+    normalize: Literal["auto", "standard", "unit", "none"] = "auto"
+    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values; auto:
+    none for what a function of your own returns, else standard. Rows of whole numbers, such as
+    token ids, reach a network of your own as they are stored."""
     validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else
     10 %."""
@@ -246,7 +250,8 @@ class DataSpec(Spec):
     input_key: str = "x"
     """Column or array that holds the inputs, for .npz and .parquet."""
     target_key: str = "y"
-    """Column or array that holds the labels, for .npz and .parquet."""
+    """Column, array or value of a sample that holds the targets; besides it, samples of your own
+    may name them labels, label, targets or target."""
     modalities: ListOf[str] | None = None
     """Arrays of a .npz file, one per sensor and each (samples, channels, height, width), that make
     up the samples instead of `input_key`; they are packed in this order."""
@@ -259,11 +264,14 @@ class DataSpec(Spec):
         if self.is_outside:
             self._check_args()
         elif self.args:
-            raise fault(
-                f"data.args has no effect on {self.name!r}",
-                "; it belongs to sources of other packages",
-                at=("args",),
-            )
+            settings = file_settings(self.name) if is_path(self.name) else None
+            if settings is None:
+                raise fault(
+                    f"data.args has no effect on {self.name!r}",
+                    "; it belongs to tables, text, folders of images and sources of other packages",
+                    at=("args",),
+                )
+            read_args(settings, self.args, section="data")
         if self.modalities is not None and not self.name.endswith(".npz"):
             raise fault(
                 f"data.modalities names arrays of a .npz file, and {self.name!r} is none",
@@ -312,6 +320,9 @@ class BatchSpec(Spec):
     """Samples per step on each worker; the global batch is this times the number of workers."""
     shares: ListOf[Annotated[float, Field(gt=0)]] | None = None
     """Relative share of the global batch per worker, for unequal machines; default: equal."""
+    accumulate: Annotated[int, Field(gt=0)] = 1
+    """Forward and backward passes in which each worker computes its samples of a step: the update
+    stays that of the whole global batch, and activations take that much less memory."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> BatchSpec:

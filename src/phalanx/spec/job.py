@@ -10,15 +10,15 @@ from pydantic import AfterValidator, Field, model_validator
 
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
-from phalanx.spec.data import BatchSpec, DataField, DataSpec
+from phalanx.spec.data import METRICS, BatchSpec, DataField, DataSpec
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
+from phalanx.spec.loss import LOSSES, LossField, LossSpec
+from phalanx.spec.metrics import MetricField, Monitor, check_monitor
 from phalanx.spec.model import MnistCnnSpec, ModelSpec
 from phalanx.spec.observe import InferSpec, ObserveSpec, ProfileSpec
 from phalanx.spec.optimize import (
     EarlyStopSpec,
-    LossField,
-    LossSpec,
     OptimizerField,
     SgdSpec,
 )
@@ -74,9 +74,9 @@ class CheckpointSpec(Spec):
     """Write after this many steps as well; null: only at epochs."""
     keep: Annotated[int, Field(gt=0)] = 2
     """Number of newest checkpoints kept."""
-    best: Literal["val_loss", "val_accuracy"] | None = "val_accuracy"
-    """Keep the best by this metric too; values have no accuracy, so theirs is val_loss; null: keep
-    none."""
+    best: Monitor | None = "val_accuracy"
+    """Keep the best by this figure too: val_loss, val_accuracy, or `val_` and the name of a metric;
+    values have no accuracy, so theirs is val_loss; null: keep none."""
 
 
 class DeadlineSpec(Spec):
@@ -124,6 +124,8 @@ class JobSpec(Spec):
     """The learning rate over the run, indexed by samples seen."""
     loss: LossField = LossSpec()
     """Loss function."""
+    metrics: ListOf[MetricField] = ()
+    """Metrics of outputs and targets besides those of the data: perplexity, or your own."""
     epochs: Annotated[int, Field(gt=0)] = 1
     """Passes over the training data."""
     early_stop: EarlyStopSpec | None = None
@@ -184,7 +186,8 @@ class JobSpec(Spec):
             return data
         loss, checkpoint = data.get("loss"), data.get("checkpoint", {})
         name = loss.get("name") if isinstance(loss, dict) else getattr(loss, "name", loss)
-        if name != "mse" or not isinstance(checkpoint, dict):
+        known = name in LOSSES.built_in and LOSSES.find(name).of_values
+        if not known or not isinstance(checkpoint, dict):
             return data
         return data | {"checkpoint": {"best": "val_loss"} | checkpoint}
 
@@ -218,6 +221,14 @@ class JobSpec(Spec):
                 at=("batch", "shares"),
             )
         check_program(self)
+        self._check_accumulation()
+        if self.optimizer.ema is not None and (
+            self.backend != "native" or self.strategy.name == "split"
+        ):
+            who = "split" if self.backend == "native" else f"backend {self.backend}"
+            raise fault(
+                f"{who} keeps no average of weights", "; leave it out", at=("optimizer", "ema")
+            )
         self.strategy.check(self)
         self._check_profile()
         self._check_distribution()
@@ -231,12 +242,14 @@ class JobSpec(Spec):
         if self.evaluate == "never" and self.early_stop is not None:
             raise fault("early_stop needs evaluation", "; set 'evaluate: epoch'", at=("evaluate",))
         monitor = self.early_stop.monitor if self.early_stop is not None else None
-        if self.loss.name == "mse" and monitor == "val_accuracy":
+        if self.loss.is_built_in and self.loss.kind.of_values and monitor == "val_accuracy":
             raise fault(
-                "early_stop.monitor: loss 'mse' is for values, which have no accuracy",
+                f"early_stop.monitor: loss '{self.loss.name}' is for values, which have no "
+                "accuracy",
                 "; set 'val_loss'",
                 at=("early_stop", "monitor"),
             )
+        self._check_metrics()
         if self.evaluate == "end" and self.early_stop is not None and self.early_stop.bar:
             raise fault("early_stop.bar needs 'evaluate: epoch'", at=("evaluate",))
         # Only workers that hold the final parameters, and are still there at the end, can answer.
@@ -250,6 +263,38 @@ class JobSpec(Spec):
             )
         check_backend(self)
         return self
+
+    def _check_accumulation(self) -> None:
+        if self.batch.accumulate == 1:
+            return
+        if self.backend != "native":
+            raise fault(
+                f"backend {self.backend} computes a batch in one pass",
+                "; leave 'batch.accumulate' out",
+                at=("batch", "accumulate"),
+            )
+        if self.strategy.name == "split":
+            raise fault(
+                "split computes a batch in micro_batches passes already",
+                "; set 'strategy.micro_batches' instead",
+                at=("batch", "accumulate"),
+            )
+
+    def _check_metrics(self) -> None:
+        if self.metrics and (self.backend == "tensorflow" or self.strategy.name == "split"):
+            who = "split" if self.backend == "native" else f"backend {self.backend}"
+            raise fault(f"{who} has no metrics of outputs", "; leave them out", at=("metrics",))
+        labels = [one.label for one in self.metrics]
+        twice = next((one for one in labels if labels.count(one) > 1), None)
+        if twice is not None:
+            raise fault(f"metrics names '{twice}' twice", at=("metrics",))
+        own = () if self.data.metrics == "auto" else self.data.metrics
+        of_data = [*METRICS.names(), *(name.rpartition(":")[2] for name in own)]
+        if self.early_stop is not None:
+            at = ("early_stop", "monitor")
+            check_monitor(self.early_stop.monitor, self.metrics, of_data, at=at)
+        if self.checkpoint.best is not None:
+            check_monitor(self.checkpoint.best, self.metrics, of_data, at=("checkpoint", "best"))
 
     def _check_distribution(self) -> None:
         distribution = self.data.distribution

@@ -1,23 +1,17 @@
-"""Describe optimiser, loss and early stopping.
+"""Describe optimiser and early stopping.
 
-`OPTIMIZERS` and `LOSSES` are open tables: a kind names its implementation for each backend.
+`OPTIMIZERS` is an open table: a kind names its implementation for each backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
-from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
+from phalanx.spec.base import ListOf, Spec, fault, name_only
+from phalanx.spec.metrics import Monitor
 from phalanx.spec.registry import ByName, Registry
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -40,6 +34,9 @@ class OptimizerSpec(Spec):
     the loss."""
     clip_norm: PositiveFloat | None = None
     """Scale the whole gradient down to this norm if it is longer."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Keep an exponential moving average of the weights, of which an update keeps this share, such
+    as 0.999: it is what is evaluated and comes out of the run; null: the weights themselves."""
 
     @property
     def kind(self) -> OptimizerKind:
@@ -221,83 +218,20 @@ OptimizerField = Annotated[
 """The type of a job's `optimizer`."""
 
 
-@dataclass(frozen=True)
-class LossKind:
-    """Describe a loss function.
-
-    Import paths are `package.module:function`, loaded where they are used.
-    """
-
-    name: str
-    function: str
-    """Takes outputs and targets, and `loss.args` by name; returns one loss per sample. The built-in
-    ones take the spec instead of the arguments."""
-    tensorflow: str | None = None
-    """The same on TensorFlow's tensors."""
-
-
-LOSSES: Registry[LossKind] = Registry(
-    "loss",
-    LossKind,
-    group="phalanx.losses",
-    built_in={
-        "cross-entropy": LossKind(
-            "cross-entropy",
-            function="phalanx.engine.loss:cross_entropy",
-            tensorflow="phalanx.backends.tensorflow.loss:cross_entropy",
-        ),
-        "mse": LossKind(
-            "mse",
-            function="phalanx.engine.loss:squared_error",
-            tensorflow="phalanx.backends.tensorflow.loss:squared_error",
-        ),
-    },
-    adapt=lambda path, _: LossKind(path, function=path),
-)
-
-
-class LossSpec(Spec):
-    """Loss function, averaged over samples."""
-
-    name: (
-        Literal["cross-entropy", "mse"]
-        | Annotated[str, AfterValidator(LOSSES.checked_name), Words("package.module:function")]
-    ) = "cross-entropy"
-    """cross-entropy for classes, mse (mean squared error) for numbers, or a function of outputs and
-    targets that returns one loss per sample."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of probability spread evenly over all classes; cross-entropy only."""
-    args: dict[str, JsonValue] = {}
-    """Keyword arguments for a function of your own."""
-
-    @property
-    def kind(self) -> LossKind:
-        """Its entry in the table; imports a loss of another package."""
-        return LOSSES.find(self.name)
-
-    @property
-    def arguments(self) -> Mapping[str, object]:
-        """Arguments of the function besides outputs and targets."""
-        return {"spec": self} if self.name in LOSSES.built_in else self.args
-
-
-LossField = Annotated[LossSpec, BeforeValidator(name_only)]
-
-
 class BarSpec(Spec):
     """Validation result required after a certain epoch."""
 
     epoch: Annotated[int, Field(gt=0)]
     """Measured after this many epochs."""
     value: float
-    """A loss of at most, or an accuracy of at least this."""
+    """A loss of at most, or an accuracy of at least this; of a metric, by what is better."""
 
 
 class EarlyStopSpec(Spec):
     """End the run when validation stops improving, or misses a required value."""
 
-    monitor: Literal["val_loss", "val_accuracy"] = "val_loss"
-    """Metric that must improve."""
+    monitor: Monitor = "val_loss"
+    """Figure that must improve: val_loss, val_accuracy, or `val_` and the name of a metric."""
     patience: Annotated[int, Field(gt=0)] | None = 3
     """Epochs without improvement that are tolerated; null: any number."""
     min_delta: NonNegative = 0.0

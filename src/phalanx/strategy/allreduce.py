@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -46,6 +47,8 @@ class Allreduce(Strategy):
         computed = time.perf_counter()
         with span("all_reduce"):
             self._exchange.finish()
+            if self._replica.counts(batch):
+                self._weigh(batch)
         self.noise.read_sum(
             self._replica.gradients,
             num_samples=result.num_samples,
@@ -68,6 +71,14 @@ class Allreduce(Strategy):
         with span("all_reduce"):
             self._overlap.look(self._exchange.pending)
             self._exchange.start(index)
+
+    def _weigh(self, batch: Batch) -> None:
+        """Divide by what the losses of all workers counted, instead of by samples."""
+        weight = torch.tensor([self._replica.gradient_weight], dtype=torch.float64)
+        self._collective.all_reduce(weight)
+        factor = batch.global_count / weight.item() if weight.item() > 0 else 1.0
+        if factor != 1.0:
+            self._replica.gradients.mul_(factor)
 
     @override
     def synchronize(self) -> None:

@@ -45,6 +45,13 @@ class StepFacts:
     """Exchange behind forward and backward; `exchange_s` is what was left exposed."""
     wait_s: float | None = None
     """The part of `exchange_s` that was waiting for others; None: the worker alone cannot know."""
+    weight: float | None = None
+    """What loss and correct ones are sums over, such as tokens; None: the samples."""
+
+    @property
+    def divisor(self) -> float:
+        """What the sums are divided by to get means."""
+        return self.num_samples if self.weight is None else self.weight
 
     @classmethod
     def of(
@@ -67,6 +74,7 @@ class StepFacts:
             apply_s,
             overlapped_s,
             wait_s,
+            result.weight,
         )
 
 

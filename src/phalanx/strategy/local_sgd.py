@@ -1,10 +1,10 @@
 """Local SGD: workers step alone and average their parameters every H steps.
 
 Notation: x shared parameters at the last averaging, x_i worker i's after H own steps, n_i samples
-it used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer step (DiLoCo, arXiv
-2311.08105): d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a Nesterov step along
--d. Moments (momentum and the like) are averaged with the same weights (Yu, Jin, Yang 2019). With H
-= 1 and SGD this is the same update as all-reduce, because it is linear.
+(or what the loss counts) it used for them. Plain averaging: x' = Σ n_i x_i / Σ n_i. With an outer
+step (DiLoCo, arXiv 2311.08105): d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a
+Nesterov step along -d. Moments (momentum and the like) are averaged with the same weights (Yu, Jin,
+Yang 2019). With H = 1 and SGD this is the same update as all-reduce, because it is linear.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LocalSgd(Strategy):
         self._replica = replica
         self._collective = collective
         self._steps = 0
-        self._samples = 0
+        self._weight = 0.0
         if not equal:
             make_equal(replica, collective)
         self._anchor = replica.parameters.clone() if self._spec.outer else None
@@ -53,7 +53,7 @@ class LocalSgd(Strategy):
             self._replica.apply(lr)
         applied = time.perf_counter()
         self._steps += 1
-        self._samples += num_samples
+        self._weight += result.weight if result.weight is not None else num_samples
         if self._steps == self._spec.every:
             with span("average"):
                 self._average(moments=self._spec.average_moments)
@@ -71,19 +71,19 @@ class LocalSgd(Strategy):
         average_buffers(self._replica, self._collective)
 
     def _average(self, *, moments: bool) -> None:
-        """Replace every worker's parameters by the mean, weighted by the samples used."""
+        """Replace every worker's parameters by the mean, weighted by the samples or tokens used."""
         # The weights need the samples of all workers before any tensor is scaled.
-        total = torch.tensor([float(self._samples)])
+        total = torch.tensor([float(self._weight)])
         self._collective.all_reduce(total)
         if total.item() > 0:
-            share = self._samples / total.item()
+            share = self._weight / total.item()
             for tensor in (self._replica.parameters, *(self._moments() if moments else ())):
                 # Scaled before the sum, which is then the weighted mean.
                 tensor.mul_(share)
                 self._collective.all_reduce(tensor)
             self._outer_step(self._replica.parameters)
         self._steps = 0
-        self._samples = 0
+        self._weight = 0.0
 
     def _moments(self) -> list[torch.Tensor]:
         optimizer = self._replica.optimizer

@@ -81,8 +81,14 @@ class PushPull(Strategy):
             return acknowledged + self.drain()
         if self._overlap:
             return self._step_overlapped(batch, ticket)
-        self._begin(batch, ticket)
-        result = self._replica.forward_backward(batch, self._send_bucket, step=ticket)
+
+        def send_bucket(index: int) -> None:
+            if index == 0:
+                # Only now the loss is known, and with it what it counted.
+                self._begin(batch, ticket)
+            self._send_bucket(index)
+
+        result = self._replica.forward_backward(batch, send_bucket, step=ticket)
         self._finish()
         self._outstanding = (ticket, result)
         return self.drain()
@@ -121,7 +127,7 @@ class PushPull(Strategy):
 
     def _begin(self, batch: Batch, ticket: int) -> None:
         num_samples = len(batch)
-        weight = num_samples / batch.global_count
+        weight = self._replica.gradient_weight / batch.global_count
         with span("push"):
             self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)
 

@@ -26,6 +26,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     epoch_total: int = 0
     loss_sum: float = 0.0
     num_correct: int = 0
+    weight: float | None = None
+    """What the two sums are over; None: the samples."""
     has_classes: bool = True
     """Whether a sample can be correct at all."""
     activity: str = "starting"

@@ -26,6 +26,8 @@ class CompletedTicket(msgspec.Struct, frozen=True):
     num_samples: int
     loss_sum: float
     num_correct: int
+    weight: float | None = None
+    """What the two sums are over; None: the samples."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):

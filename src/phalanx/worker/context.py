@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.data.distribution import describe_distribution, distribute
 from phalanx.data.pipeline import Dataset, open_dataset
+from phalanx.errors import SpecError
 from phalanx.observe.sampler import Sampler
 from phalanx.records import events
 from phalanx.records.log import EventLog
@@ -98,13 +99,24 @@ class WorkerContext:
             cache_root=Path(self.spec.cache_root),
             whole_numbers=self.job.reads_whole_numbers,
         )
-        self.metrics.has_classes = dataset.is_classification
+        self._check_form(dataset)
+        self.metrics.has_classes = dataset.has_labels
         dataset = distribute(dataset, self.job)
         if self.spec.role == "worker" and self.spec.rank == 0:
             dealt = describe_distribution(dataset, self.job)
             if dealt is not None:
                 self.run.write_distribution(dealt)
         return dataset
+
+    def _check_form(self, dataset: Dataset) -> None:
+        """Refuse samples that only whole networks of our own engine take."""
+        one_input = self.job.backend != "native" or self.job.strategy.name == "split"
+        who = f"backend {self.job.backend}" if self.job.backend != "native" else "split"
+        if dataset.fields and one_input:
+            names = ", ".join(field.name for field in dataset.fields)
+            raise SpecError(f"{who} takes samples of one input, and these have {names}")
+        if one_input and dataset.has_labels and not dataset.is_classification:
+            raise SpecError(f"{who} takes one label per sample, and these have one per position")
 
     def record_start(self, precision: str, reason: str) -> float:
         """Record that this worker has joined; return the seconds since the process started.

@@ -8,6 +8,7 @@ accuracy but errors, which are sums as well.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +22,9 @@ from phalanx.data.pipeline import Dataset, Part, eval_batches
 from phalanx.engine.result import EvaluationSums
 from phalanx.records.measures import Measures
 from phalanx.records.predictions import PartPredictions
-from phalanx.worker.trainable import Predictor, Trainable
+from phalanx.spec.metrics import MetricSpec
+from phalanx.worker.output_metrics import OutputMetrics
+from phalanx.worker.trainable import OutputGiver, Predictor, Trainable
 
 _WORKER_BATCH = 256
 
@@ -41,6 +44,7 @@ def evaluate(
     share: EvaluationShare | None = None,
     *,
     judge: Dataset | None = None,
+    metrics: Sequence[MetricSpec] = (),
 ) -> Measures:
     """Evaluate the replica; all workers call it together, after `synchronize`.
 
@@ -50,39 +54,54 @@ def evaluate(
         part: The samples.
         share: Which of them this worker takes; None: that of its rank.
         judge: The data set of `part`, if its own metrics are wanted as well.
+        metrics: Of outputs and targets; the replica must give its outputs.
     """
     share = share or EvaluationShare(collective.rank, collective.size)
     speaker = replica if judge is not None and isinstance(replica, Predictor) else None
     # Classes are counted from 1 here: 0 marks samples that no worker has measured.
     said = np.zeros(part.num_samples if speaker is not None else 0, dtype=np.int64)
-    row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
+    row = first_row = sum(share_sizes(part.num_samples, share.num_workers)[: share.rank])
+    judges = OutputMetrics(metrics) if metrics and isinstance(replica, OutputGiver) else None
     begin = time.perf_counter()
     totals = np.zeros(len(EvaluationSums._fields))
     batches = eval_batches(
         part, rank=share.rank, num_workers=share.num_workers, worker_batch=_WORKER_BATCH
     )
     for batch in batches:
-        if speaker is None:
+        if judges is not None and isinstance(replica, OutputGiver):
+            found, outputs = replica.evaluate_outputs(batch)
+            judges.update(outputs, torch.from_numpy(np.array(batch.targets)))
+            if speaker is not None:
+                classes = outputs.argmax(dim=1).numpy() if outputs.ndim == 2 else -1
+                said[row : row + len(batch)] = classes + 1
+                row += len(batch)
+        elif speaker is None:
             found = replica.evaluate(batch)
         else:
             classes = np.full(len(batch), -1, dtype=np.int64)
             found = speaker.evaluate_into(batch, classes)
             said[row : row + len(batch)] = classes + 1
             row += len(batch)
-        totals += found
+        totals += found.row()
     sums = torch.from_numpy(totals)
     collective.all_reduce(sums)
-    loss_sum, num_correct, num_samples, absolute_error, squared_error = sums.tolist()
+    loss_sum, num_correct, num_samples, absolute_error, squared_error, weight = sums.tolist()
     measures = Measures.from_sums(
         loss_sum,
         num_correct,
         num_samples,
+        weight=weight,
         duration_s=time.perf_counter() - begin,
         has_classes=part.targets.dtype == np.int64,
     )
+    own: dict[str, float] = {}
+    if judges is not None and num_samples > 0 and measures.loss is not None:
+        targets = torch.from_numpy(np.array(part.targets[part.rows]))
+        own = judges.compute(collective, targets, first_row=first_row, loss=measures.loss)
+        measures = replace(measures, metrics=own)
     if measures.accuracy is None:
         errors = value_metrics(part.targets[part.rows], absolute_error, squared_error)
-        return replace(measures, metrics=errors)
+        return replace(measures, metrics=errors | own)
     if speaker is None or judge is None:
         return measures
     return _judged(measures, judge, part, _gather_predictions(said, collective))
@@ -112,7 +131,7 @@ def _judged(
     scale = judge.scale
     return replace(
         measures,
-        metrics=compute_metrics(judge.metrics, predictions),
+        metrics=compute_metrics(judge.metrics, predictions) | dict(measures.metrics),
         verdicts=PartPredictions(
             part=part.name,
             num_classes=judge.num_classes,

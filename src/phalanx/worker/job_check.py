@@ -23,6 +23,7 @@ from phalanx.errors import DataError, PhalanxError
 from phalanx.records.job_check import JobAnswer, JobQuestion
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.worker.output_metrics import OutputMetrics
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_network, build_replica, first_batch
 
@@ -67,6 +68,7 @@ def _count_parameters(job: JobSpec, dataset: Dataset) -> int:
 
 
 def _ask(job: JobSpec, dataset: Dataset) -> None:
+    OutputMetrics(job.metrics)  # imports and makes them
     batch = first_batch(job, dataset, num_workers=1)
     targets = batch.targets[:_FEW_SAMPLES].copy()
     if dataset.is_classification:

@@ -181,9 +181,13 @@ class TrainLoop(Generic[BatchT]):
         self._context.sampler.mark("end")
         self._split_exchange_time()
         # All workers take part in each of these exchanges, in this order.
-        sums = trainer.total([metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples])
+        sums = [metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples]
+        *totals, weight = trainer.total([*sums, metrics.epoch_weight])
         train = Measures.from_sums(
-            *sums, duration_s=self.position.train_s, has_classes=trainer.dataset.is_classification
+            *totals,
+            weight=weight,
+            duration_s=self.position.train_s,
+            has_classes=trainer.dataset.has_labels,
         )
         validation = self._measure("validation") if self._state.is_validation_due else None
         end = self._state.end_epoch(

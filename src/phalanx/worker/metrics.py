@@ -78,6 +78,8 @@ class WorkerMetrics:
     epoch_samples: int = 0
     epoch_loss_sum: float = 0.0
     epoch_correct: int = 0
+    epoch_weight: float = 0.0
+    """What the two sums are over: samples, or what the loss counts."""
     has_classes: bool = True
     """Whether a sample can be correct at all."""
     exchanges: OpenExchanges = field(default_factory=OpenExchanges)
@@ -93,6 +95,7 @@ class WorkerMetrics:
         self.epoch_samples = 0
         self.epoch_loss_sum = 0.0
         self.epoch_correct = 0
+        self.epoch_weight = 0.0
         self.exchanges = OpenExchanges()
 
     def add(self, facts: StepFacts, *, input_s: float, lr: float, sent_bytes: int) -> None:
@@ -110,6 +113,7 @@ class WorkerMetrics:
         self.epoch_samples += facts.num_samples
         self.epoch_loss_sum += facts.loss_sum
         self.epoch_correct += facts.num_correct
+        self.epoch_weight += facts.divisor
         if facts.wait_s is None:
             self.exchanges.add(facts.exchange_s)
 
@@ -146,6 +150,7 @@ class WorkerMetrics:
             epoch_total=self.epoch_total,
             loss_sum=self.epoch_loss_sum,
             num_correct=self.epoch_correct,
+            weight=self.epoch_weight,
             has_classes=self.has_classes,
             activity=self.activity,
             is_starting=self.is_starting,
@@ -208,6 +213,7 @@ def record_step(
         sent_bytes=sent_bytes - sent_before,
         overlapped_s=facts.overlapped_s,
         wait_s=facts.wait_s,
+        weight=facts.weight if facts.weight != facts.num_samples else None,
     )
     if metrics.unwritten is not None and metrics.unwritten.epoch != epoch:
         write_steps(log, metrics)

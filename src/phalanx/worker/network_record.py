@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from phalanx.data.dataset import Dataset
 from phalanx.engine.layout import Range
 from phalanx.engine.state_layout import state_layout_of
-from phalanx.records.events import NetworkBuilt, TensorSlot
+from phalanx.records.events import NetworkBuilt
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.worker.context import WorkerContext
 
 
@@ -57,6 +58,7 @@ def record_network(
             shift=normalizer.shift.reshape(-1)[:channels].tolist(),
             class_names=list(dataset.class_names),
             whole_numbers=dataset.has_whole_numbers,
+            fields=list(dataset.fields),
             renamed={name: own[name] for name in own if own[name] != name},
         )
     )

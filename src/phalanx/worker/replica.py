@@ -92,6 +92,7 @@ def build_network(job: JobSpec, dataset: Dataset) -> nn.Module:
         num_classes=dataset.num_classes,
         seed=job.seed,
         modalities=dataset.modalities,
+        fields=dataset.fields,
     )
 
 
@@ -115,6 +116,7 @@ def build_replica(
         seed=job.seed,
         rank=rank,
         bucket_bytes=job.strategy.bucket_size,
+        passes=job.batch.accumulate,
     )
 
 

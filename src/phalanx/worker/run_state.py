@@ -6,7 +6,7 @@ comes to the same decisions; only the chief's writes records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from phalanx.data.pipeline import Dataset
@@ -62,7 +62,6 @@ class RunState:
         self._dataset = dataset
         self._control = control
         self._record = record
-        self._val_metrics: Mapping[str, float] = {}
         self.position = position
 
     @property
@@ -139,7 +138,7 @@ class RunState:
         if validation is not None:
             self.note_evaluation("validation", validation)
             position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
-            self._val_metrics = validation.metrics
+            position.val_metrics = dict(validation.metrics)
         figures = position.epoch_figures(position.epoch, lr=lr, regularisation=regularisation)
         self.record(events.Epoch.of(figures))
         if self._record is not None:
@@ -159,7 +158,6 @@ class RunState:
         return self.position.outcome(
             model,
             test=test,
-            val_metrics=self._val_metrics,
             precision=precision,
             startup_s=startup_s,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective, Reduction
 from phalanx.data.pipeline import Batch, Dataset, train_batches
+from phalanx.engine.replica import Replica
 from phalanx.engine.spans import spanned
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
@@ -110,9 +111,15 @@ class TorchTrainer(Trainer[Batch]):
     @override
     def measure(self, part: str) -> Measures | None:
         data = self.dataset.test if part == "test" else self.dataset.validation
-        return evaluate(
-            self._replica, self._collective, data, self._share, judge=judge_of(self.dataset)
-        )
+        with self._replica.averaged() if isinstance(self._replica, Replica) else nullcontext():
+            return evaluate(
+                self._replica,
+                self._collective,
+                data,
+                self._share,
+                judge=judge_of(self.dataset),
+                metrics=self._job.metrics,
+            )
 
     @override
     def regularisation(self) -> float:

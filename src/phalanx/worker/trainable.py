@@ -46,3 +46,15 @@ class Predictor(Protocol):
             batch: The samples.
             predicted: One entry per sample; those that another worker measures are left alone.
         """
+
+
+@runtime_checkable
+class OutputGiver(Protocol):
+    """A model that gives its outputs."""
+
+    def evaluate_outputs(self, batch: Batch) -> tuple[EvaluationSums, Tensor]:
+        """Evaluate one batch, which is not empty, and return the tensor of predictions too.
+
+        Raises:
+            EngineError: The model returns none.
+        """

@@ -13,8 +13,9 @@ from phalanx.engine.replica import Replica
 from phalanx.engine.rng import draw_seed
 from phalanx.errors import EngineError
 from phalanx.model.catalogue import build_model
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.model import CnnSpec, MlpSpec, ModelSpec, ResnetSpec
-from phalanx.spec.optimize import AdamSpec, LossSpec, OptimizerSpec, SgdSpec
+from phalanx.spec.optimize import AdamSpec, OptimizerSpec, SgdSpec
 
 CNN = CnnSpec(filters=4, dense=8)
 RESNET = ResnetSpec(n=1)
@@ -25,6 +26,7 @@ class Samples:
     inputs: npt.NDArray[np.float32]
     targets: npt.NDArray[np.int64]
     global_count: int
+    fields: tuple[()] = ()
 
     def part(self, start: int, stop: int) -> "Samples":
         return Samples(self.inputs[start:stop], self.targets[start:stop], self.global_count)

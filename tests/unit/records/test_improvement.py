@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.records.improvement import Monitor, is_better, may_stop, note_validation
+from phalanx.records.improvement import is_better, may_stop, note_validation
 from phalanx.records.position import Position
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.metrics import direction_of
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,10 @@ from phalanx.spec.loader import job_from_mapping
     ],
 )
 def test_better_means_beyond_the_best_by_more_than_the_least_difference(
-    monitor: Monitor, value: float, best: float | None, min_delta: float, expected: bool
+    monitor: str, value: float, best: float | None, min_delta: float, expected: bool
 ) -> None:
-    assert is_better(monitor, value, best, min_delta=min_delta) is expected
+    direction = direction_of(monitor, ())
+    assert is_better(direction, value, best, min_delta=min_delta) is expected
 
 
 def after(epoch: int, accuracy: float, **early: object) -> Position:
@@ -111,3 +113,41 @@ def test_the_best_checkpoint_is_by_a_metric_that_the_loss_has(
     job = job_from_mapping(fields)
     assert job.checkpoint.best == best
     assert job_from_mapping(job.model_dump(mode="json", by_alias=True)) == job
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "best"),
+    [("my:f1", "auto", [1, 3]), ("my:error", "min", [1, 2]), ("perplexity", "auto", [1, 2])],
+)
+def test_any_metric_decides_by_its_direction(metric: str, mode: str, best: list[int]) -> None:
+    name = metric.rpartition(":")[2]
+    job = job_from_mapping(
+        {
+            "metrics": [{"name": metric, "mode": mode}],
+            "checkpoint": {"best": f"val_{name}"},
+            "early_stop": {"monitor": f"val_{name}", "patience": 9},
+            "epochs": 9,
+        }
+    )
+    position, found = Position(), []
+    for epoch, value in enumerate((0.5, 0.4, 0.6), start=1):
+        position.epoch, position.val_loss, position.val_metrics = epoch, 1.0, {name: value}
+        if note_validation(job, position):
+            found.append(epoch)
+    assert found == best
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"checkpoint": {"best": "val_f1"}}, "nothing measures 'val_f1'"),
+        ({"checkpoint": {"best": "val_acuracy"}}, "did you mean 'val_accuracy'"),
+        ({"early_stop": {"monitor": "loss"}}, "'loss' is no figure of validation"),
+        ({"metrics": ["my:f1", "your:f1"]}, "names 'f1' twice"),
+        ({"metrics": ["perplexty"]}, "did you mean 'perplexity'"),
+        ({"metrics": ["my:f1"], "strategy": "split", "workers": 2}, "split has no metrics"),
+    ],
+)
+def test_figures_that_nothing_measures_are_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        job_from_mapping(fields)

@@ -15,8 +15,9 @@ from phalanx.report.parts.catalogue import REPORT_PARTS
 from phalanx.spec.backend import BACKENDS
 from phalanx.spec.data import AUGMENTATIONS, METRICS, SOURCES
 from phalanx.spec.kinds import STRATEGIES
+from phalanx.spec.loss import LOSSES
 from phalanx.spec.model import MODELS
-from phalanx.spec.optimize import LOSSES, OPTIMIZERS
+from phalanx.spec.optimize import OPTIMIZERS
 from phalanx.spec.registry import IMPORT_PATH, Registry
 
 TABLES: list[Registry] = [  # type: ignore[type-arg]  # of different kinds

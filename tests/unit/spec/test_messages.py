@@ -13,16 +13,17 @@ STRATEGIES = (
     "(valid: single, allreduce, local_sgd, parameter_server, switch, split, mirrored, "
     "central_storage)"
 )
-SGD_KEYS = "(valid: clip_norm, l2, lr, momentum, name, nesterov, weight_decay)"
+SGD_KEYS = "(valid: clip_norm, ema, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
     "(valid: backend, batch, checkpoint, code, data, deadlines, early_stop, epochs, evaluate, "
-    "infer, inject, loss, model, name, observe, optimizer, pin, precision, profile, "
+    "infer, inject, loss, metrics, model, name, observe, optimizer, pin, precision, profile, "
     "program, python_path, schedule, seed, strategy, threads, trust_network, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
     "(built in: digits, mnist, fashion-mnist, kmnist, cifar10; "
-    "or a path that contains '/' or ends in .npz or .parquet, or package.module:name)"
+    "or a path that contains '/' or ends in .npz, .parquet, .csv, .tsv, .txt, or "
+    "package.module:name)"
 )
 
 UNKNOWN_KEYS = [
@@ -45,7 +46,7 @@ UNKNOWN_KEYS = [
         "optimizer: {name: adam, momentum: 0.9}",
         2,
         "unknown key 'momentum' in optimizer; it belongs to 'sgd' "
-        "(valid: betas, clip_norm, eps, l2, lr, name, weight_decay)",
+        "(valid: betas, clip_norm, ema, eps, l2, lr, name, weight_decay)",
     ),
     (
         "optimizer: {name: sgd, eps: 1}",
@@ -57,7 +58,7 @@ UNKNOWN_KEYS = [
         "batch: {global_: 128}",
         2,
         "unknown key 'global_' in batch; did you mean 'global'? "
-        "(valid: global, per_worker, shares)",
+        "(valid: accumulate, global, per_worker, shares)",
     ),
     (
         "strategy:\n  name: local_sgd\n  outer:\n    lrr: 1",
@@ -88,7 +89,7 @@ UNKNOWN_NAMES = [
         "loss: crossentropy",
         2,
         "unknown loss 'crossentropy'; did you mean 'cross-entropy'? "
-        "(built in: cross-entropy, mse; or package.module:function)",
+        "(built in: cross-entropy, mse, l1, huber, bce, model; or package.module:function)",
     ),
     ("data: mnst", 2, f"unknown data 'mnst'; did you mean 'mnist'? {DATA}"),
     ("data:\n  shard: off\n  name: pictures", 4, f"unknown data 'pictures' {DATA}"),
@@ -144,7 +145,8 @@ WRONG_TYPES = [
      "model.args may hold numbers, text, true, false, null, lists and mappings, not .nan"),
     ("model: {name: resnet, version: true}", "model.version must be 1 or 2, not true"),
     ("model: {name: resnet, version: 1.0}", "model.version must be 1 or 2, not 1.0"),
-    ("batch: 128", "batch must be a mapping with global, per_worker or shares, not 128"),
+    ("batch: 128",
+     "batch must be a mapping with global, per_worker, shares or accumulate, not 128"),
     ("optimizer: 3",
      "optimizer must be a name such as sgd, or a mapping such as {name: sgd}, not 3"),
     ("model: [mlp]",
@@ -172,8 +174,8 @@ OUT_OF_RANGE = [
     ("name: ..", f"name must be {NAME}, not '..'"),
     ("evaluate: epocs",
      "evaluate must be 'epoch', 'end' or 'never', not 'epocs'; did you mean 'epoch'?"),
-    ("checkpoint: {best: loss}", "checkpoint.best must be 'val_loss', 'val_accuracy' or null, "
-     "not 'loss'; did you mean 'val_loss'?"),
+    ("checkpoint: {best: loss}",
+     "'loss' is no figure of validation, such as val_loss or val_accuracy"),
     ("data: {name: mnist, shard: of}",
      "data.shard must be 'auto', 'sample', 'file' or 'off', not 'of'; did you mean 'off'?"),
 ]  # fmt: skip

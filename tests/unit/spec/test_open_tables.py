@@ -19,7 +19,7 @@ from phalanx.errors import EngineError, SpecError
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping, load_job
-from phalanx.spec.optimize import LossSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.render import to_mapping
 from support.plugins import PLUGINS
 
@@ -46,7 +46,7 @@ def test_folders_of_a_job_file_are_seen_from_the_file(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("python_path: [.]\nloss: own_loss:loss\n")
     job = load_job(tmp_path / "job.yaml")
     assert job.python_path == (str(tmp_path),)
-    total, _ = Loss(job.loss).sum_and_correct(torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    total, _, _ = Loss(job.loss).compute(torch.ones(3, 2), torch.tensor([0, 1, 0]))
     assert total.item() == 3
 
 
@@ -112,13 +112,13 @@ def test_a_rule_of_another_package_moves_slices_as_it_moves_the_whole() -> None:
 def test_a_loss_returns_one_number_for_each_sample() -> None:
     loss = Loss(LossSpec(name=FOCAL, args={"gamma": 0.0}))
     outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
-    plain, right = Loss(LossSpec()).sum_and_correct(outputs, targets)
-    own, own_right = loss.sum_and_correct(outputs, targets)
+    plain, right, _ = Loss(LossSpec()).compute(outputs, targets)
+    own, own_right, _ = loss.compute(outputs, targets)
     assert own.item() == pytest.approx(plain.item(), rel=1e-5)
     assert own_right.item() == right.item()
     broken = Loss(LossSpec(name="torch:sub"))
     with pytest.raises(EngineError, match=r"returned \(5, 3\) for 5 samples"):
-        broken.sum_and_correct(outputs, outputs)
+        broken.compute(outputs, outputs)
 
 
 def test_a_metric_is_recorded_by_its_own_name() -> None:
@@ -149,5 +149,5 @@ def test_a_source_is_built_from_its_arguments(tmp_path: Path) -> None:
     wrong = DataSpec(name="phalanx_extras.rings:Rings", args={"colour": 1})
     with pytest.raises(SpecError, match="unexpected keyword argument 'colour'"):
         open_source(wrong, data_root=tmp_path)
-    with pytest.raises(SpecError, match=r"gave OrderedDict; it must give a phalanx.data.Source"):
-        open_source(DataSpec(name="collections:OrderedDict"), data_root=tmp_path)
+    with pytest.raises(SpecError, match=r"returned Fraction; it must return a phalanx Source"):
+        list(open_source(DataSpec(name="fractions:Fraction"), data_root=tmp_path).chunks("train"))

@@ -7,8 +7,9 @@ from phalanx.spec.data import BatchSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, OuterStepSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.model import ResnetSpec, UserModelSpec
-from phalanx.spec.optimize import AdamSpec, EarlyStopSpec, LossSpec, SgdSpec
+from phalanx.spec.optimize import AdamSpec, EarlyStopSpec, SgdSpec
 from phalanx.spec.schedule import MilestonesSpec
 
 BASE = {

@@ -127,12 +127,24 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     if isinstance(early, dict) and early.get("bar") is None:
         early.pop("patience", None)
     loss = mapping.get("loss")
-    if isinstance(loss, dict) and loss.get("name") == "mse":
-        # Values have no accuracy to go by.
-        for section in (early, mapping.get("checkpoint")):
-            for key in ("monitor", "best"):
-                if isinstance(section, dict) and section.get(key) == "val_accuracy":
-                    section[key] = "val_loss"
+    if isinstance(loss, dict):
+        for key, homes in {
+            "label_smoothing": ("cross-entropy",),
+            "ignore": ("cross-entropy", "model"),
+            "delta": ("huber",),
+            "shift": ("model",),
+        }.items():
+            if loss.get("name") not in homes:
+                loss.pop(key, None)
+        if ":" not in loss["name"]:
+            loss.pop("args", None)
+    for section, key in ((early, "monitor"), (mapping.get("checkpoint"), "best")):
+        # Any text is drawn, but few name a figure.
+        if isinstance(section, dict) and section.get(key) is not None:
+            section[key] = "val_loss"
+    labels = [one["name"].rpartition(":")[2] for one in mapping.get("metrics", ())]
+    if len(set(labels)) < len(labels):
+        mapping.pop("metrics")
     for one in mapping.get("inject", ()):
         one |= {"rank": 0, "begin": 0.25, "end": 0.5}
     if isinstance(mapping.get("profile"), dict):
@@ -164,7 +176,9 @@ def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object
     strategy["replicate"] = {part: [0] for part in strategy.get("replicate", {})}
     for key in ("memory", "speeds"):
         strategy.pop(key, None)
-    mapping.get("batch", {}).pop("shares", None)
+    for key in ("shares", "accumulate"):
+        mapping.get("batch", {}).pop(key, None)
+    mapping.pop("metrics", None)
     mapping.get("data", {}).pop("shard", None)
     mapping.pop("precision", None)
 
@@ -292,11 +306,12 @@ def test_yaml_has_all_defaults_in_the_order_of_the_model(tmp_path: Path) -> None
         shape.keys(JobSpec)
     )
     start = lines.index("batch:")
-    assert lines[start : start + 8] == [
+    assert lines[start : start + 9] == [
         "batch:",
         "  global: 128",
         "  per_worker: null",
         "  shares: null",
+        "  accumulate: 1",
         "optimizer:",
         "  name: sgd",
         "  lr: 0.05",
@@ -307,4 +322,9 @@ def test_yaml_has_all_defaults_in_the_order_of_the_model(tmp_path: Path) -> None
 def test_manifest_is_plain_json_data() -> None:
     mapping = to_mapping(JobSpec())
     assert json.loads(json.dumps(mapping)) == mapping
-    assert mapping["batch"] == {"global": 128, "per_worker": None, "shares": None}
+    assert mapping["batch"] == {
+        "global": 128,
+        "per_worker": None,
+        "shares": None,
+        "accumulate": 1,
+    }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
-from phalanx.spec.optimize import LossSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.strategy.powersgd import PowerSgdExchange, orthonormalise
 from support.ranks import run_ranks
 

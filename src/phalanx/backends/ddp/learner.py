@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from phalanx.backends.ddp.optimizer import make_optimizer
 from phalanx.data.stream import Batch
-from phalanx.engine.loss import Loss, error_sums
+from phalanx.engine.loss import ForwardPass, Loss, LossSums, error_sums
+from phalanx.engine.loss_functions import required_outputs
 from phalanx.engine.precision import Precision, autocast
-from phalanx.engine.replica import as_tensors
 from phalanx.engine.result import EvaluationSums
 from phalanx.errors import EngineError
 from phalanx.spec.job import JobSpec
@@ -45,15 +45,17 @@ class DdpModel:
         """Return a copy of all trainable parameters, one after another."""
         return torch.cat([p.detach().reshape(-1) for p in self.trained])
 
-    def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return summed loss and correct samples of our module, or of what DDP made of it."""
-        return self._outputs_and_loss(module, batch)[1:]
+    def loss(self, module: nn.Module, batch: Batch) -> LossSums:
+        """Return the sums of our module, or of what DDP made of it."""
+        return self._forward(module, batch).sums
 
-    def _outputs_and_loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, targets = as_tensors(batch)
+    def counts(self, batch: Batch) -> bool:
+        """Return whether the loss may weigh samples differently."""
+        return self._loss.counts(batch)
+
+    def _forward(self, module: nn.Module, batch: Batch) -> ForwardPass:
         with autocast(self._precision):
-            outputs = module(inputs)
-            return outputs, *self._loss.sum_and_correct(outputs, targets)
+            return self._loss.forward(module, batch)
 
     def penalty(self) -> Tensor | None:
         """Return the L2 regulariser, differentiable; None if the job has none."""
@@ -73,12 +75,22 @@ class DdpModel:
         """Evaluate one batch without learning."""
         if len(batch.targets) == 0:
             return EvaluationSums(0.0, 0, 0)
+        return self._evaluate(batch)[0]
+
+    def evaluate_outputs(self, batch: Batch) -> tuple[EvaluationSums, Tensor]:
+        """Evaluate one batch, which is not empty, and return the tensor of predictions too."""
+        measured, outputs = self._evaluate(batch)
+        return measured, required_outputs(outputs)
+
+    def _evaluate(self, batch: Batch) -> tuple[EvaluationSums, object]:
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            outputs, loss_sum, num_correct = self._outputs_and_loss(self.module, batch)
-            errors = error_sums(outputs, batch.targets)
-        return EvaluationSums(float(loss_sum), int(num_correct), len(batch.targets), *errors)
+            passed = self._forward(self.module, batch)
+            errors = error_sums(passed.outputs, batch.targets)
+        total, correct, weight = passed.sums
+        sums = EvaluationSums(float(total), int(correct), len(batch.targets), *errors, weight)
+        return sums, passed.outputs
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a resumed run needs."""

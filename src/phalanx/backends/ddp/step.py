@@ -21,6 +21,7 @@ from phalanx.backends.ddp.hooks import bucket_megabytes, bytes_of_exchange, comp
 from phalanx.backends.ddp.learner import DdpModel
 from phalanx.comm.base import Collective
 from phalanx.data.pipeline import Batch
+from phalanx.engine.loss import LossSums
 from phalanx.engine.result import check_loss
 from phalanx.engine.rng import draw_seed
 from phalanx.engine.spans import span
@@ -87,10 +88,10 @@ class DdpSteps(Strategy):
         seed = draw_seed(self._seed, self._collective.rank, step_index)
         torch.default_generator.manual_seed(seed)
         with span("forward"):
-            loss_sum, num_correct = self._forward(batch)
-            value = float(loss_sum.detach())
+            sums = self._forward(batch)
+            value = float(sums.total.detach())
         check_loss(value, step=step_index, rank=self._collective.rank)
-        objective = loss_sum * (self._collective.size / batch.global_count)
+        objective = sums.total * (self._collective.size / self._divisor(batch, sums.weight))
         penalty = learner.penalty()
         if penalty is not None:
             objective = objective + penalty
@@ -107,7 +108,8 @@ class DdpSteps(Strategy):
         return StepFacts(
             num_samples=len(batch.targets),
             loss_sum=value,
-            num_correct=int(num_correct),
+            num_correct=int(sums.correct),
+            weight=sums.weight,
             forward_s=forwarded - started,
             backward_s=computed - forwarded - exposed_s,
             exchange_s=exposed_s,
@@ -115,7 +117,15 @@ class DdpSteps(Strategy):
             overlapped_s=self._overlapped * (computed - forwarded),
         )
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _divisor(self, batch: Batch, weight: float) -> float:
+        """Return what the loss of all workers is divided by: samples, or what the loss counts."""
+        if not self._learner.counts(batch):
+            return batch.global_count
+        total = torch.tensor([weight], dtype=torch.float64)
+        self._collective.all_reduce(total)
+        return max(total.item(), 1.0)
+
+    def _forward(self, batch: Batch) -> LossSums:
         module = self._ddp if self._ddp is not None else self._learner.module
         if len(batch.targets) > 0:
             # Only when needed: it visits every layer.
@@ -128,7 +138,7 @@ class DdpSteps(Strategy):
         dtype = torch.from_numpy(batch.inputs).dtype
         blank = torch.zeros((1, *self._input_shape), dtype=dtype)
         outputs = module(blank.permute(0, 3, 1, 2) if blank.ndim == 4 else blank)
-        return 0.0 * outputs.sum(), torch.zeros((), dtype=torch.int64)
+        return LossSums(0.0 * outputs.sum(), torch.zeros((), dtype=torch.int64), 0.0)
 
     def _backward(self, objective: Tensor) -> None:
         try:

@@ -173,6 +173,7 @@ class LockstepTrainer(Trainer[ReplicaBatch]):
             # The sums of the epoch in progress are totals: they continue with the chief's.
             self._metrics.epoch_loss_sum = point.position.epoch_loss_sum
             self._metrics.epoch_correct = point.position.epoch_correct
+            self._metrics.epoch_weight = point.position.epoch_samples
             self._metrics.epoch_samples = point.position.epoch_samples
         return point
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import tensorflow as tf
 
-from phalanx.spec.optimize import LossSpec
+from phalanx.spec.loss import LossSpec
 from phalanx.spec.registry import load
 
 

@@ -118,7 +118,6 @@ class EvaluationScheduler:
         self.test: Evaluated | None = None
         self.saved: Saved | None = None
         self.regularisation = 0.0
-        self.val_metrics: dict[str, float] = {}
 
     @property
     def state(self) -> EvaluationState:
@@ -304,7 +303,7 @@ class EvaluationScheduler:
         # A part of few samples may round to none: its mean is not a loss and accuracy of 0.
         if measured is not None and measured.num_samples > 0:
             of.val_loss, of.val_accuracy = measured.loss, measured.accuracy
-            self.val_metrics = measured.metrics
+            of.val_metrics = measured.metrics
             of.evaluate_s = position.evaluate_s
             improved = note_validation(self._job, of)
             position.take_validation(of)

@@ -45,6 +45,8 @@ class RunCounts:
         """Add completed tickets."""
         position = self.position
         for one in completed:
+            if one.weight is not None:
+                position.epoch_weight = position.epoch_divisor + one.weight
             position.samples += one.num_samples
             position.epoch_samples += one.num_samples
             position.epoch_loss_sum += one.loss_sum
@@ -53,8 +55,9 @@ class RunCounts:
     def end_epoch(self) -> None:
         """Turn the sums of the epoch into means, and begin the next epoch."""
         position = self.position
-        position.train_loss = position.epoch_loss_sum / max(1, position.epoch_samples)
-        correct = position.epoch_correct / max(1, position.epoch_samples)
+        weight = position.epoch_divisor or 1
+        position.train_loss = position.epoch_loss_sum / weight
+        correct = position.epoch_correct / weight
         position.train_accuracy = correct if self.has_classes else None
         position.begin_next_epoch()
 
@@ -76,7 +79,6 @@ class RunCounts:
         return position.outcome(
             ModelFigures(saved.parameters, saved.parameters_sha256, evaluation.regularisation),
             test=test,
-            val_metrics=evaluation.val_metrics,
             precision=self.precision,
             startup_s=self._startup_s or 0.0,
         )

@@ -108,6 +108,7 @@ class LockstepPhase(PhaseRun):
         position, snapshot = positions[0], self._over[workers[0]][1]
         position.epoch_loss_sum = sum(one.epoch_loss_sum for one in positions)
         position.epoch_correct = sum(one.epoch_correct for one in positions)
+        position.epoch_weight = sum(one.epoch_weight or 0.0 for one in positions) or None
         return PhaseEnd(position, statistics=b"", snapshot=snapshot, is_unsaved=False)
 
     @override

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
+from phalanx.engine.inputs import as_tensors
 from phalanx.engine.loss import error_sums
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.part_profiler import Form
 from phalanx.engine.precision import Precision
-from phalanx.engine.replica import as_tensors
 from phalanx.engine.result import EvaluationSums
 from phalanx.engine.stage import Contents, Stage, StageUnit, contents_of, put_unit
 from phalanx.engine.state_layout import StateLayout, state_layout_of

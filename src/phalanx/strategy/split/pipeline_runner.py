@@ -59,6 +59,8 @@ class PassResult:
     """Of an evaluation: the last part's output, if that is on this worker."""
     first_row: int = 0
     """The row of the batch that `output` begins with."""
+    weight: float | None = None
+    """What the sums are over; None: the samples."""
 
 
 @dataclass

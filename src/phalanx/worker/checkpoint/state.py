@@ -27,7 +27,13 @@ def collect_state(
 ) -> dict[str, torch.Tensor]:
     """Collect all tensors of the state, live; all workers call it, after `synchronize`."""
     sums = torch.tensor(
-        [metrics.epoch_loss_sum, metrics.epoch_correct, metrics.epoch_samples], dtype=torch.float64
+        [
+            metrics.epoch_loss_sum,
+            metrics.epoch_correct,
+            metrics.epoch_samples,
+            metrics.epoch_weight,
+        ],
+        dtype=torch.float64,
     )
     state = {_SUMS: torch.stack(collective.all_gather(sums))}
     state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}
@@ -45,7 +51,12 @@ def served_state(
         optimizer: The optimiser state of all servers, joined.
         position: Of the moment at which they were read.
     """
-    sums = [position.epoch_loss_sum, position.epoch_correct, position.epoch_samples]
+    sums = [
+        position.epoch_loss_sum,
+        position.epoch_correct,
+        position.epoch_samples,
+        position.epoch_divisor,
+    ]
     state = {_SUMS: torch.tensor([sums], dtype=torch.float64)}
     state |= {REPLICA + name: tensor for name, tensor in replica.state().items()}
     state |= {OPTIMIZER + name: tensor for name, tensor in optimizer.items()}
@@ -67,10 +78,12 @@ def restore_state(
         own = sums[collective.rank]
     else:
         # The sums cannot be divided among other workers; their total is what counts.
-        own = sums.sum(0) if collective.rank == 0 else torch.zeros(3, dtype=torch.float64)
+        own = sums.sum(0) if collective.rank == 0 else torch.zeros_like(sums[0])
     metrics.epoch_loss_sum = own[0].item()
     metrics.epoch_correct = int(own[1].item())
     metrics.epoch_samples = int(own[2].item())
+    # Checkpoints of earlier versions end here: their losses counted samples.
+    metrics.epoch_weight = own[-1].item()
 
 
 def rescue_optimizer_state(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
+from contextlib import nullcontext
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Dataset
+from phalanx.engine.averaging import average_in
 from phalanx.engine.regulariser import Regulariser
 from phalanx.paramserver.reader import Reader
 from phalanx.records.position import Position
@@ -142,7 +144,15 @@ class _Evaluator:
             return
         self._context.metrics.activity = f"measuring {order.part}"
         part = self._dataset.test if order.part == "test" else self._dataset.validation
-        measures = evaluate(self._replica, SoloCollective(), part, judge=judge_of(self._dataset))
+        average = average_in(self._optimizer)
+        with self._replica.holding(average) if average is not None else nullcontext():
+            measures = evaluate(
+                self._replica,
+                SoloCollective(),
+                part,
+                judge=judge_of(self._dataset),
+                metrics=self._context.job.metrics,
+            )
         assert measures.loss is not None  # only scripts leave it out, and they have no evaluator
         if order.part == "test" and measures.verdicts is not None:
             self._context.run.write_predictions(measures.verdicts)

@@ -120,5 +120,7 @@ class TicketTrainer:
             sent_bytes=self._client.sent_bytes,
         )
         self._tickets.complete(
-            CompletedTicket(pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct)
+            CompletedTicket(
+                pushed.ticket, facts.num_samples, facts.loss_sum, facts.num_correct, facts.weight
+            )
         )

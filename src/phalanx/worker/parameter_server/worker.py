@@ -218,7 +218,7 @@ class ParameterServerWorker:
                 portions=dataset.quota,
                 precision=self._basis.precision.name,
                 serves=self._host is not None,
-                has_classes=dataset.is_classification,
+                has_classes=dataset.has_labels,
             )
         )
         context.metrics.activity = "waiting for servers"

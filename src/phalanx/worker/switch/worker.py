@@ -323,6 +323,7 @@ class SwitchingWorker:
             position,
             epoch_loss_sum=metrics.epoch_loss_sum if position.epoch_samples else 0.0,
             epoch_correct=metrics.epoch_correct if position.epoch_samples else 0,
+            epoch_weight=metrics.epoch_weight if position.epoch_samples else None,
         )
         self._context.control.send(PhaseOver(position=msgspec.json.encode(own), snapshot=snapshot))
 
@@ -416,3 +417,4 @@ class SwitchingWorker:
         metrics.epoch_samples = position.epoch_samples if chief else 0
         metrics.epoch_loss_sum = position.epoch_loss_sum if chief else 0.0
         metrics.epoch_correct = position.epoch_correct if chief else 0
+        metrics.epoch_weight = position.epoch_divisor if chief else 0.0

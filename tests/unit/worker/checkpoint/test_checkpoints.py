@@ -53,9 +53,10 @@ def checkpoints(folder: Path) -> TorchCheckpoints:
 def far_position() -> Position:
     """A position with an awkward value in every field."""
     awkward: dict[object, object] = {int: 1_000_017, float: 0.1 + 0.2, bool: True, str: "ünïcode"}
+    awkward[dict[str, float]] = {"ünï": 1e-40}
     values = {}
     for field in msgspec.structs.fields(Position):
-        kinds = [kind for kind in (*get_args(field.type), field.type) if kind in awkward]
+        kinds = [kind for kind in (field.type, *get_args(field.type)) if kind in awkward]
         assert kinds, f"give {field.name} a value here"
         values[field.name] = awkward[kinds[0]]
     return Position(**values)
