@@ -236,7 +236,7 @@ def test_with_keys_only_two_runs_are_found_and_compared(
     seen.leave()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.full), "dark"])
 def test_on_a_phone_everything_fits(
     browser: Browser, server: DashboardServer, root: Path, scheme: str
 ) -> None:
@@ -254,6 +254,7 @@ def test_on_a_phone_everything_fits(
     seen.leave()
 
 
+@pytest.mark.full
 def test_a_search_among_a_thousand_runs(
     browser: Browser, server: DashboardServer, root: Path
 ) -> None:

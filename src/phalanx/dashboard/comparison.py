@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from phalanx.dashboard.live_run import LiveRun
 from phalanx.dashboard.series import add_sums
@@ -34,12 +36,13 @@ _CURVES = (
 
 def comparison_sections(lives: Sequence[LiveRun]) -> list[Section]:
     """Tabulate the runs, and draw their curves by epoch and by training time."""
-    styles = series_styles([live.run.name for live in lives])
+    names = _names(lives)
+    styles = series_styles(list(names.values()))
     legend = [Swatch(label=name, colour=one.colour, dash=one.dash) for name, one in styles.items()]
     seconds = axis("seconds", "training time, s", scale={"zero": True})
     panels = []
     for title, key, scale, unit in _CURVES:
-        rows = _rows(lives, key, scale)
+        rows = _rows(lives, names, key, scale)
         own = {name: one for name, one in styles.items() if any(r["series"] == name for r in rows)}
         if rows:
             y = axis("value", f"{title}{unit}")
@@ -47,17 +50,28 @@ def comparison_sections(lives: Sequence[LiveRun]) -> list[Section]:
                 Panel(title=f"{title} by epoch", spec=lines(rows, own, epoch_axis(rows), y)),
                 Panel(title=f"{title} by training time", spec=lines(rows, own, seconds, y)),
             ]
-    blocks: list[Block] = [table_of("compared", "", [_row(live) for live in lives])]
+    blocks: list[Block] = [
+        table_of("compared", "", [_row(live, names[live.run.path]) for live in lives])
+    ]
     if panels:
         caption = "Accuracy and loss at the end of every epoch."
         blocks.append(Figure(id="curves", caption=caption, panels=panels, legend=legend))
     return [Section(id="comparison", title="Comparison", blocks=blocks)]
 
 
-def _rows(lives: Sequence[LiveRun], key: str, scale: float) -> Rows:
+def _names(lives: Sequence[LiveRun]) -> dict[Path, str]:
+    """Return a name for each run; runs of one name are told apart by their folders."""
+    counts = Counter(live.run.name for live in lives)
+    return {
+        live.run.path: live.run.name if counts[live.run.name] == 1 else str(live.run.path)
+        for live in lives
+    }
+
+
+def _rows(lives: Sequence[LiveRun], names: dict[Path, str], key: str, scale: float) -> Rows:
     return [
         {
-            "series": live.run.name,
+            "series": names[live.run.path],
             "epoch": one.epoch + 1,
             "seconds": finite(one.train_s),
             "value": finite(value * scale),
@@ -72,7 +86,7 @@ def _epochs(live: LiveRun) -> list[Epoch]:
     return [live.state.epochs[number_] for number_ in sorted(live.state.epochs)]
 
 
-def _row(live: LiveRun) -> Entries:
+def _row(live: LiveRun, name: str) -> Entries:
     job, epochs = live.manifest.job, _epochs(live)
     last = epochs[-1] if epochs else None
     summary = None if live.is_live else live.run.read_summary()
@@ -81,7 +95,7 @@ def _row(live: LiveRun) -> Entries:
     train_s = summary.train_s if summary else last.train_s if last else None
     samples = summary.samples if summary else last.samples if last else None
     return {
-        label("run"): text(live.run.name),
+        label("run"): text(name),
         label("state"): text(live.status.state),
         label("strategy"): text(job["strategy"]["name"]),
         Column("workers", "workers"): number(job["workers"], 0),

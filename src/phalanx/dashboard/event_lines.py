@@ -32,6 +32,9 @@ from phalanx.report.format import (
     format_places,
 )
 
+MAX_CHARACTERS = 600
+"""Of one line."""
+
 
 class Line(msgspec.Struct, frozen=True):
     """One event of a process, for people."""
@@ -54,7 +57,7 @@ def line_of(process: str, time_s: float, event: AnyEvent) -> Line | None:
     if isinstance(event, Decision) and event.rank is not None:
         # What becomes of a process that was lost.
         mark = "doubt"
-    return Line(time_s, process, kind, printable(words(event)), mark)
+    return Line(time_s, process, kind, printable(words(event)[:MAX_CHARACTERS]), mark)
 
 
 def describe_switch(event: Switched) -> str:

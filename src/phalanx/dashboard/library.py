@@ -21,7 +21,8 @@ from phalanx.records.rundir import RunDir
 from phalanx.records.study import JOURNAL, MANIFEST, StudyDir, is_study
 
 _MANIFEST = "manifest.json"
-_UNREADABLE = (PhalanxError, OSError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+UNREADABLE = (PhalanxError, OSError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+"""What reading a directory may raise that is torn, of another version, or made to do harm."""
 Stamp = tuple[int, int, int] | None
 
 
@@ -128,7 +129,7 @@ class Library:
             return known[1]
         try:
             entry = _READERS[kind](path, study)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             # Whatever is wrong with one directory, the others are shown.
             entry = LibraryEntry(
                 id=id_of(path),

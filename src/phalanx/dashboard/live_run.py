@@ -32,15 +32,13 @@ class _ProcessLog:
     thinning: Thinning = field(default_factory=Thinning)
     places: Thinning = field(default_factory=lambda: Thinning(every=1000))
     time: ProcessTime = field(default_factory=ProcessTime)
+    is_controller: bool = field(init=False)
+    """Whether its clock is that of all others."""
     follower: LogFollower = field(init=False)
 
     def __post_init__(self) -> None:
+        self.is_controller = self.path.stem == _CONTROLLER
         self.follower = LogFollower(self.path, self._is_wanted)
-
-    @property
-    def is_controller(self) -> bool:
-        """Whether its clock is that of all others."""
-        return self.path.stem == _CONTROLLER
 
     def _is_wanted(self, line: bytes) -> bool:
         if line.startswith(_UNUSED):

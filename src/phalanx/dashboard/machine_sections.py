@@ -10,7 +10,7 @@ from statistics import fmean
 from phalanx.dashboard.live_run import LiveRun
 from phalanx.dashboard.observed_run import HostPoint
 from phalanx.dashboard.time_axis import TimeAxis, finite
-from phalanx.report.charts import GREY, Rows, Spec, axis, chart, lines
+from phalanx.report.charts import GREY, MAX_POINTS, Rows, Spec, axis, chart, lines
 from phalanx.report.document import (
     Block,
     Column,
@@ -75,11 +75,16 @@ class HostRates:
         return None if before is None or after is None else self._per_s(before, after)
 
 
-def host_rates(points: Sequence[HostPoint]) -> list[HostRates]:
-    """Return the use between samples of one attempt that are far enough apart."""
+def host_rates(points: Sequence[HostPoint], max_points: int) -> list[HostRates]:
+    """Return the use between samples of one attempt that are far enough apart.
+
+    Samples hold totals: of many, every n-th gives the same use with less detail in time.
+    """
     found: list[HostRates] = []
     before: HostPoint | None = None
-    for after in points:
+    step = max(1, -(-len(points) // max_points))
+    # The last one always, as it is the present.
+    for after in (*points[:-1:step], *points[-1:]):
         if before is None or before.attempt != after.attempt:
             before = after
         elif after.time_s - before.time_s >= _SHORTEST_S:
@@ -99,7 +104,8 @@ _MEASURES: tuple[tuple[str, str, Callable[[HostRates], float | None], float], ..
 
 def machine_section(live: LiveRun) -> Section | None:
     """Tabulate the machines, and draw their use over time."""
-    hosts = {name: host_rates(points) for name, points in sorted(live.state.hosts.items())}
+    most = MAX_POINTS if len(live.state.hosts) <= MAX_LINES else MAX_POINTS // 3
+    hosts = {name: host_rates(one, most) for name, one in sorted(live.state.hosts.items())}
     hosts = {name: rates for name, rates in hosts.items() if rates}
     if not hosts:
         return None
@@ -215,7 +221,7 @@ def map_section(live: LiveRun) -> Section | None:
         placed.setdefault(host, []).append(process)
     if not placed:
         return None
-    traffic = {name: host_rates(points) for name, points in live.state.hosts.items()}
+    traffic = {name: host_rates(points[-8:], 8) for name, points in live.state.hosts.items()}
     rows = [
         {
             label("machine"): text(name),

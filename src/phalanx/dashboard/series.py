@@ -8,14 +8,15 @@ loses nothing but resolution either.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 MAX_STRETCHES = 240
 MAX_SAMPLES = 400
+MAX_LATEST = 130
 
 
-@dataclass
+@dataclass(slots=True)
 class PhaseSums:
     """Sums over steps of one worker."""
 
@@ -30,8 +31,15 @@ class PhaseSums:
 
     def add(self, other: PhaseSums, share: float = 1.0) -> None:
         """Add a share of other sums."""
-        for name in _NAMES:
-            setattr(self, name, getattr(self, name) + share * getattr(other, name))
+        # Written out: this is called for every step of every worker.
+        self.samples += share * other.samples
+        self.loss_sum += share * other.loss_sum
+        self.correct += share * other.correct
+        self.steps += share * other.steps
+        self.input_s += share * other.input_s
+        self.compute_s += share * other.compute_s
+        self.communication_s += share * other.communication_s
+        self.wait_s += share * other.wait_s
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -42,9 +50,6 @@ class PhaseSums:
             "communication": self.communication_s,
             "waiting": self.wait_s,
         }
-
-
-_NAMES = tuple(one.name for one in fields(PhaseSums))
 
 
 def add_sums(parts: Sequence[PhaseSums]) -> PhaseSums:
@@ -62,8 +67,10 @@ class StepSeries:
     width_s: float = 0.25
     totals: dict[str, PhaseSums] = field(default_factory=dict)
     """Of each worker over the whole run."""
-    stretches: dict[int, dict[str, PhaseSums]] = field(default_factory=dict)
-    """By number of the stretch, then by worker."""
+    stretches: dict[int, PhaseSums] = field(default_factory=dict)
+    """Of all workers, by number of the stretch."""
+    latest: dict[int, dict[str, PhaseSums]] = field(default_factory=dict)
+    """Of each worker, for the last `MAX_LATEST` stretches or so."""
     rates: dict[int, float] = field(default_factory=dict)
     """The last learning rate of each stretch."""
 
@@ -75,13 +82,13 @@ class StepSeries:
             self._widen()
         first, last = int(begin_s // self.width_s), int(end_s // self.width_s)
         if first >= last:
-            self._stretch(last, worker).add(sums)
+            self._put(last, worker, sums, 1.0)
         else:
             for number in range(first, last + 1):
                 inside_s = min(end_s, (number + 1) * self.width_s) - max(
                     begin_s, number * self.width_s
                 )
-                self._stretch(number, worker).add(sums, inside_s / (end_s - begin_s))
+                self._put(number, worker, sums, inside_s / (end_s - begin_s))
         while len(self.stretches) > MAX_STRETCHES:
             self._widen()
 
@@ -94,32 +101,43 @@ class StepSeries:
 
         The last stretch is left out, if there are others, because it is not over.
         """
-        numbers = sorted(self.stretches)
+        numbers = sorted(self.latest)
         if len(numbers) > 1:
             numbers = numbers[:-1]
         first = numbers[-1] - max(1, int(seconds // self.width_s)) + 1 if numbers else 0
         chosen = [number for number in numbers if number >= first]
         found: dict[str, PhaseSums] = {}
         for number in chosen:
-            for worker, sums in self.stretches[number].items():
+            for worker, sums in self.latest[number].items():
                 found.setdefault(worker, PhaseSums()).add(sums)
         return found, self.width_s * (chosen[-1] - chosen[0] + 1) if chosen else 0.0
 
     def over_time(self) -> Iterator[tuple[float, PhaseSums]]:
         """Yield the middle of each stretch, and its sums over all workers, oldest first."""
         for number in sorted(self.stretches):
-            middle_s = (number + 0.5) * self.width_s
-            yield middle_s, add_sums(list(self.stretches[number].values()))
+            yield (number + 0.5) * self.width_s, self.stretches[number]
 
-    def _stretch(self, number: int, worker: str) -> PhaseSums:
-        return self.stretches.setdefault(number, {}).setdefault(worker, PhaseSums())
+    def _put(self, number: int, worker: str, sums: PhaseSums, share: float) -> None:
+        if number not in self.stretches:
+            self.stretches[number] = PhaseSums()
+        self.stretches[number].add(sums, share)
+        if number not in self.latest:
+            self.latest[number] = {}
+            if len(self.latest) > 2 * MAX_LATEST:
+                for old in sorted(self.latest)[:MAX_LATEST]:
+                    del self.latest[old]
+        self.latest.setdefault(number, {}).setdefault(worker, PhaseSums()).add(sums, share)
 
     def _widen(self) -> None:
         self.width_s *= 2
         narrow, self.stretches = self.stretches, {}
-        for number, workers in narrow.items():
+        for number, sums in narrow.items():
+            self.stretches.setdefault(number // 2, PhaseSums()).add(sums)
+        before, self.latest = self.latest, {}
+        for number, workers in before.items():
             for worker, sums in workers.items():
-                self._stretch(number // 2, worker).add(sums)
+                wide = self.latest.setdefault(number // 2, {})
+                wide.setdefault(worker, PhaseSums()).add(sums)
         self.rates = {number // 2: rate for number, rate in sorted(self.rates.items())}
 
 

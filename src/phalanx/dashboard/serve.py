@@ -27,7 +27,6 @@ class DashboardServer:
     """
 
     def __init__(self, dashboard: Dashboard, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._dashboard = dashboard
         self._socket = _listen(host, port)
         own_port = int(self._socket.getsockname()[1])
         self.is_loopback = host in ("127.0.0.1", "localhost", "::1")
@@ -44,7 +43,7 @@ class DashboardServer:
             lifespan="off",
             timeout_graceful_shutdown=2,
         )
-        self._server = _ClosingServer(config, self._close_streams)
+        self._server = _ClosingServer(config, dashboard.closing.set)
 
     def run(self) -> None:
         """Serve until `stop` is called, or the process is interrupted."""
@@ -55,11 +54,7 @@ class DashboardServer:
 
     def stop(self) -> None:
         """End `run`, from another thread."""
-        self._close_streams()
         self._server.should_exit = True
-
-    def _close_streams(self) -> None:
-        self._dashboard.is_closing = True
 
 
 class _ClosingServer(uvicorn.Server):

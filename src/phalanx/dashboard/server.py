@@ -7,6 +7,7 @@ nobody else; a view that several people look at is read once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -25,10 +26,11 @@ from phalanx.dashboard.access import HEADERS, Access
 from phalanx.dashboard.actions import ACTIONS
 from phalanx.dashboard.chart_bundle import bundled_library
 from phalanx.dashboard.follow import read_text_from
-from phalanx.dashboard.library import Library, LibraryEntry
+from phalanx.dashboard.library import UNREADABLE, Library, LibraryEntry
 from phalanx.dashboard.views import Describers, View, open_view
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, SpecError, printable
 from phalanx.records.rundir import RunDir
+from phalanx.report.document import Section, line
 from phalanx.report.page import chart_config
 
 INTERVAL_S = 1.0
@@ -55,6 +57,8 @@ class _SharedView:
         self.view = view
         self.sections: dict[str, bytes] = {}
         self._lock = threading.Lock()
+        self.cost_s = 0.0
+        """Processor time of the last look."""
         self._polled_s = float("-inf")
 
     def update(self) -> dict[str, bytes]:
@@ -62,10 +66,22 @@ class _SharedView:
         with self._lock:
             if time.monotonic() - self._polled_s < INTERVAL_S / 2 and not self.view.is_behind:
                 return self.sections
-            if self.view.poll() or not self.sections:
-                self.sections = {one.id: msgspec.json.encode(one) for one in self.view.sections()}
+            begun_s = time.thread_time()
+            try:
+                if self.view.poll() or not self.sections:
+                    found = self.view.sections()
+                    self.sections = {one.id: msgspec.json.encode(one) for one in found}
+            except UNREADABLE as error:
+                # Said where the figures would be; what was read before stays.
+                self.sections = {**self.sections, "unreadable": _unreadable(error)}
+            self.cost_s = time.thread_time() - begun_s
             self._polled_s = time.monotonic()
             return self.sections
+
+
+def _unreadable(error: Exception) -> bytes:
+    words = line(f"cannot be read: {printable(str(error))[:500]}", "doubt")
+    return msgspec.json.encode(Section(id="unreadable", title="Unreadable", blocks=[words]))
 
 
 class Dashboard:
@@ -78,24 +94,34 @@ class Dashboard:
 
     def __init__(self, library: Library, describers: Describers) -> None:
         self.library = library
-        self.is_closing = False
-        """Ends the streams, which would hold up the end of the server."""
+        self.closing = asyncio.Event()
+        """Ends the streams, which would hold up the end of the server; set in its loop."""
         self._describers = describers
         self._views: OrderedDict[str, _SharedView] = OrderedDict()
         self._lock = threading.Lock()
+        self._entries: dict[str, LibraryEntry] = {}
+        self._scanned_s = float("-inf")
 
     def scan(self) -> dict[str, LibraryEntry]:
-        """Look for runs, studies and plans."""
+        """Look for runs, studies and plans, unless somebody just did."""
         with self._lock:
-            return dict(self.library.scan())
+            if time.monotonic() - self._scanned_s > LIBRARY_INTERVAL_S / 2:
+                self._entries = dict(self.library.scan())
+                self._scanned_s = time.monotonic()
+            return self._entries
 
     def view(self, kind: str, ids: str) -> _SharedView:
         """Open a view, or the one that others look at."""
         key = f"{kind}/{ids}"
         with self._lock:
             if key not in self._views:
-                wanted = list(dict.fromkeys(ids.split(",")))[:MAX_COMPARED]
-                view = open_view(self.library, kind, wanted, self._describers)
+                wanted = list(dict.fromkeys(ids.split(",")))
+                if len(wanted) > MAX_COMPARED:
+                    raise SpecError(f"at most {MAX_COMPARED} runs can be compared")
+                try:
+                    view = open_view(self.library, kind, wanted, self._describers)
+                except UNREADABLE as error:
+                    raise SpecError(f"cannot be read: {error}") from error
                 self._views[key] = _SharedView(view)
             self._views.move_to_end(key)
             while len(self._views) > MAX_VIEWS:
@@ -107,7 +133,7 @@ class Dashboard:
         sent: dict[str, bytes] = {}
         sent_state = ""
         quiet_since_s = time.monotonic()
-        while not self.is_closing:
+        while not self.closing.is_set():
             sections = await run_in_threadpool(shared.update)
             state = shared.view.state
             changed = [body for id, body in sections.items() if sent.get(id) != body]
@@ -126,13 +152,14 @@ class Dashboard:
                 yield b": \n\n"
                 quiet_since_s = time.monotonic()
             if not shared.view.is_behind:
-                await asyncio.sleep(INTERVAL_S)
+                # A view that is dear to make is made less often: at most an eighth of one core.
+                await self._pause(max(INTERVAL_S, 7 * shared.cost_s))
 
     async def library_stream(self) -> AsyncIterator[bytes]:
         """Send all entries, and from then on those that change."""
         sent: dict[str, LibraryEntry] | None = None
         quiet_since_s = time.monotonic()
-        while not self.is_closing:
+        while not self.closing.is_set():
             entries = await run_in_threadpool(self.scan)
             before = sent or {}
             changed = [one for id, one in entries.items() if before.get(id) != one]
@@ -145,7 +172,11 @@ class Dashboard:
                 yield b": \n\n"
                 quiet_since_s = time.monotonic()
             sent = entries
-            await asyncio.sleep(LIBRARY_INTERVAL_S)
+            await self._pause(LIBRARY_INTERVAL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.closing.wait(), seconds)
 
 
 def _message(head: Mapping[str, object], name: bytes, bodies: list[bytes]) -> bytes:

@@ -26,6 +26,7 @@ from phalanx.dashboard.run_sections import (
     speed_section,
     switch_section,
 )
+from phalanx.dashboard.study_sections import cell_table, metric_figure
 from phalanx.errors import SpecError
 from phalanx.plan.planfile import (
     PLAN,
@@ -201,8 +202,14 @@ class StudyView(_FileView):
 
     def sections(self) -> list[Section]:
         """Describe cells, means with intervals, and the equivalence gate so far."""
-        blocks = self._describe(self._study)
-        return [Section(id="study", title="Study", blocks=blocks)]
+        manifest = self._study.manifest()
+        figure = metric_figure(self._study, manifest)
+        progress: list[Block] = [*([figure] if figure else [])]
+        progress.append(cell_table(manifest, self._study.trials()))
+        return [
+            Section(id="progress", title="Progress", blocks=progress),
+            Section(id="study", title="Results so far", blocks=self._describe(self._study)),
+        ]
 
 
 class PlanView(_FileView):

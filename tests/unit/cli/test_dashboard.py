@@ -28,7 +28,7 @@ def test_once_writes_the_same_view_as_a_file(
     text = page.read_text()
     assert HOSTILE not in text
     assert "&lt;img src=x" in text
-    for title in ("Comparison", "Study", "Learning", "Where the processes of this run are"):
+    for title in ("Comparison", "Results so far", "Learning", "Placement"):
         assert title in text
     assert len(set(ids := _ids(text))) == len(ids)
 

@@ -191,3 +191,19 @@ def test_looking_writes_nothing(server: DashboardServer, root: Path) -> None:
         next(stream)
         stream.close()
     assert files() == before
+
+
+def test_a_torn_directory_is_said_and_spoils_no_other(
+    server: DashboardServer, root: Path, tmp_path: Path
+) -> None:
+    torn = write_run(root, "torn", JOB)
+    visitor = Visitor.with_link(server)
+    stream = visitor.events(f"/api/views/run/{id_of(torn.path)}")
+    assert "unreadable" not in next(stream)["order"]
+    (torn.path / "status.json").write_text("{")
+    message = next(stream)
+    assert "unreadable" in message["order"]
+    assert "progress" in message["order"]
+    stream.close()
+    (torn.path / "manifest.json").write_text('{"job": {}}')
+    assert visitor.get(f"/api/views/run/{id_of(torn.path)}0").status == 400

@@ -1,5 +1,5 @@
 // The page: routes, streams of data, keys and theme.
-import { arrange, fill } from "/blocks.js";
+import { arrange, fill, retint } from "/blocks.js";
 import { forget, redraw } from "/charts.js";
 import { ask, badge, element } from "/dom.js";
 import { RunList } from "/list.js";
@@ -23,9 +23,20 @@ function listen(path, take) {
     take(JSON.parse(event.data));
   };
   stream.onerror = () => {
-    connection.textContent = stream.readyState === EventSource.CLOSED
-      ? "not available" : "connection lost, trying again";
+    const refused = stream.readyState === EventSource.CLOSED;
+    connection.textContent = refused ? "not available" : "connection lost, trying again";
+    if (refused) explain(path, leaving.signal);
   };
+}
+
+// Asks why a stream was refused.
+async function explain(path, signal) {
+  const answer = await fetch(path, { signal }).catch(() => null);
+  if (answer && !answer.ok) {
+    const content = await answer.json().catch(() => ({}));
+    connection.textContent = content.error ?? "not available: open the link that the command printed";
+  }
+  await answer?.body?.cancel().catch(() => null);
 }
 
 function showList() {
@@ -120,6 +131,11 @@ function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
   document.getElementById("theme").textContent = `Theme: ${theme || "system"}`;
+  recolour();
+}
+
+function recolour() {
+  retint(root);
   redraw();
 }
 
@@ -133,7 +149,7 @@ function nextTheme() {
 const keys = document.getElementById("keys");
 document.getElementById("help").addEventListener("click", () => keys.showModal());
 document.getElementById("theme").addEventListener("click", nextTheme);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");

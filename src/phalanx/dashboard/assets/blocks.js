@@ -49,8 +49,15 @@ function swatch(entry) {
 }
 
 function legend(entries) {
-  return element("ul", { class: "legend" },
+  const made = element("ul", { class: "legend" },
     entries.map((entry) => element("li", {}, swatch(entry), entry.label)));
+  made.legendEntries = entries;
+  return made;
+}
+
+// Gives legends the colours of the present theme.
+export function retint(root) {
+  for (const one of root.querySelectorAll(".legend")) one.replaceWith(legend(one.legendEntries));
 }
 
 function figure(block) {

@@ -3,6 +3,7 @@ import { arrange } from "/blocks.js";
 import { badge, element } from "/dom.js";
 
 const PAGE = 200;
+const MAX_COMPARED = 12;
 const marked = new Set();
 const filter = { words: "", kind: "", state: "", detail: "" };
 
@@ -121,9 +122,10 @@ export class RunList {
   }
 
   showMarked() {
-    const ids = Array.from(marked).filter((id) => this.entries.has(id));
+    const all = Array.from(marked).filter((id) => this.entries.has(id));
+    const ids = all.slice(0, MAX_COMPARED);
     this.compare.hidden = ids.length < 2;
-    this.compare.textContent = `compare ${ids.length} runs`;
+    this.compare.textContent = `compare ${ids.length}${all.length > ids.length ? ` of ${all.length}` : ""} runs`;
     if (ids.length > 1) this.compare.setAttribute("href", `#/compare/${ids.join(",")}`);
   }
 
