@@ -263,6 +263,24 @@ def test_code_and_data_of_the_user_are_sent(lab: Lab) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.full
+def test_a_script_is_sent_and_trains_on_all_machines(lab: Lab) -> None:
+    programs = Path(__file__).parents[1] / "programs"
+    done = subprocess.run(
+        lab.command("launch", "--pool", str(lab.pool), "--json", str(programs / "cnn.py")),
+        cwd=lab.folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["workers"], summary["epochs"], summary["samples"]) == (4, 3, 450)
+    assert summary["val_accuracy"] == 1.0
+    lab.await_clean()
+
+
 def test_a_machine_that_does_not_answer_is_named_and_can_be_left_out(lab: Lab) -> None:
     before = lab.num_runs()
     lab.cluster.switch_link("b", on=False)

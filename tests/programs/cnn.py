@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
 from common import arguments, images, note_seen, write_parameters
@@ -11,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import phalanx
 
 args = arguments(epochs=3)
+if "RANK" in os.environ:  # noqa: TID251 (what a script written for torchrun looks for)
+    raise SystemExit("RANK is set")
 torch.manual_seed(1)
 pictures, labels = images(150)
 numbers = torch.arange(150)

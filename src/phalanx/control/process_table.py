@@ -342,13 +342,18 @@ class ProcessTable:
             controller_key=self._server.public_key,
             public_key=keys.public,
             secret_key=keys.secret,
-            environment=self._allocation.environment(
-                process.role, process.rank, run=request.run.name
-            ),
+            environment=self._environment(process),
             watch_host=watch_host,
             baseline_s=baseline_s,
             parent_pid=os.getpid(),
         )
+
+    def _environment(self, process: Process) -> dict[str, str]:
+        if self._request.job.program is not None:
+            # A script that finds RANK set would start a process group of its own.
+            return {}
+        run = self._request.run.name
+        return self._allocation.environment(process.role, process.rank, run=run)
 
     def _choose_watchers(self, processes: Sequence[Process]) -> list[Process]:
         """Choose the process of each machine that samples it.

@@ -27,6 +27,7 @@ from phalanx.program.script import (
     WantEpoch,
 )
 from phalanx.program.session import ModelSetup
+from phalanx.program.stall_watch import StallWatch
 from phalanx.program.turn import LossScale, ScriptBatch, Turn
 
 _SCRIPT = "script"
@@ -126,11 +127,15 @@ class ScriptTurns:
     Args:
         script: The script.
         scale: Weighs its losses.
+        watch: Names it when it takes unusually long.
         passes: Backward passes that it makes of each batch; None: any number.
     """
 
-    def __init__(self, script: Script, scale: LossScale, *, passes: int | None) -> None:
+    def __init__(
+        self, script: Script, scale: LossScale, watch: StallWatch, *, passes: int | None
+    ) -> None:
         self._script = script
+        self._watch = watch
         self._scale = scale
         self._passes = passes
         self._turn: Turn | None = None
@@ -171,12 +176,20 @@ class ScriptTurns:
             sums=self._scale.sums,
             num_micro=len(batch.micro),
         )
-        self._script.resume(self._turn)
+        self._resume(self._turn)
 
     def run_on(self) -> None:
         """Let the script run on to its next batch, if it waits for the exchange."""
         while isinstance(self._script.pending, BackwardDone):
-            self._script.resume()
+            self._resume()
+
+    def _resume(self, answer: object = None) -> None:
+        """Let the script run within an epoch, where others wait for it."""
+        self._watch.begin_turn()
+        try:
+            self._script.resume(answer)
+        finally:
+            self._watch.end_turn()
 
     def end_epoch(self) -> None:
         """Let the script leave its loop over batches, and run to the next epoch or its end."""
@@ -208,7 +221,7 @@ class ScriptTurns:
 
     def leave_step(self) -> None:
         """Let the script run on from the step of an optimiser."""
-        self._script.resume()
+        self._resume()
 
     def take_result(self, batch: ScriptBatch) -> StepResult:
         """Return what came of the script's turn since it was last asked."""

@@ -20,15 +20,16 @@ from phalanx.program.seeds import session_seed
 from phalanx.program.session import Declared, ScriptSession
 from phalanx.program.several import SeveralModels
 from phalanx.program.source import BatchCut, seed_all
+from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
 from phalanx.program.turn import LossScale
-from phalanx.records.events import NetworkBuilt
+from phalanx.records.events import NetworkBuilt, Warned
 from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.data import BatchSpec
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
-from phalanx.wire.program import ScriptDeclared
+from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
@@ -64,10 +65,20 @@ def run_program(context: WorkerContext) -> Done:
         context = _declare(context, session.declared, driver.seed)
         context.metrics.activity = "joining"
         driver.collective = collective = join_group(context)
+        watch = StallWatch(program.name, lambda text: _tell(context, text))
         try:
-            return _train(context, session, driver, collective)
+            with watch.watching():
+                return _train(context, session, driver, collective, watch)
         finally:
             collective.close()
+
+
+def _tell(context: WorkerContext, text: str) -> None:
+    """Tell the user and the records that this worker holds up the others."""
+    if context.job.workers > 1:
+        text = f"{context.spec.process} {text}"
+        context.log.record(Warned(message=text))
+        context.control.send(ScriptPrinted(text))
 
 
 def _locate(context: WorkerContext) -> Path:
@@ -111,14 +122,18 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
 
 
 def _train(
-    context: WorkerContext, session: ScriptSession, driver: LaunchedDriver, collective: Collective
+    context: WorkerContext,
+    session: ScriptSession,
+    driver: LaunchedDriver,
+    collective: Collective,
+    watch: StallWatch,
 ) -> Done:
     declared, job = session.declared, context.job
     assert declared.data is not None
     first = declared.setups[0]
     scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
     is_one = len(declared.setups) == 1
-    turns = ScriptTurns(driver.script, scale, passes=first.passes if is_one else None)
+    turns = ScriptTurns(driver.script, scale, watch, passes=first.passes if is_one else None)
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
     driver.model = model
     _record_network(context, model)

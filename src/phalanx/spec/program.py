@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SAID_BY_SCRIPT = (
     "model",
     "data",
+    "metrics",
     "batch",
     "optimizer",
     "schedule",
