@@ -180,6 +180,7 @@ def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object
     for key in ("shares", "accumulate"):
         mapping.get("batch", {}).pop(key, None)
     mapping.pop("metrics", None)
+    mapping.get("optimizer", {}).pop("ema", None)
     mapping.get("data", {}).pop("shard", None)
     mapping.pop("precision", None)
 
