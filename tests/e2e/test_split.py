@@ -207,7 +207,15 @@ def test_a_trained_network_answers_split_and_copied(place: Place) -> None:
     found = {}
     for layout in ("split", "data"):
         done = place.run(
-            "infer", "last", "--layout", layout, "--workers", "2", "--requests", "8", "--json"
+            "bench-inference",
+            "last",
+            "--layout",
+            layout,
+            "--workers",
+            "2",
+            "--requests",
+            "8",
+            "--json",
         )
         assert done.returncode == 0, done.stderr
         found[layout] = json.loads(done.stdout)

@@ -123,7 +123,7 @@ def test_a_pulled_link_ends_lockstep_training_with_the_machine_named(lab: Lab) -
 
 def test_a_frozen_worker_is_replaced_where_it_was(lab: Lab) -> None:
     before = lab.num_runs()
-    run = lab.start("--set", "epochs=40", "--set", f"strategy={SERVED}", "--without", "d")
+    run = lab.start("--set", "epochs=120", "--set", f"strategy={SERVED}", "--without", "d")
     lab.await_training(before)
     [frozen] = lab.processes("c", "phalanx.worker")[:1]
     os.kill(frozen, signal.SIGSTOP)

@@ -243,8 +243,10 @@ def test_any_strategies_follow_one_another(runs: Runs) -> None:
     controller = [e for e in events_of(run, "controller") if isinstance(e, Switched)]
     begins = [event.mono_s for event in controller]
     served = [step for step in steps_of(run) if begins[0] < step.mono_s < begins[1]]
-    assert min(step.lr for step in served) < 0.05 * 0.5
     assert max(step.lr for step in served) == pytest.approx(0.05)
+    # The first of them may be done before the controller has recorded the switch. Until then the
+    # rate was constant.
+    assert min(step.lr for step in steps_of(run) if step.mono_s < begins[1]) < 0.05 * 0.5
     averaged = [step for step in steps_of(run) if step.mono_s > begins[1]]
     assert min(averaged, key=lambda step: step.mono_s).lr == pytest.approx(0.005)
     assert (first, second, third) == tuple(event.samples for event in controller)

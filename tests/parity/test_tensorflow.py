@@ -141,9 +141,10 @@ def test_tensorflow_reads_the_decoded_arrays_itself(images: tuple[Path, Path]) -
 def test_losses_are_equal(spec: LossSpec, targets: npt.NDArray[Any]) -> None:
     outputs = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
     loss, correct = sum_and_correct(spec, tf.constant(outputs), tf.constant(targets))
-    wanted, right = Loss(spec).sum_and_correct(torch.from_numpy(outputs), torch.from_numpy(targets))
-    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
-    assert int(correct) == int(right)
+    ours = Loss(spec).compute(torch.from_numpy(outputs), torch.from_numpy(targets))
+    assert float(loss) == pytest.approx(float(ours.total), rel=1e-6)
+    assert int(correct) == int(ours.correct)
+    assert ours.weight == len(targets)
 
 
 @pytest.mark.parametrize(

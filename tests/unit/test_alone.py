@@ -40,6 +40,8 @@ def test_nothing_runs_beside_a_test_that_is_alone(tmp_path: Path) -> None:
     support = Path(__file__).parents[1]
     subprocess.run(
         [
+            # Options of this session mean nothing there.
+            *("env", "-u", "PYTEST_ADDOPTS"),
             *(sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "loadfile"),
             *("-o", f"pythonpath={support}", "--rootdir", "."),
         ],

@@ -104,7 +104,7 @@ class Step(Event):
         return msgspec.structs.replace(later, **sums)
 
 
-_OF_THE_LAST = {"wall_s", "mono_s", "epoch", "step", "lr", "wait_s"}
+_OF_THE_LAST = {"wall_s", "mono_s", "epoch", "step", "lr", "wait_s", "weight"}
 
 
 class Stall(Event):

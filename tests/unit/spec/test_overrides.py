@@ -109,7 +109,7 @@ def test_null_is_the_empty_value() -> None:
          "'adam'? (valid: sgd, adagrad, adadelta, adam, adamw)"),
         (["optimizer.momentum=0.9", "optimizer.name=adam"],
          "--set optimizer.momentum=0.9: unknown key 'momentum' in optimizer; it belongs to 'sgd' "
-         "(valid: betas, clip_norm, eps, l2, lr, name, weight_decay)"),
+         "(valid: betas, clip_norm, ema, eps, l2, lr, name, weight_decay)"),
         (["batch={global: 1}", "batch.global=2", "batch.per_worker=3"],
          "--set batch.per_worker=3: batch takes exactly one of global and per_worker, "
          "such as {global: 128}"),

@@ -150,13 +150,13 @@ def test_what_does_not_fit_is_refused_when_the_job_is_read(
             "is a function, which makes its own groups",
         ),
         ({"name": "builtins:dict", "lr": 0.1}, "is type, not OptimizerKind"),
-        ({"name": "own_parts:nothing", "lr": 0.1}, "is NoneType, not a torch.optim.Optimizer"),
+        ({"name": "own_nothing:nothing", "lr": 0.1}, "is NoneType, not a torch.optim.Optimizer"),
     ],
 )
 def test_what_does_not_fit_the_network_is_refused_with_what_it_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: object, message: str
 ) -> None:
-    (tmp_path / "own_parts.py").write_text("def nothing(network, lr):\n    return None\n")
+    (tmp_path / "own_nothing.py").write_text("def nothing(network, lr):\n    return None\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = network()
     layout = FlatModule(module).layout
