@@ -103,7 +103,13 @@ def contents(path: Path) -> dict[str, bytes]:
     return {name: one.numpy().tobytes() for name, one in load_file(path).items()}
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "switch-colocated",
+        *(pytest.param(one, marks=pytest.mark.full) for one in list(STRATEGIES)[:-1]),
+    ],
+)
 def test_apart_or_together_makes_no_difference(
     apart: ApartPlace, together: Place, name: str
 ) -> None:
@@ -172,9 +178,9 @@ def _events(run: RunDir, role: str, kind: type[Any]) -> list[Any]:
     ("servers", "victim"),
     [
         (APART, "server-1"),
-        (APART, "worker-1"),
+        pytest.param(APART, "worker-1", marks=pytest.mark.full),
         (COLOCATED, "worker-0"),
-        (APART, "evaluator-0"),
+        pytest.param(APART, "evaluator-0", marks=pytest.mark.full),
     ],
     ids=["server", "worker", "worker with a server", "evaluator"],
 )

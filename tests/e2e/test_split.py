@@ -87,8 +87,10 @@ def step_losses(run: str) -> list[float]:
     "strategy",
     [
         {},
-        {"placement": "round_robin"},
-        {"placement": {"image.*": 1, "vector": 2, "trunk": 0}},
+        pytest.param({"placement": "round_robin"}, marks=pytest.mark.full),
+        pytest.param(
+            {"placement": {"image.*": 1, "vector": 2, "trunk": 0}}, marks=pytest.mark.full
+        ),
     ],
     ids=["planned", "round_robin", "given"],
 )

@@ -281,6 +281,7 @@ def test_a_script_is_sent_and_trains_on_all_machines(lab: Lab) -> None:
     lab.await_clean()
 
 
+@pytest.mark.full
 def test_a_machine_that_does_not_answer_is_named_and_can_be_left_out(lab: Lab) -> None:
     before = lab.num_runs()
     lab.cluster.switch_link("b", on=False)

@@ -157,6 +157,7 @@ def test_two_workers_end_where_native_ones_do(
     assert plain.bytes_sent == pytest.approx(ours.bytes_sent, rel=0.01)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("compression", "share"), [("bf16", 0.6), ("powersgd", 0.2)])
 def test_torchs_own_hooks_compress_and_learn(
     folder: Path, tmp_path: Path, compression: str, share: float
