@@ -16,7 +16,8 @@ import pytest
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Hold a lock during each test: outermost, so that waiting for it counts for no timeout."""
-    folder = item.config.cache.mkdir("alone")
+    folder = item.config.rootpath / ".pytest_cache" / "alone"
+    folder.mkdir(parents=True, exist_ok=True)
     is_alone = item.get_closest_marker("alone") is not None
     with ExitStack() as stack:
         lock = stack.enter_context((folder / "lock").open("a"))
