@@ -135,7 +135,7 @@ SLOW_JOB: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [1024, 512]},
     "batch": {"global": 256},
     # Long enough for windows in which nothing else keeps the cores busy, before and after.
-    "epochs": 180,
+    "epochs": 90,
     "inject": [{"rank": 1, "slow": 4, "begin": 0.1, "end": 0.4}],
 }
 
