@@ -24,6 +24,7 @@ from phalanx.cli.request import (
     planned_run,
     refuse_with_resume,
     resumption,
+    with_short_options,
 )
 from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.cli.train import (
@@ -89,8 +90,7 @@ def launch(
 ) -> None:
     """Run your own training script on several workers, or continue such a run."""
     short = {"strategy": strategy, "workers": workers, "seed": seed}
-    overrides = [f"{key}={value}" for key, value in short.items() if value is not None]
-    overrides += settings or ()
+    overrides = with_short_options(settings or (), short)
     options = MachineOptions(
         pool=pool,
         select=select,

@@ -7,7 +7,8 @@ a raw value behind every text, and get all four formats from it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from rich import table as rich_table
@@ -17,8 +18,10 @@ from rich.text import Text as RichText
 
 from phalanx.cli.options import Format
 from phalanx.cli.screen import BAR_DONE_STYLE, WARNING_STYLE, open_console
-from phalanx.report.document import Block, Figure, Table
+from phalanx.report.document import Block, Figure, Table, line
 from phalanx.report.table_formats import blocks_markdown, table_csv
+
+T = TypeVar("T")
 
 _GAP = 2
 _WIDEST_WORD = 24
@@ -51,6 +54,16 @@ def show(
         sys.stdout.write(blocks_markdown(blocks()))
     else:
         print_blocks(open_console(), blocks())
+
+
+def show_list(
+    found: Sequence[T], table: Callable[[Sequence[T]], Block], *, form: Format, if_none: str
+) -> None:
+    """Print what a `list` command has found; a hint instead of an empty table of text."""
+    if not found and form == "text":
+        show(lambda: [line(if_none)], facts=list, form=form)
+    else:
+        show(lambda: [table(found)], facts=lambda: found, form=form)
 
 
 def print_json(value: object) -> None:

@@ -6,7 +6,7 @@ Reads files and refuses options that exclude each other; `train` starts the run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from phalanx.records.summary import Summary
     from phalanx.spec.job import JobSpec
     from phalanx.spec.pool import PoolSpec
+
+
+def with_short_options(settings: Sequence[str], short: Mapping[str, object]) -> list[str]:
+    """Add options such as `--workers 4` to those of `--set`, in the order in which they apply.
+
+    A short option wins over `--set`, but `--set strategy.every=2` refines what it sets.
+    """
+    given = {key: value for key, value in short.items() if value is not None}
+    parts = tuple(f"{key}." for key in given)
+    return [
+        *(one for one in settings if not one.startswith(parts)),
+        *(f"{key}={value}" for key, value in given.items()),
+        *(one for one in settings if one.startswith(parts)),
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import typer
 from phalanx.cli import output
 from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
 from phalanx.cli.settings import runs_root
-from phalanx.report.document import line
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -25,12 +24,8 @@ def list_(
 
     root = runs_root(runs)
     found = [read_facts(run) for run in list_runs(root)]
-    form = wanted(form, as_json)
-    if not found and form == "text":
-        hint = line(f"no runs in {root} yet; `phalanx demo` makes some")
-        output.show(lambda: [hint], facts=list, form=form)
-    else:
-        output.show(lambda: [list_table(found)], facts=lambda: found, form=form)
+    hint = f"no runs in {root} yet; `phalanx demo` makes some"
+    output.show_list(found, list_table, form=wanted(form, as_json), if_none=hint)
 
 
 @app.command("show", epilog=SHOW_EXAMPLES)

@@ -129,16 +129,11 @@ def list_(
     """List all studies, oldest first."""
     from phalanx.cli.study_table import list_facts, list_table
     from phalanx.records.study import list_studies
-    from phalanx.report.document import line
 
     root = runs_root(runs)
     found = [list_facts(study) for study in list_studies(root)]
-    form = wanted(form, as_json)
-    if not found and form == "text":
-        hint = line(f"no studies in {root} yet; `phalanx study run STUDY` makes one")
-        output.show(lambda: [hint], facts=list, form=form)
-    else:
-        output.show(lambda: [list_table(found)], facts=lambda: found, form=form)
+    hint = f"no studies in {root} yet; `phalanx study run STUDY` makes one"
+    output.show_list(found, list_table, form=wanted(form, as_json), if_none=hint)
 
 
 @app.command("show", epilog=SHOW_EXAMPLES)

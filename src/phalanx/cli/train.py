@@ -31,6 +31,7 @@ from phalanx.cli.request import (
     planned_run,
     refuse_with_resume,
     resumption,
+    with_short_options,
 )
 from phalanx.cli.settings import cache_root, data_root, runs_root
 
@@ -115,11 +116,7 @@ def train(
 ) -> None:
     """Train a job on this machine or on the machines of a pool, or continue a run."""
     short = {"strategy": strategy, "workers": workers, "epochs": epochs, "seed": seed}
-    # A short option wins over --set, but `--set strategy.every=2` refines what it sets.
-    parts = tuple(f"{key}." for key, value in short.items() if value is not None)
-    overrides = [one for one in settings or () if not one.startswith(parts)]
-    overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
-    overrides += [one for one in settings or () if one.startswith(parts)]
+    overrides = with_short_options(settings or (), short)
     options = MachineOptions(
         pool=pool,
         select=select,

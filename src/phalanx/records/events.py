@@ -95,8 +95,7 @@ class Step(Event):
 
     def __add__(self, later: Step) -> Step:
         """Return one event for both."""
-        summed = set(self.__struct_fields__) - _OF_THE_LAST
-        sums = {name: getattr(self, name) + getattr(later, name) for name in summed}
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
         if self.wait_s is not None and later.wait_s is not None:
             sums["wait_s"] = self.wait_s + later.wait_s
         if self.weight is not None or later.weight is not None:
@@ -105,6 +104,7 @@ class Step(Event):
 
 
 _OF_THE_LAST = {"wall_s", "mono_s", "epoch", "step", "lr", "wait_s", "weight"}
+_SUMMED = set(Step.__struct_fields__) - _OF_THE_LAST
 
 
 class Stall(Event):

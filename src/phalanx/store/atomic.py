@@ -39,7 +39,8 @@ def replace_atomically(
     replacement = Replacement(path)
     try:
         with _as_store_error(path):
-            _require_space(path.parent, at_least)
+            if at_least:
+                _require_space(path.parent, at_least)
             write(replacement.file)
         return replacement.commit()
     finally:

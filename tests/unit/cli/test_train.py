@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phalanx.cli.main import app
+from phalanx.cli.request import with_short_options
 from phalanx.cli.settings import cache_root, data_root, runs_root
 from phalanx.errors import SpecError
 from phalanx.records.manifest import describe, write_manifest
@@ -72,3 +73,11 @@ def test_an_option_beats_its_variable_and_that_the_default(
     assert cache_root() == Path.home() / ".cache" / "phalanx" / "cache"
     monkeypatch.delenv("PHALANX_RUNS")
     assert runs_root() == Path("runs")
+
+
+def test_a_short_option_wins_over_settings_and_is_refined_by_them() -> None:
+    found = with_short_options(
+        ["strategy.every=2", "workers=3", "epochs=5"],
+        {"strategy": "local_sgd", "workers": 4, "seed": None},
+    )
+    assert found == ["workers=3", "epochs=5", "strategy=local_sgd", "workers=4", "strategy.every=2"]
