@@ -189,13 +189,16 @@ class Client:
             self._enter(connection, self.clock, holds=holds)
         self.wait(deadline, on_idle)
 
-    def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
+    def begin(
+        self, *, num_samples: int, weight: float = 1.0, ticket: int = 0, options: bytes = b""
+    ) -> None:
         """Start a push; `wait` must have returned for the one before.
 
         Args:
             num_samples: Samples behind the gradient.
             weight: The gradient is this times the mean over the samples.
             ticket: Batch that it was computed from, if the coordinator assigned it.
+            options: Of the update, where the servers do not know them.
         """
         push = msgspec.structs.replace(
             self._header(BulkOp.PUSH, 0, self.clock + 1),
@@ -206,7 +209,7 @@ class Client:
         self._advance(ClientEvent.BEGIN, Pushing(push))
         self.clock += 1
         self._ticket = ticket
-        self._push.begin()
+        self._push.begin(options)
         self._pulled.expect_all()
         self._progress_s = time.monotonic()
 
