@@ -231,8 +231,8 @@ class ConsistencyPolicy:
     def _begin_with_next_update(self) -> None:
         """Let workers that joined before the flush begin with the next update, too.
 
-        They were to wait for an update that nobody makes while all workers rest, and the coordinator
-        waits for them before it gives out work.
+        They were to wait for an update that nobody makes while all workers rest, and the
+        coordinator waits for them before it gives out work.
         """
         for worker in self._workers.values():
             if self.rule.barrier and worker.enters > self.version:
