@@ -43,7 +43,7 @@ class UpdateRule(Protocol):
 
 
 @runtime_checkable
-class GroupRule(Protocol):
+class GroupedRule(Protocol):
     """An update rule with parameter groups, whose options may change between steps."""
 
     def set_options(self, groups: Sequence[Mapping[str, object]], /) -> None:
@@ -100,7 +100,7 @@ class FlatOptimizer:
 
     def set_options(self, groups: Sequence[Mapping[str, object]]) -> None:
         """Use other options of the parameter groups from the next step on; rules of torch only."""
-        assert isinstance(self.rule, GroupRule), "only rules of torch have groups"
+        assert isinstance(self.rule, GroupedRule), "only rules of torch have groups"
         self.rule.set_options(groups)
 
     def squared_norm(self, gradient: Tensor) -> float:

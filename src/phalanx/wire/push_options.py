@@ -16,6 +16,9 @@ OptionValue = bool | int | float | str | None | tuple[float, ...]
 """What can be sent of an option; others stay as they were when the optimiser was made."""
 
 
+_NOT_OPTIONS = ("params", "param_names")
+
+
 class PushOptions(msgspec.Struct, frozen=True):
     """The options of one update.
 
@@ -34,7 +37,11 @@ class PushOptions(msgspec.Struct, frozen=True):
         """Take what can be sent of the groups of a torch optimiser."""
         return cls(
             tuple(
-                {key: _plain(value) for key, value in group.items() if _is_plain(_number(value))}
+                {
+                    key: _plain(value)
+                    for key, value in group.items()
+                    if key not in _NOT_OPTIONS and _is_plain(_number(value))
+                }
                 for group in groups
             ),
             clip_norm,
