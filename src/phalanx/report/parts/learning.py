@@ -78,16 +78,16 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
     rows = {one.key: _rows(cells, one) for one in (quality, loss, accuracy)}
     epochs = epoch_axis(rows[quality.key])
     seconds = axis("seconds", "training time, s", scale={"zero": True})
+    counted = {
+        "updates": axis("updates", "updates", scale={"zero": True}),
+        "samples seen": axis("samples", "samples seen", scale={"zero": True}),
+    }
     charts = [
         (quality, epochs, f"{quality.title} by epoch"),
         (quality, seconds, f"{quality.title} by training time"),
         (loss, epochs, "training loss by epoch"),
     ]
     if _epochs_differ(cells) and rows[accuracy.key]:
-        counted = {
-            "updates": axis("updates", "updates", scale={"zero": True}),
-            "samples seen": axis("samples", "samples seen", scale={"zero": True}),
-        }
         charts += [(quality, x, f"{quality.title} by {words}") for words, x in counted.items()]
         charts += [
             (one, x, f"{one.title} by {words}")
@@ -99,7 +99,8 @@ def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope)
     for measure, x, words in charts:
         title = f"{heading}{words}"
         y = axis("value", f"{measure.title}, {measure.unit}".removesuffix(", "))
-        spec = lines(rows[measure.key], styles, x, y, band=True)
+        choices = [epochs, *counted.values(), seconds]
+        spec = lines(rows[measure.key], styles, x, y, band=True, choices=choices)
         panels.append(Panel(title=title[0].upper() + title[1:], spec=spec))
     return panels
 
