@@ -160,6 +160,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
     """Of all machines together."""
     cell: str | None = None
     """The study's cell that the run is a trial of."""
+    pool_machines: list[str] = []
+    """Machines that the trial had to its end, where its study runs on a pool."""
     verdicts: PartPredictions | None = None
     """Predicted class of each test sample, where it was kept."""
     distribution: Distribution | None = None
@@ -254,6 +256,7 @@ def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
         resources=resources,
         cluster=cluster,
         cell=trial.cell if trial is not None else None,
+        pool_machines=trial.machines if trial is not None else [],
         verdicts=run.read_predictions(),
         distribution=run.read_distribution(),
     )
