@@ -16,7 +16,8 @@ import torch
 
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
-from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.client_state import Detached
 from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
