@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from phalanx.consistency.rule import rule_for
-from phalanx.engine.precision import PrecisionChoice
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.network_record import record_script_network
 from phalanx.program.served import ScriptServedWorker
@@ -28,7 +27,7 @@ from phalanx.worker.parameter_server.server import first_start, serve
 from phalanx.worker.replica import TrainResources
 from phalanx.worker.switch.worker import help_in_phases
 
-PRECISION = PrecisionChoice("script", "the script decides")
+_PRECISION, _REASON = "script", "the script decides"
 
 
 def is_served(job: JobSpec) -> bool:
@@ -60,14 +59,14 @@ def run_served(
     )
     samples = counted_samples(declared.source)
     dataset = describe_data(driver.script.name, samples)
-    basis = TrainResources(dataset, PRECISION, model, model.factory)
+    basis = TrainResources(dataset, _PRECISION, model, model.factory)
     if context.spec.role == "server":
         return _serve(context, basis, switches=switches)
     driver.model = model
     record_script_network(context, model)
     with ExitStack() as stack:
         if switches:
-            startup_s = context.record_start(PRECISION.name, PRECISION.reason)
+            startup_s = context.record_start(_PRECISION, _REASON)
             return ScriptSwitchingWorker(
                 context,
                 basis,
@@ -89,7 +88,7 @@ def run_served(
             seed=driver.seed,
             in_rounds=in_rounds,
         )
-        worker.run(on_start=lambda: context.record_start(PRECISION.name, PRECISION.reason))
+        worker.run(on_start=lambda: context.record_start(_PRECISION, _REASON))
         return worker.finish()
 
 
