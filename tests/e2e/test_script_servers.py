@@ -118,7 +118,7 @@ def test_a_switch_to_rounds_gives_what_one_process_gives(place: Place, name: str
 # Killed in the fourth batch of the second epoch, once; dropout, momentum, the schedule and an
 # average have to come back.
 BROKEN = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from pathlib import Path
 import torch, torch.nn.functional as F
 from torch import nn
@@ -137,6 +137,10 @@ session.setup(model, optimizer, scheduler, extra={"average": average})
 feed = session.data(DataLoader(TensorDataset(x, y), 12, shuffle=True))
 for epoch in session.epochs(3):
     for batch, (inputs, targets) in enumerate(feed):
+        # Without the other, which may start late, a worker would compute all batches.
+        Path(f"here-{session.rank}").touch()
+        while not all(Path(f"here-{rank}").exists() for rank in range(session.size)):
+            time.sleep(0.01)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
