@@ -273,9 +273,8 @@ class ServedModel(ScriptModel):
 
     def load_script_state(self, state: dict[str, Tensor]) -> None:
         """Restore the state of `script_state_names` alone."""
-        own = super().state()
-        rest = {name: own[name] for name in own if name not in state}
-        super().load_state({**rest, **state})
+        own = self.state()
+        self.load_state({name: state.get(name, own[name]) for name in own})
 
     def _step_here(self) -> None:
         """Make the step of the script's optimiser in a phase without servers.
