@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from phalanx.comm.base import Collective
 from phalanx.errors import SpecError
@@ -15,6 +16,7 @@ from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.model import ScriptModel, ScriptTurns
 from phalanx.program.output import relay_output
+from phalanx.program.own_stream import OwnStream
 from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
 from phalanx.program.session import Declared, ScriptSession
@@ -24,18 +26,23 @@ from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
 from phalanx.program.turn import LossScale
-from phalanx.records.events import NetworkBuilt, Warned
+from phalanx.records.events import NetworkBuilt, ScriptTrained, Warned
 from phalanx.records.tensor_slot import TensorSlot
-from phalanx.spec.data import BatchSpec
+from phalanx.spec.job import JobSpec
+from phalanx.spec.program import complete_job
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
+from phalanx.wire.switch import StepLimit
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.torch_trainer import TrainSetup
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def run_program(context: WorkerContext) -> Done:
@@ -50,7 +57,7 @@ def run_program(context: WorkerContext) -> Done:
     torch.set_num_threads(spec.threads)
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
-    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
+    driver = LaunchedDriver(BatchCut.of(context.job, spec.rank))
     session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
@@ -62,11 +69,16 @@ def run_program(context: WorkerContext) -> Done:
         if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
         driver.seed = session_seed()
-        context = _declare(context, session.declared, driver.seed)
+        stream = _stream_without_length(context, session.declared)
+        if stream is None:
+            context = _declare(context, session.declared, driver.seed)
         context.metrics.activity = "joining"
         driver.collective = collective = join_group(context)
-        watch = StallWatch(program.name, lambda text: _tell(context, text))
         try:
+            if stream is not None:
+                _agree_on_length(stream, collective)
+                context = _declare(context, session.declared, driver.seed)
+            watch = StallWatch(program.name, lambda text: _tell(context, text))
             with watch.watching():
                 return _train(context, session, driver, collective, watch)
         finally:
@@ -98,6 +110,29 @@ def _no_loop(name: str, session: ScriptSession) -> str:
     return f"{name} ended before its loop over session.data() began"
 
 
+def _stream_without_length(context: WorkerContext, declared: Declared) -> OwnStream | None:
+    """Return the worker's own stream, if its length is for all workers to agree on.
+
+    Raises:
+        SpecError: The strategy hands out batches, which streams of workers do not have.
+    """
+    source = declared.source
+    if not isinstance(source, OwnStream):
+        return None
+    if any(one.updates_on_servers for one in context.job.strategy.strategies()):
+        raise SpecError(
+            "session.data(own=True) needs a strategy under which all workers step together, such "
+            f"as allreduce or local_sgd, not '{context.job.strategy.name}'"
+        )
+    return None if source.has_steps else source
+
+
+def _agree_on_length(stream: OwnStream, collective: Collective) -> None:
+    longest = torch.tensor([float(stream.num_batches)])
+    collective.all_reduce(longest, "max")
+    stream.agree(int(longest.item()))
+
+
 def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerContext:
     """Tell the controller what the script has declared, and complete the job by it."""
     source = declared.source
@@ -116,9 +151,20 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
         order=source.digest(seed),
     )
     context.control.send(message)
-    batch = BatchSpec.model_validate({"global": message.global_batch})
-    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
+    job = complete_job(context.job, epochs=message.epochs, global_batch=message.global_batch)
+    limit = trial_end(job, message.num_samples)
+    if limit is not None:
+        # Without evaluations the script never leaves its loop over batches.
+        job = job.model_copy(update={"epochs": limit.epoch + 1, "evaluate": "never"})
     return replace(context, spec=context.spec.model_copy(update={"job": job}))
+
+
+def trial_end(job: JobSpec, num_samples: int) -> StepLimit | None:
+    """Return where a run that only measures speed ends; None: this is none."""
+    trial = job.program.trial if job.program is not None else None
+    if trial is None:
+        return None
+    return StepLimit(*divmod(trial.steps, -(-num_samples // job.global_batch)))
 
 
 def _train(
@@ -131,7 +177,13 @@ def _train(
     declared, job = session.declared, context.job
     assert declared.data is not None
     first = declared.setups[0]
-    scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
+    scale = LossScale(
+        sums=first.sums,
+        count=declared.data.count,
+        total=_adder(collective),
+        # Workers that update by themselves need not know of each other's samples.
+        own_streams=declared.data.own is not None and not job.strategy.applies_before_exchange,
+    )
     is_one = len(declared.setups) == 1
     turns = ScriptTurns(driver.script, scale, watch, passes=first.passes if is_one else None)
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
@@ -150,9 +202,38 @@ def _train(
     loop = TrainLoop(context, trainer)
     if context.spec.resume is not None:
         loop.restore()
-    loop.advance()
+    limit = trial_end(job, declared.source.num_samples)
+    loop.advance(limit)
+    if limit is not None:
+        driver.script.abandon()
     outcome = loop.conclude(precision="script", startup_s=startup_s)
+    _record_script(context, declared, trainer.between_s)
     return Done(times=loop.times(), outcome=outcome)
+
+
+def _record_script(context: WorkerContext, declared: Declared, between_s: float) -> None:
+    """Let the chief record what plans of this script are made from."""
+    if context.spec.rank != 0:
+        return
+    setup, source = declared.setups[0], declared.source
+    held, state = next(iter(setup.optimizer.state.items()), (None, {}))
+    context.log.record(
+        ScriptTrained(
+            epochs=declared.epochs or 1,
+            global_batch=source.batch_size * declared.accumulate,
+            num_samples=source.num_samples,
+            num_moments=sum(
+                isinstance(one, torch.Tensor) and held is not None and one.shape == held.shape
+                for one in state.values()
+            ),
+            has_convolutions=any(
+                isinstance(part, _CONVOLUTIONS)
+                for one in declared.setups
+                for part in one.model.modules()
+            ),
+            between_s=between_s,
+        )
+    )
 
 
 def _attached(

@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import DataError, SpecError
+from phalanx.program.own_stream import OwnStream
+from phalanx.program.passes import Passes
 from phalanx.program.rows import count_rows, take_rows
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
 
@@ -140,3 +142,25 @@ def test_rows_of_nested_batches() -> None:
     assert taken["scale"] == 2.0
     with pytest.raises(DataError, match="must hold tensors"):
         count_rows("text")
+
+
+def test_an_own_stream_that_ends_first_goes_on_with_rows_that_count_nothing() -> None:
+    cut = BatchCut(1, 2)
+    stream = OwnStream(Passes.over(loader(count=7), has_steps=False), cut, None)
+    assert (stream.batch_size, stream.num_batches, stream.has_steps) == (10, 2, False)
+    stream.agree(4)
+    batches = list(stream.open(0, cut=cut, seed=0, start_sample=0))
+    assert [one.num_rows for one in batches] == [5, 2, 0, 0]
+    assert [count_rows(one.payload) for one in batches] == [5, 2, 2, 2]
+    resumed = list(stream.open(0, cut=cut, seed=0, start_sample=10))
+    assert [one.num_rows for one in resumed] == [2, 0, 0]
+
+
+def test_an_own_stream_of_one_worker_must_last_for_its_steps() -> None:
+    stream = OwnStream(Passes.over(loader(count=7), has_steps=True), BatchCut(), 4)
+    with pytest.raises(DataError, match="no batch left after 2 of 4 batches"):
+        list(stream.open(0, cut=BatchCut(), seed=0, start_sample=0))
+
+
+def test_a_trial_may_compute_a_part_of_each_batch() -> None:
+    assert [BatchCut(rank, 2, None, 0.25).bounds(16) for rank in range(2)] == [(0, 2), (2, 4)]
