@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from phalanx.comm.base import Collective
 from phalanx.errors import SpecError
@@ -26,23 +25,18 @@ from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
 from phalanx.program.turn import LossScale
-from phalanx.records.events import NetworkBuilt, ScriptTrained, Warned
+from phalanx.records.events import NetworkBuilt, Warned
 from phalanx.records.tensor_slot import TensorSlot
-from phalanx.spec.job import JobSpec
-from phalanx.spec.program import complete_job
+from phalanx.spec.data import BatchSpec
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
-from phalanx.wire.switch import StepLimit
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.torch_trainer import TrainSetup
-
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def run_program(context: WorkerContext) -> Done:
@@ -57,7 +51,7 @@ def run_program(context: WorkerContext) -> Done:
     torch.set_num_threads(spec.threads)
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
-    driver = LaunchedDriver(BatchCut.of(context.job, spec.rank))
+    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
     session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
@@ -151,20 +145,9 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
         order=source.digest(seed),
     )
     context.control.send(message)
-    job = complete_job(context.job, epochs=message.epochs, global_batch=message.global_batch)
-    limit = trial_end(job, message.num_samples)
-    if limit is not None:
-        # Without evaluations the script never leaves its loop over batches.
-        job = job.model_copy(update={"epochs": limit.epoch + 1, "evaluate": "never"})
+    batch = BatchSpec.model_validate({"global": message.global_batch})
+    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
     return replace(context, spec=context.spec.model_copy(update={"job": job}))
-
-
-def trial_end(job: JobSpec, num_samples: int) -> StepLimit | None:
-    """Return where a run that only measures speed ends; None: this is none."""
-    trial = job.program.trial if job.program is not None else None
-    if trial is None:
-        return None
-    return StepLimit(*divmod(trial.steps, -(-num_samples // job.global_batch)))
 
 
 def _train(
@@ -202,38 +185,9 @@ def _train(
     loop = TrainLoop(context, trainer)
     if context.spec.resume is not None:
         loop.restore()
-    limit = trial_end(job, declared.source.num_samples)
-    loop.advance(limit)
-    if limit is not None:
-        driver.script.abandon()
+    loop.advance()
     outcome = loop.conclude(precision="script", startup_s=startup_s)
-    _record_script(context, declared, trainer.between_s)
     return Done(times=loop.times(), outcome=outcome)
-
-
-def _record_script(context: WorkerContext, declared: Declared, between_s: float) -> None:
-    """Let the chief record what plans of this script are made from."""
-    if context.spec.rank != 0:
-        return
-    setup, source = declared.setups[0], declared.source
-    held, state = next(iter(setup.optimizer.state.items()), (None, {}))
-    context.log.record(
-        ScriptTrained(
-            epochs=declared.epochs or 1,
-            global_batch=source.batch_size * declared.accumulate,
-            num_samples=source.num_samples,
-            num_moments=sum(
-                isinstance(one, torch.Tensor) and held is not None and one.shape == held.shape
-                for one in state.values()
-            ),
-            has_convolutions=any(
-                isinstance(part, _CONVOLUTIONS)
-                for one in declared.setups
-                for part in one.model.modules()
-            ),
-            between_s=between_s,
-        )
-    )
 
 
 def _attached(

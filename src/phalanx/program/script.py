@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from greenlet import GreenletExit, greenlet
+from greenlet import greenlet
 
 from phalanx.errors import EngineError, PhalanxError
 
@@ -79,11 +79,6 @@ class Script:
             self._raise(self.pending.error)
         assert self.pending is not None
         return self.pending
-
-    def abandon(self) -> None:
-        """End the script where it is, as Ctrl-C would; only its clean-up still runs."""
-        self._greenlet.throw(GreenletExit)
-        self.pending = ScriptEnded()
 
     def ask(self, request: Request) -> object:
         """Ask the loop; called by the session, within the script."""

@@ -80,8 +80,6 @@ class ScriptTrainer(TorchTrainer):
         self._session = session
         self._turns = turns
         self._seed = seed
-        self.between_s = 0.0
-        """Time of the script between epochs and after the last one."""
 
     @override
     def rate(self, samples_seen: int) -> float:
@@ -96,7 +94,7 @@ class ScriptTrainer(TorchTrainer):
     @contextmanager
     def batches(self, epoch: int, *, start_sample: int) -> Iterator[Iterable[Batch]]:
         self._turns.epoch = epoch
-        cut = BatchCut.of(self._job, self._share.rank)
+        cut = BatchCut(self._share.rank, self._share.num_workers, self._job.batch.shares)
         declared = self._session.declared
         yield spanned(
             "input",
@@ -120,9 +118,7 @@ class ScriptTrainer(TorchTrainer):
             self._turns.end_epoch()
             self._agree_on_end()
             self._model.check()
-        spent_s = time.perf_counter() - begin
-        self.between_s += spent_s
-        return reported(self._session.reports.pop(part, {}), spent_s)
+        return reported(self._session.reports.pop(part, {}), time.perf_counter() - begin)
 
     @override
     def save(self, position: Position, *, best: bool = False) -> None:

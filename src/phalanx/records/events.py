@@ -58,26 +58,6 @@ class NetworkBuilt(Event):
     """Inputs of a sample, where it has several; stored samples are rows of bytes."""
 
 
-class ScriptTrained(Event):
-    """What a user's script has declared and shown, for plans; written by the chief at the end.
-
-    Attributes:
-        epochs: Of its loop.
-        global_batch: Samples of one update over all workers.
-        num_samples: Of one epoch.
-        num_moments: State values of its optimiser per parameter.
-        has_convolutions: Whether its model has convolutions.
-        between_s: Time that it took between epochs and after the last one, to evaluate and save.
-    """
-
-    epochs: int
-    global_batch: int
-    num_samples: int
-    num_moments: int
-    has_convolutions: bool
-    between_s: float
-
-
 class Step(Event):
     """One step of one worker, or several in a long run: results, and time by phase, as sums."""
 
@@ -447,7 +427,6 @@ class Finished(Event):
 AnyEvent = (
     Started
     | NetworkBuilt
-    | ScriptTrained
     | Step
     | Stall
     | Epoch

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os.path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from phalanx.spec.base import ListOf, Spec, Words, fault
-from phalanx.spec.data import BatchSpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -28,15 +27,6 @@ EXCHANGE_S = 1800.0
 """Deadline of an exchange: other workers wait while a script evaluates on the chief alone."""
 
 
-class TrialSpec(Spec):
-    """A run that measures speed: it ends within the script's loop, and what follows is not run."""
-
-    steps: Annotated[int, Field(gt=0)]
-    """Updates after which it ends."""
-    part: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Part of each batch that is computed."""
-
-
 class ProgramSpec(Spec):
     """A script with `phalanx.session()` in it, run on every worker."""
 
@@ -44,10 +34,6 @@ class ProgramSpec(Spec):
     """The Python file; seen from the job file."""
     args: ListOf[str] = ()
     """Its arguments."""
-    shares: ListOf[Annotated[float, Field(gt=0)]] | None = None
-    """Relative share of each batch per worker, for unequal machines; default: equal."""
-    trial: TrialSpec | None = None
-    """A short run that measures speed, as plans make them; null: the script runs to its end."""
 
     @property
     def name(self) -> str:
@@ -64,12 +50,6 @@ def check_program(job: JobSpec) -> None:
     program = job.program
     if program is None:
         return
-    shares = program.shares
-    if shares is not None and len(shares) != job.workers:
-        raise fault(
-            f"program.shares takes one entry per worker ({job.workers}), not {len(shares)}",
-            at=("program", "shares"),
-        )
     for name in _SAID_BY_SCRIPT:
         if getattr(job, name) != type(job).model_fields[name].default:
             raise fault(
@@ -99,10 +79,3 @@ def check_program(job: JobSpec) -> None:
                 "; use allreduce or local_sgd",
                 at=("strategy",),
             )
-
-
-def complete_job(job: JobSpec, *, epochs: int, global_batch: int) -> JobSpec:
-    """Return the job with what its script has declared; not what a job file may say."""
-    shares = job.program.shares if job.program is not None else None
-    batch = BatchSpec.model_validate({"global": global_batch, "shares": shares})
-    return job.model_copy(update={"epochs": epochs, "batch": batch})

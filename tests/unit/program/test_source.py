@@ -160,7 +160,3 @@ def test_an_own_stream_of_one_worker_must_last_for_its_steps() -> None:
     stream = OwnStream(Passes.over(loader(count=7), has_steps=True), BatchCut(), 4)
     with pytest.raises(DataError, match="no batch left after 2 of 4 batches"):
         list(stream.open(0, cut=BatchCut(), seed=0, start_sample=0))
-
-
-def test_a_trial_may_compute_a_part_of_each_batch() -> None:
-    assert [BatchCut(rank, 2, None, 0.25).bounds(16) for rank in range(2)] == [(0, 2), (2, 4)]
