@@ -104,6 +104,35 @@ def test_other_strategies_use_each_sample_once(place: Place, strategy: str) -> N
     assert summary["val_accuracy"] > 0.9
 
 
+def test_own_streams_equal_one_process_that_reads_them_joined(place: Place) -> None:
+    # 97 rows: the second worker's stream is a batch shorter.
+    out = place.folder / "out.pt"
+    summary = launched(place, "--workers", "2", str(PROGRAMS / "own.py"), "--out", str(out))
+    assert difference(alone(place, "own"), read(out)) < 1e-5
+    assert (summary["updates"], summary["global_batch"]) == (18, 12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_own_streams_end_after_so_many_steps(place: Place, workers: int) -> None:
+    out = place.folder / "out.pt"
+    program = str(PROGRAMS / "own.py")
+    count = ("--workers", str(workers))
+    summary = launched(place, *count, program, "--steps", "5", "--out", str(out))
+    assert difference(alone(place, "own", "--steps", "5"), read(out)) < 1e-5
+    assert summary["updates"] == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["allreduce", "{name: local_sgd, every: 4}"])
+def test_own_streams_that_have_all_ended_are_named(place: Place, strategy: str) -> None:
+    program = str(PROGRAMS / "own.py")
+    arguments = ("--workers", "2", "--strategy", strategy, program, "--steps", "30")
+    done = place.run("launch", *arguments)
+    assert done.returncode != 0
+    assert "session.data(own=True) has no batch left" in done.stderr, done.stderr
+
+
 # Killed in the fourth batch of the second epoch, once; dropout, batch norm, momentum, the schedule
 # and an average have to come back.
 RESUMED = """

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from phalanx.engine.rng import draw_seed
-from phalanx.errors import DataError
+from phalanx.errors import DataError, SpecError
 from phalanx.program.passes import Passes, begin_epoch
 from phalanx.program.rows import count_rows, take_rows
 from phalanx.program.source import STAND_IN_ROWS, BatchCut, BatchSource, MicroBatch, seed_all
+from phalanx.spec.strategy import StrategySpec
 
 
 class OwnStream(BatchSource):
@@ -32,6 +33,8 @@ class OwnStream(BatchSource):
         self._passes = passes
         self.batch_size = passes.batch_size * cut.size
         self.has_steps = num_batches is not None
+        self.num_read = 0
+        """Batches of this epoch that this worker had."""
         self._set_length(num_batches or passes.length())
 
     def agree(self, most_batches: int) -> None:
@@ -56,6 +59,7 @@ class OwnStream(BatchSource):
         seed_all(draw_seed(draw_seed(seed, epoch, cut.rank), 0, 0))
         batches = self._passes.begin()
         stand_in: object | None = None
+        self.num_read = 0
         for number in range(self.num_batches):
             batch = next(batches, None)
             if batch is None:
@@ -63,10 +67,24 @@ class OwnStream(BatchSource):
                     raise ended_early(f"after {number} of {self.num_batches} batches")
                 yield MicroBatch(stand_in, 0, self.batch_size)
                 continue
+            self.num_read = number + 1
             rows = count_rows(batch)
             stand_in = take_rows(batch, 0, min(rows, STAND_IN_ROWS))
             if number >= skip:
                 yield MicroBatch(batch, rows, self.batch_size)
+
+
+def check_strategy(strategy: StrategySpec) -> None:
+    """Refuse strategies under which servers hand out the batches: a stream has its own.
+
+    Raises:
+        SpecError: It is one of these.
+    """
+    if strategy.uses_servers:
+        raise SpecError(
+            "session.data(own=True) needs a strategy under which all workers step together, such "
+            f"as allreduce or local_sgd, not '{strategy.name}'"
+        )
 
 
 def ended_early(where: str) -> DataError:

@@ -15,7 +15,7 @@ from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.model import ScriptModel, ScriptTurns
 from phalanx.program.output import relay_output
-from phalanx.program.own_stream import OwnStream
+from phalanx.program.own_stream import OwnStream, check_strategy
 from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
 from phalanx.program.session import Declared, ScriptSession
@@ -105,19 +105,11 @@ def _no_loop(name: str, session: ScriptSession) -> str:
 
 
 def _stream_without_length(context: WorkerContext, declared: Declared) -> OwnStream | None:
-    """Return the worker's own stream, if its length is for all workers to agree on.
-
-    Raises:
-        SpecError: The strategy hands out batches, which streams of workers do not have.
-    """
+    """Return the worker's own stream, if its length is for all workers to agree on."""
     source = declared.source
     if not isinstance(source, OwnStream):
         return None
-    if any(one.updates_on_servers for one in context.job.strategy.strategies()):
-        raise SpecError(
-            "session.data(own=True) needs a strategy under which all workers step together, such "
-            f"as allreduce or local_sgd, not '{context.job.strategy.name}'"
-        )
+    check_strategy(context.job.strategy)
     return None if source.has_steps else source
 
 

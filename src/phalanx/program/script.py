@@ -31,7 +31,7 @@ class WantBatch:
 
 @dataclass(frozen=True)
 class BackwardDone:
-    """The gradients of an update are complete; answered once they have been exchanged."""
+    """The gradients of an update are complete; answered by whether the optimiser is to step."""
 
 
 @dataclass(frozen=True)

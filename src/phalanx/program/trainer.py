@@ -18,6 +18,7 @@ from phalanx.data.pipeline import Batch
 from phalanx.engine.spans import spanned
 from phalanx.errors import EngineError
 from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.own_stream import OwnStream, ended_early
 from phalanx.program.session import ScriptSession
 from phalanx.program.source import BatchCut, BatchSource
 from phalanx.program.turn import ScriptBatch
@@ -117,6 +118,7 @@ class ScriptTrainer(TorchTrainer):
         else:
             self._turns.end_epoch()
             self._agree_on_end()
+            self._check_stream()
             self._model.check()
         return reported(self._session.reports.pop(part, {}), time.perf_counter() - begin)
 
@@ -134,6 +136,17 @@ class ScriptTrainer(TorchTrainer):
                 "some workers have left the loop over epochs and others have not; decide by what "
                 "session.report() returns, which is the same on all"
             )
+
+    def _check_stream(self) -> None:
+        """Refuse streams that all ended early: workers that update alone do not notice it."""
+        stream = self._session.declared.source
+        if isinstance(stream, OwnStream):
+            read = torch.tensor([float(stream.num_read)])
+            self._collective.all_reduce(read, "max")
+            if read.item() < stream.num_batches:
+                raise ended_early(
+                    f"after {int(read.item())} of {stream.num_batches} batches on any worker"
+                )
 
 
 def reported(sums: Mapping[str, tuple[float, float]], spent_s: float) -> Measures | None:

@@ -10,10 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import DataError, SpecError
-from phalanx.program.own_stream import OwnStream
+from phalanx.program.own_stream import OwnStream, check_strategy
 from phalanx.program.passes import Passes
 from phalanx.program.rows import count_rows, take_rows
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
+from phalanx.spec.lockstep import LocalSgdSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
 
 
 def loader(count: int = 23, batch: int = 5, **settings: object) -> DataLoader[object]:
@@ -160,3 +162,9 @@ def test_an_own_stream_of_one_worker_must_last_for_its_steps() -> None:
     stream = OwnStream(Passes.over(loader(count=7), has_steps=True), BatchCut(), 4)
     with pytest.raises(DataError, match="no batch left after 2 of 4 batches"):
         list(stream.open(0, cut=BatchCut(), seed=0, start_sample=0))
+
+
+def test_own_streams_are_refused_where_servers_hand_out_batches() -> None:
+    check_strategy(LocalSgdSpec())
+    with pytest.raises(SpecError, match="not 'parameter_server'"):
+        check_strategy(ParameterServerSpec())
