@@ -259,6 +259,10 @@ FAULTS = {
         ),
         "more parameters after session.setup()",
     ),
+    "forks": (
+        "import os" + HEAD + LOOP.format(before="", after="if os.fork(): os.wait()"),
+        "has forked, and the copy has used the session",
+    ),
     "no length": (
         HEAD + "session.setup(model, optimizer)\nnext(iter(session.data(x for x in [])))",
         "without a length",
@@ -266,14 +270,31 @@ FAULTS = {
 }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("fault", FAULTS)
+QUICK_FAULT = "no session"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, marks=() if one == QUICK_FAULT else pytest.mark.full) for one in FAULTS],
+)
 def test_a_script_that_cannot_be_run_is_refused_in_one_sentence(place: Place, fault: str) -> None:
     script, sentence = FAULTS[fault]
     (place.folder / "train.py").write_text(script)
     done = place.run("launch", "--workers", "2", "train.py")
     assert done.returncode != 0
     assert sentence in done.stderr, done.stderr
+
+
+@pytest.mark.full
+def test_only_the_chief_is_heard(place: Place) -> None:
+    says = LOOP.format(before="", after="print('rank', session.rank, 'says', epoch, number)")
+    (place.folder / "train.py").write_text(HEAD + says)
+    done = place.run("launch", "--workers", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("rank 0 says", done.stdout)) == 30
+    assert "rank 1 says" not in done.stdout
+    (run,) = place.runs.iterdir()
+    assert len(re.findall("rank 1 says", (run / "logs" / "worker-1.log").read_text())) == 30
 
 
 @pytest.mark.full

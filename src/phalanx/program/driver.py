@@ -112,6 +112,7 @@ class LaunchedDriver:
 
     def total(self, values: list[float]) -> list[float]:
         """Add numbers over all workers, which all call it together."""
+        self.script.refuse_copies()
         if self.collective is None:
             raise EngineError("session.report() adds over workers; call it after the loop begins")
         summed = torch.tensor([float(len(values)), *values], dtype=torch.float64)
