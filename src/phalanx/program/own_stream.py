@@ -69,6 +69,9 @@ class OwnStream(BatchSource):
                 continue
             self.num_read = number + 1
             rows = count_rows(batch)
+            if cut.part < 1:
+                rows = cut.used(rows, 1)
+                batch = take_rows(batch, 0, rows)
             stand_in = take_rows(batch, 0, min(rows, STAND_IN_ROWS))
             if number >= skip:
                 yield MicroBatch(batch, rows, self.batch_size)

@@ -24,10 +24,11 @@ from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
+from phalanx.program.trial import describe_script, trial_end, trial_job
 from phalanx.program.turn import LossScale
 from phalanx.records.events import NetworkBuilt, Warned
 from phalanx.records.tensor_slot import TensorSlot
-from phalanx.spec.data import BatchSpec
+from phalanx.spec.program import PRECISION, complete_job
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
@@ -51,7 +52,7 @@ def run_program(context: WorkerContext) -> Done:
     torch.set_num_threads(spec.threads)
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
-    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
+    driver = LaunchedDriver(BatchCut.of(context.job, spec.rank))
     session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
@@ -137,8 +138,8 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
         order=source.digest(seed),
     )
     context.control.send(message)
-    batch = BatchSpec.model_validate({"global": message.global_batch})
-    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
+    job = complete_job(context.job, epochs=message.epochs, global_batch=message.global_batch)
+    job = trial_job(job, message.num_samples)
     return replace(context, spec=context.spec.model_copy(update={"job": job}))
 
 
@@ -165,7 +166,7 @@ def _train(
     driver.model = model
     _record_network(context, model)
     strategy = _attached(context, model, turns, collective)
-    startup_s = context.record_start("script", "the script decides")
+    startup_s = context.record_start(PRECISION, "the script decides")
     name = driver.script.name
     setup = TrainSetup(
         describe_data(name, declared.source.num_samples), model, strategy, collective
@@ -177,8 +178,13 @@ def _train(
     loop = TrainLoop(context, trainer)
     if context.spec.resume is not None:
         loop.restore()
-    loop.advance()
-    outcome = loop.conclude(precision="script", startup_s=startup_s)
+    limit = trial_end(job, declared.source.num_samples)
+    loop.advance(limit)
+    if limit is not None:
+        driver.script.abandon()
+    outcome = loop.conclude(precision=PRECISION, startup_s=startup_s)
+    if context.spec.rank == 0:
+        context.log.record(describe_script(_locate(context), declared, trainer.between_s))
     return Done(times=loop.times(), outcome=outcome)
 
 

@@ -27,6 +27,7 @@ from phalanx.engine.rng import draw_seed
 from phalanx.errors import DataError
 from phalanx.program.passes import Passes, begin_epoch
 from phalanx.program.rows import count_rows, take_rows
+from phalanx.spec.job import JobSpec
 
 _MASK32 = 2**32 - 1
 STAND_IN_ROWS = 2
@@ -42,12 +43,27 @@ class BatchCut:
     rank: int = 0
     size: int = 1
     shares: Sequence[float] | None = None
+    part: float = 1.0
+    """Part of each batch that is used at all; less than 1 where only speed is measured."""
+
+    @classmethod
+    def of(cls, job: JobSpec, rank: int) -> BatchCut:
+        """Return the cut of one worker of a job that runs a script."""
+        program = job.program
+        assert program is not None
+        part = program.trial.part if program.trial is not None else 1.0
+        return cls(rank, job.workers, job.batch.shares or program.shares, part)
 
     def bounds(self, count: int) -> tuple[int, int]:
         """Return first and last row (excluded) of this worker in a batch of so many rows."""
-        sizes = share_sizes(count, self.size, self.shares)
+        sizes = share_sizes(self.used(count, self.size), self.size, self.shares)
         start = sum(sizes[: self.rank])
         return start, start + sizes[self.rank]
+
+    def used(self, count: int, num_workers: int) -> int:
+        """Return how many rows of a batch its workers compute."""
+        # Two each, where there are as many: batch norm refuses a single row.
+        return max(min(count, 2 * num_workers), round(self.part * count))
 
 
 @dataclass(frozen=True)

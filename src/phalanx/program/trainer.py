@@ -81,6 +81,8 @@ class ScriptTrainer(TorchTrainer):
         self._session = session
         self._turns = turns
         self._seed = seed
+        self.between_s = 0.0
+        """Time of the script between epochs and after the last one."""
 
     @override
     def rate(self, samples_seen: int) -> float:
@@ -95,7 +97,7 @@ class ScriptTrainer(TorchTrainer):
     @contextmanager
     def batches(self, epoch: int, *, start_sample: int) -> Iterator[Iterable[Batch]]:
         self._turns.epoch = epoch
-        cut = BatchCut(self._share.rank, self._share.num_workers, self._job.batch.shares)
+        cut = BatchCut.of(self._job, self._share.rank)
         declared = self._session.declared
         yield spanned(
             "input",
@@ -120,7 +122,9 @@ class ScriptTrainer(TorchTrainer):
             self._agree_on_end()
             self._check_stream()
             self._model.check()
-        return reported(self._session.reports.pop(part, {}), time.perf_counter() - begin)
+        spent_s = time.perf_counter() - begin
+        self.between_s += spent_s
+        return reported(self._session.reports.pop(part, {}), spent_s)
 
     @override
     def save(self, position: Position, *, best: bool = False) -> None:

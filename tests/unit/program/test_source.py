@@ -168,3 +168,18 @@ def test_own_streams_are_refused_where_servers_hand_out_batches() -> None:
     check_strategy(LocalSgdSpec())
     with pytest.raises(SpecError, match="not 'parameter_server'"):
         check_strategy(ParameterServerSpec())
+
+
+def test_a_trial_may_compute_a_part_of_each_batch() -> None:
+    cuts = [BatchCut(rank, 2, None, 0.25) for rank in range(2)]
+    assert [cut.bounds(32) for cut in cuts] == [(0, 4), (4, 8)]
+    # Two rows each where there are as many: batch norm refuses one.
+    assert [cut.bounds(8) for cut in cuts] == [(0, 2), (2, 4)]
+    assert [cut.bounds(3) for cut in cuts] == [(0, 2), (2, 3)]
+
+
+def test_a_trial_computes_a_part_of_own_streams_too() -> None:
+    cut = BatchCut(0, 2, None, 0.5)
+    stream = OwnStream(Passes.over(loader(count=8, batch=8), has_steps=False), cut, None)
+    (batch,) = stream.open(0, cut=cut, seed=0, start_sample=0)
+    assert (batch.num_rows, count_rows(batch.payload)) == (4, 4)
