@@ -7,7 +7,13 @@ from typing import Any
 
 import msgspec
 
-from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
+from phalanx.records.study import (
+    PlannedRepeats,
+    StudyDir,
+    StudyManifest,
+    Trial,
+    on_other_machines,
+)
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
     NOTHING,
@@ -55,13 +61,23 @@ def study_blocks(study: StudyDir) -> list[Block]:
     """Describe the results of a study so far."""
     manifest = study.manifest()
     trials = study.trials()
-    blocks: list[Block] = [line(manifest.title, "lead"), _result_table(study, manifest, trials)]
+    others = on_other_machines(trials)
+    compared = [trial for trial in trials if trial not in others]
+    blocks: list[Block] = [line(manifest.title, "lead"), _result_table(study, manifest, compared)]
     if manifest.gate is not None:
         blocks.append(_gate_table(_gate_results(study, manifest), manifest))
     blocks += [
         line(f"✗ {trial.cell} repeat {trial.repeat + 1} failed: {trial.cause}", "doubt")
         for trial in trials
         if trial.state == "failed"
+    ]
+    blocks += [
+        line(
+            f"✗ {trial.cell} repeat {trial.repeat + 1} is not compared: it had only "
+            f"{', '.join(trial.machines)}",
+            "doubt",
+        )
+        for trial in others
     ]
     return [*blocks, line(_end_line(study, manifest, trials), "note")]
 

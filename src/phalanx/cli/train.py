@@ -172,6 +172,8 @@ def run_command(
             return
         if not request.can_fork:
             warm.close()
+        if request.is_local and not as_json and not quiet:
+            _warn_of_crowd(request.job)
         summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json
@@ -194,8 +196,17 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
     from phalanx.launch.job_check import check_job, check_sizes, usable_cores
 
     check_sizes(request.job, usable_cores())
+    _warn_of_crowd(request.job)
     found = check_job(request.job, data_root=data, cache_root=cache_root())
     for note in found.notes:
+        _warn(note)
+
+
+def _warn_of_crowd(job: JobSpec) -> None:
+    from phalanx.launch.job_check import crowding_note, usable_cores
+
+    note = crowding_note(job, usable_cores())
+    if note is not None:
         _warn(note)
 
 

@@ -54,6 +54,17 @@ def check_sizes(job: JobSpec, num_cores: int) -> None:
         )
 
 
+def crowding_note(job: JobSpec, num_cores: int) -> str | None:
+    """Say what more workers than cores cost; None where each has a core of its own."""
+    if job.workers <= num_cores:
+        return None
+    return (
+        f"{job.workers} workers share {num_cores} usable cores, {job.workers / num_cores:.3g} on "
+        f"each: fine for trying a strategy, but slower than {num_cores}, and its speeds say little "
+        "about machines with a core per worker"
+    )
+
+
 def check_job(job: JobSpec, *, data_root: Path, cache_root: Path) -> JobAnswer:
     """Build the network of a job and have it answer a few of its samples.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phalanx.errors import SpecError
-from phalanx.launch.job_check import CROWD, check_job, check_sizes
+from phalanx.launch.job_check import CROWD, check_job, check_sizes, crowding_note
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 
@@ -24,6 +24,13 @@ def test_far_more_workers_than_cores_are_refused() -> None:
     check_sizes(JobSpec(workers=2 * CROWD), num_cores=2)
     with pytest.raises(SpecError, match="300 workers would bring a machine with 2 usable cores"):
         check_sizes(JobSpec(workers=300), num_cores=2)
+
+
+def test_more_workers_than_cores_are_told_what_that_costs() -> None:
+    assert crowding_note(JobSpec(workers=2), num_cores=2) is None
+    note = crowding_note(JobSpec(workers=5), num_cores=2)
+    assert note is not None
+    assert note.startswith("5 workers share 2 usable cores, 2.5 on each")
 
 
 def test_more_workers_than_samples_in_a_step_are_refused_where_a_step_is_cut() -> None:
