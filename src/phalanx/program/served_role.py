@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from phalanx.consistency.rule import rule_for
-from phalanx.engine.precision import PrecisionChoice
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.network_record import record_script_network
 from phalanx.program.served import ScriptServedWorker
@@ -22,13 +21,14 @@ from phalanx.program.tickets import counted_samples
 from phalanx.program.trainer import describe_data
 from phalanx.program.turns import ScriptTurns
 from phalanx.spec.job import JobSpec
+from phalanx.spec.program import PRECISION
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.server import first_start, serve
 from phalanx.worker.replica import TrainResources
 from phalanx.worker.switch.worker import help_in_phases
 
-PRECISION = PrecisionChoice("script", "the script decides")
+_REASON = "the script decides"
 
 
 def is_served(job: JobSpec) -> bool:
@@ -67,7 +67,7 @@ def run_served(
     record_script_network(context, model)
     with ExitStack() as stack:
         if switches:
-            startup_s = context.record_start(PRECISION.name, PRECISION.reason)
+            startup_s = context.record_start(PRECISION, _REASON)
             return ScriptSwitchingWorker(
                 context,
                 basis,
@@ -89,7 +89,7 @@ def run_served(
             seed=driver.seed,
             in_rounds=in_rounds,
         )
-        worker.run(on_start=lambda: context.record_start(PRECISION.name, PRECISION.reason))
+        worker.run(on_start=lambda: context.record_start(PRECISION, _REASON))
         return worker.finish()
 
 

@@ -30,14 +30,15 @@ class TrainResources:
     """Data, replica and precision of a worker, shared by all phases of a run."""
 
     dataset: Dataset
-    precision: PrecisionChoice
+    precision: str
+    """Format of forward and backward pass, for the records."""
     replica: WholeReplica
     factory: OptimizerFactory
     """Makes the optimisers of slices on servers."""
 
     @classmethod
     def of_job(
-        cls, job: JobSpec, dataset: Dataset, precision: PrecisionChoice, replica: Replica
+        cls, job: JobSpec, dataset: Dataset, precision: str, replica: Replica
     ) -> TrainResources:
         """Join the parts of a job."""
         factory = factory_for(job.optimizer, replica.module, replica.layout)

@@ -19,7 +19,6 @@ import torch
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout
-from phalanx.engine.precision import PrecisionChoice
 from phalanx.engine.torch_rule import NAMED
 from phalanx.engine.trained import WholeReplica
 from phalanx.errors import StoreError
@@ -79,8 +78,7 @@ def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     context.metrics.activity = "serving"
     dataset = context.open_data()
     replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
-    precision = PrecisionChoice("fp32", "servers compute no batches")
-    basis = TrainResources.of_job(context.job, dataset, precision, replica)
+    basis = TrainResources.of_job(context.job, dataset, "fp32", replica)
     return serve(context, basis, start or first_start(context))
 
 

@@ -82,7 +82,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
     )
     record_network(context, replica.module, dataset)
     with ExitStack() as stack:
-        basis = TrainResources.of_job(context.job, dataset, precision, replica)
+        basis = TrainResources.of_job(context.job, dataset, precision.name, replica)
         worker = ParameterServerWorker(context, basis, stack, start=first_start(context))
         worker.run(on_start=lambda: context.record_start(precision.name, precision.reason))
         return worker.finish()
@@ -217,7 +217,7 @@ class ParameterServerWorker:
             Ready(
                 num_samples=dataset.epoch_samples,
                 portions=dataset.quota,
-                precision=self._basis.precision.name,
+                precision=self._basis.precision,
                 serves=self._host is not None,
                 has_classes=dataset.has_labels,
             )

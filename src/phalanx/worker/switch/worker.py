@@ -68,7 +68,7 @@ def run_switching_worker(context: WorkerContext) -> Done:
     record_network(context, replica.module, dataset)
     startup_s = context.record_start(precision.name, precision.reason)
     with ExitStack() as stack:
-        basis = TrainResources.of_job(context.job, dataset, precision, replica)
+        basis = TrainResources.of_job(context.job, dataset, precision.name, replica)
         return SwitchingWorker(context, basis, stack, startup_s=startup_s).run()
 
 
@@ -296,7 +296,7 @@ class SwitchingWorker:
         loop.advance(order.stop)
         if loop.is_over:
             self._checkpointer.wait()
-            outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
+            outcome = loop.conclude(precision=self._basis.precision, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped_s = time.monotonic()
         self._end(loop, trainer, order)
