@@ -17,9 +17,9 @@ from phalanx.control.failure_policy import ProcessFacts, ProcessFailure, RunVerd
 from phalanx.errors import ExitCode
 from phalanx.records.position import Position
 from phalanx.records.summary import ServingSummary
-from phalanx.spec.data import BatchSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.kinds import kind_of
+from phalanx.spec.program import complete_job
 from phalanx.spec.registry import load
 from phalanx.wire.messages import FromWorker, RunOutcome
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
@@ -30,7 +30,7 @@ _WORDS = {
     "num_samples": "samples per epoch",
     "num_parameters": "parameters",
     "digest": "parameters, by name and shape",
-    "order": "an order of samples",
+    "order": "orders of samples",
 }
 
 
@@ -115,7 +115,7 @@ class ScriptCoordinator(Coordinator):
     def _take_declaration(self, process: str, message: ScriptDeclared) -> None:
         if not self._has_begun:
             self._has_begun = True
-            job = complete_job(self._job, message)
+            job = complete_job(self._job, epochs=message.epochs, global_batch=message.global_batch)
             self._api.declare(job)
             self._follow(job)
         for other, before in self._declared.items():
@@ -130,12 +130,6 @@ class ScriptCoordinator(Coordinator):
                     ExitCode.BAD_INPUT,
                 )
         self._declared[process] = message
-
-
-def complete_job(job: JobSpec, declared: ScriptDeclared) -> JobSpec:
-    """Return the job with what its script has declared."""
-    batch = BatchSpec.model_validate({"global": declared.global_batch})
-    return job.model_copy(update={"epochs": declared.epochs, "batch": batch})
 
 
 def _difference(one: ScriptDeclared, other: ScriptDeclared) -> str | None:

@@ -124,7 +124,7 @@ class ScriptReplica:
         if self._steps_by_call:
             self._setup.apply()
         else:
-            self._turns.run_on()
+            self._turns.run_on(steps=True)
 
 
 class ScriptModel:

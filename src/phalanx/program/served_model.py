@@ -26,6 +26,7 @@ from phalanx.engine.recipe import OptimizerRecipe
 from phalanx.engine.result import StepResult
 from phalanx.errors import EngineError, SpecError
 from phalanx.program.model import SCRIPT, ScriptModel
+from phalanx.program.own_stream import OwnStream
 from phalanx.program.session import Declared, ModelSetup
 from phalanx.program.tickets import TicketBatch
 from phalanx.program.turn import ScriptBatch
@@ -44,6 +45,11 @@ def check_served(declared: Declared) -> None:
         raise SpecError(
             "the script has several optimisers, so that one batch is several updates, which "
             "parameter servers cannot count as one; use allreduce or local_sgd"
+        )
+    if isinstance(declared.source, OwnStream):
+        raise SpecError(
+            "session.data(own=True) needs one strategy under which all workers step together, such "
+            "as allreduce or local_sgd"
         )
     data = declared.data
     if data is not None and data.count is not None and declared.accumulate > 1:

@@ -21,13 +21,14 @@ from phalanx.program.tickets import counted_samples
 from phalanx.program.trainer import describe_data
 from phalanx.program.turns import ScriptTurns
 from phalanx.spec.job import JobSpec
+from phalanx.spec.program import PRECISION
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.server import first_start, serve
 from phalanx.worker.replica import TrainResources
 from phalanx.worker.switch.worker import help_in_phases
 
-_PRECISION, _REASON = "script", "the script decides"
+_REASON = "the script decides"
 
 
 def is_served(job: JobSpec) -> bool:
@@ -59,14 +60,14 @@ def run_served(
     )
     samples = counted_samples(declared.source)
     dataset = describe_data(driver.script.name, samples)
-    basis = TrainResources(dataset, _PRECISION, model, model.factory)
+    basis = TrainResources(dataset, PRECISION, model, model.factory)
     if context.spec.role == "server":
         return _serve(context, basis, switches=switches)
     driver.model = model
     record_script_network(context, model)
     with ExitStack() as stack:
         if switches:
-            startup_s = context.record_start(_PRECISION, _REASON)
+            startup_s = context.record_start(PRECISION, _REASON)
             return ScriptSwitchingWorker(
                 context,
                 basis,
@@ -88,7 +89,7 @@ def run_served(
             seed=driver.seed,
             in_rounds=in_rounds,
         )
-        worker.run(on_start=lambda: context.record_start(_PRECISION, _REASON))
+        worker.run(on_start=lambda: context.record_start(PRECISION, _REASON))
         return worker.finish()
 
 

@@ -21,12 +21,16 @@ from typing_extensions import override
 from phalanx.data.order import share_sizes
 from phalanx.errors import DataError
 from phalanx.program.rows import take_rows
-from phalanx.program.source import BatchCut, BatchSource, IndexedSource, MicroBatch
+from phalanx.program.source import (
+    STAND_IN_ROWS,
+    BatchCut,
+    BatchSource,
+    IndexedSource,
+    MicroBatch,
+)
 from phalanx.program.turn import ScriptBatch
 from phalanx.spec.job import JobSpec
 from phalanx.wire.tickets import TicketPlan
-
-_STAND_IN_ROWS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class IndexedReader(UpdateReader):
         for index in batches:
             number, samples = self._batches[index]
             start, stop = cut.bounds(len(samples))
-            rows = samples[start:stop] or samples[:_STAND_IN_ROWS]
+            rows = samples[start:stop] or samples[:STAND_IN_ROWS]
             payload = self._source.fetch(rows, number, seed=self._seed)
             found.append(MicroBatch(payload, stop - start, len(samples)))
         return found
@@ -132,7 +136,7 @@ class StreamReader(UpdateReader):
 
 def _part_of(batch: MicroBatch, cut: BatchCut) -> MicroBatch:
     start, stop = cut.bounds(batch.global_rows)
-    own = (start, stop) if stop > start else (0, min(batch.global_rows, _STAND_IN_ROWS))
+    own = (start, stop) if stop > start else (0, min(batch.global_rows, STAND_IN_ROWS))
     return MicroBatch(take_rows(batch.payload, *own), stop - start, batch.global_rows)
 
 
@@ -187,7 +191,7 @@ class ScriptTicketLoader:
     def next(self) -> TicketBatch:
         """Return the batch of the next ticket."""
         unit, accumulate = self.plan.unit(self._tickets.popleft()), self._accumulate
-        cut = BatchCut(unit.part, self._job.workers, self._job.batch.shares)
+        cut = BatchCut.of(self._job, unit.part)
         first = unit.step * accumulate
         last = min(first + accumulate, self._source.num_batches)
         micro = self._reader.read(unit.epoch, range(first, last), cut)

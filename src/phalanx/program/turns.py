@@ -117,10 +117,15 @@ class ScriptTurns:
         while isinstance(self._script.pending, WantEpoch):
             self._script.resume(self.epoch)
 
-    def run_on(self) -> None:
-        """Let the script run on to its next batch, if it waits for the exchange."""
+    def run_on(self, *, steps: bool = False) -> None:
+        """Let the script run on to its next batch, if it waits for the exchange.
+
+        Args:
+            steps: Whether its optimiser steps; a strategy that has no use for the update of a
+                worker without samples does not ask for it.
+        """
         while isinstance(self._script.pending, BackwardDone):
-            self._resume()
+            self._resume(steps)
 
     def leave_only_step(self) -> None:
         """Let the script run on from the step of its one optimiser, if it is there."""
