@@ -116,6 +116,24 @@ def test_values_that_are_not_finite_are_refused_without_a_traceback(tmp_path: Pa
     assert answer.traceback == ""
 
 
+@pytest.mark.parametrize(
+    ("arrays", "fault"),
+    [
+        ({"y": np.arange(64) % 3 - 1}, "label -1 is negative; number the classes from 0"),
+        ({"y": np.arange(63) % 3}, "both need one row per sample"),
+        ({"y": np.array(["a"] * 64)}, "are neither class labels"),
+        ({"x": np.zeros((0, 6)), "y": np.arange(0)}, "holds no training samples"),
+        ({"x": np.array([None] * 64)}, "not a .npz file of numbers; write it again"),
+    ],
+)
+def test_arrays_that_cannot_be_learnt_from_are_refused(
+    arrays: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, "fitting", **arrays)
+    assert fault in str(answer.fault)
+    assert answer.traceback == ""
+
+
 def test_labels_with_gaps_are_pointed_out(tmp_path: Path) -> None:
     answer = check(tmp_path, "fitting", y=np.where(np.arange(64) % 2, 1000, 0))
     assert answer.fault is None
