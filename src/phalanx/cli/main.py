@@ -14,10 +14,10 @@ from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
 
 from phalanx._version import __version__
 from phalanx.cli import settings
+from phalanx.cli.help import PlainGroup, plain
 from phalanx.errors import ExitCode, PhalanxError, StoreError
 
 COMMANDS = {
@@ -47,7 +47,7 @@ COMMANDS = {
 """Each command with its help; its module is imported when it is called."""
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(PlainGroup):
     """Replace the stub of a command by the command when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -62,11 +62,11 @@ def load_command(name: str) -> Any:
     module = importlib.import_module(f"phalanx.cli.{word}")
     if hasattr(module, "app"):
         module.app.info.help = COMMANDS[name]
-        return typer.main.get_group(module.app)
+        return typer.main.get_group(plain(module.app))
     single = typer.Typer(add_completion=False)
     own = getattr(module, "SETTINGS", None)
     single.command(name, epilog=module.EXAMPLES, context_settings=own)(getattr(module, word))
-    return typer.main.get_command(single)
+    return typer.main.get_command(plain(single))
 
 
 app = typer.Typer(

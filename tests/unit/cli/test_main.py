@@ -128,3 +128,11 @@ def test_a_reader_that_went_away_is_no_error_to_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_says_what_each_command_says(name: str) -> None:
     assert load_command(name).help.partition("\n\n")[0] == COMMANDS[name]
+
+
+@pytest.mark.parametrize("command", ["", "train", "plan", "study", "study run", "pool emulate"])
+def test_help_is_plain(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
+    assert "Show this message and exit" in shown
+    assert "{" not in shown
+    assert "<bool>" not in shown
