@@ -214,7 +214,7 @@ class TrainedRun:
         torch.onnx.export(
             self.load_model(best=best),
             (example,),
-            content,
+            content,  # type: ignore[arg-type]  # this exporter writes into any file
             input_names=["inputs"],
             output_names=["outputs"],
             dynamic_axes={"inputs": {0: "batch"}, "outputs": {0: "batch"}},
