@@ -123,7 +123,7 @@ def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> N
 
 
 def test_low_rank_factors_keep_replicas_equal_and_learn_like_the_exact_sum(folder: Path) -> None:
-    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 1}
+    strategy = {"name": "allreduce", "compression": {"name": "powersgd", "rank": 1}}
     replicas = trained(folder, workers=3, strategy=strategy)
     assert torch.equal(replicas[0], replicas[1])
     assert torch.equal(replicas[0], replicas[2])
@@ -132,7 +132,7 @@ def test_low_rank_factors_keep_replicas_equal_and_learn_like_the_exact_sum(folde
 
 
 def test_factors_of_full_rank_are_the_exact_sum_bit_by_bit(folder: Path) -> None:
-    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 10_000}
+    strategy = {"name": "allreduce", "compression": {"name": "powersgd", "rank": 10_000}}
     plain = trained(folder, workers=2, strategy="allreduce")
     assert torch.equal(trained(folder, workers=2, strategy=strategy)[0], plain[0])
 

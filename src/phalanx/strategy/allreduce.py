@@ -7,6 +7,7 @@ while backward still computes the rest.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ from phalanx.engine.spans import span
 from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
-from phalanx.strategy.gradient_exchange import build_exchange
+from phalanx.strategy.exchange.base import build_exchange
 
 
 class Allreduce(Strategy):
@@ -34,7 +35,7 @@ class Allreduce(Strategy):
     def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
-        self._exchange = build_exchange(self._spec, replica, collective)
+        self._exchange = build_exchange(self._spec.compression, replica, collective)
         self._overlap = OverlapMeter()
         if not equal:
             make_equal(replica, collective)
@@ -42,6 +43,7 @@ class Allreduce(Strategy):
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         self._overlap.begin()
+        self._exchange.begin(step_index)
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
         overlapped_s = self._overlap.end(self._exchange.pending)
         computed = time.perf_counter()
@@ -83,9 +85,20 @@ class Allreduce(Strategy):
     @override
     def synchronize(self) -> None:
         average_buffers(self._replica, self._collective)
-        if self._spec.compression == "powersgd" and self._collective.size > 1:
-            # Every worker multiplies the factors itself, and unlike processors round differently.
+        if self._exchange.replicas_drift and not self._are_equal():
             self._collective.broadcast(self._replica.parameters)
+
+    def _are_equal(self) -> bool:
+        """Return whether all workers hold the same parameters, at the price of a few bytes."""
+        data = self._replica.parameters.numpy().data
+        digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest())
+        bounds = torch.tensor([digest, -digest], dtype=torch.int64)
+        self._collective.all_reduce(bounds, "max")
+        return bool(bounds[0] == -bounds[1])
+
+    @override
+    def take_note(self) -> str | None:
+        return self._exchange.take_note()
 
     @override
     def export_state(self) -> dict[str, Tensor]:
