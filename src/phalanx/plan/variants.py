@@ -15,7 +15,7 @@ import msgspec
 
 from phalanx.plan.facts import ClusterModel, MachineFacts
 from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
-from phalanx.spec.compression import Bf16Spec, Int8Spec, PowerSgdSpec
+from phalanx.spec.compression import Bf16Spec, PowerSgdSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -79,7 +79,6 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
     found: list[StrategySpec] = [
         AllreduceSpec(),
         AllreduceSpec(compression=Bf16Spec()),
-        AllreduceSpec(compression=Int8Spec()),
         AllreduceSpec(compression=PowerSgdSpec()),
         served(consistency="bsp", servers="colocated"),
         served(consistency="bsp"),

@@ -176,7 +176,7 @@ def test_unequal_machines_get_unequal_batches() -> None:
 
 
 def test_stale_strategies_need_to_be_allowed() -> None:
-    where = world([machine(f"m{i}") for i in range(4)], bandwidth=2e6)
+    where = world([machine(f"m{i}") for i in range(4)], bandwidth=2e7)
     strict = search(JOB, where, Objective(accept="exact")).chosen
     loose = search(JOB, where, Objective(accept="stale")).chosen
     assert strict.effect == "exact"
