@@ -140,9 +140,9 @@ def _compressions() -> Iterator[str]:
     """The kinds of `strategy.compression`, which several strategies share."""
     yield f"\n## {_COMPRESSION}\n"
     yield (
-        "`strategy.compression` of `allreduce` and `parameter_server`: how gradients are shortened "
-        "on their way. What is left out of a gradient is kept by its worker, in checkpoints too, "
-        "and added to the next one."
+        "`strategy.compression` of `allreduce`, `local_sgd` and `parameter_server`: how gradients, "
+        "or changes of parameters, are shortened on their way. What is left out is kept by its "
+        "worker, in checkpoints too, and added to the next one."
     )
     kinds = [COMPRESSIONS.find(name) for name in COMPRESSIONS.built_in]
     yield "\n| Name | Effect | Parameter servers |"

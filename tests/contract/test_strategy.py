@@ -160,6 +160,7 @@ CASES = {
         from_spec({"name": "allreduce", "compression": {"name": "topk", "share": 0.2}})
     ),
     "local_sgd": Case(from_spec({"name": "local_sgd", "every": 2})),
+    "local_sgd-int8": Case(from_spec({"name": "local_sgd", "every": 2, "compression": "int8"})),
     "local_sgd-outer": Case(from_spec({"name": "local_sgd", "every": 2, "outer": {}})),
     "gossip": Case(from_spec("gossip")),
     # Another, deeper network, which learns more slowly.

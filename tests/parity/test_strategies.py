@@ -113,6 +113,20 @@ def test_outer_momentum_changes_the_way(folder: Path) -> None:
     assert not torch.allclose(trained(folder, workers=2, strategy=outer)[0], plain[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("outer", [{}, {"outer": {"lr": 0.7, "momentum": 0.9}}], ids=str)
+@pytest.mark.parametrize("compression", ["int8", {"name": "topk", "share": 1.0}], ids=str)
+def test_compressed_changes_come_near_the_average_of_parameters(
+    folder: Path, compression: object, outer: dict[str, object]
+) -> None:
+    strategy = {"name": "local_sgd", "every": 4, **outer}
+    plain = trained(folder, workers=3, strategy=strategy)
+    found = trained(folder, workers=3, strategy=strategy | {"compression": compression})
+    for replica in found[1:]:
+        assert torch.equal(replica, found[0]), "replicas drifted apart"
+    assert not torch.equal(found[0], plain[0]), "nothing was rounded: compression is off"
+    torch.testing.assert_close(found[0], plain[0], atol=2e-3, rtol=0)
+
+
 def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> None:
     strategy = {"name": "allreduce", "compression": "bf16"}
     replicas = trained(folder, workers=2, strategy=strategy)

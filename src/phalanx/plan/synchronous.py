@@ -63,12 +63,17 @@ def _summed_bytes(spec: CompressionSpec, model: ModelFacts, num_workers: int) ->
 def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterModel) -> Throughput:
     """Predict local steps with an average of parameters, and perhaps moments, every H steps."""
     num_workers = len(group.workers)
-    tensors = 1 + (cluster.model.num_moments if spec.average_moments else 0)
+    model, costs = cluster.model, cluster.costs
+    moments = model.num_moments if spec.average_moments else 0
     link = ring_link(group.machines, cluster.network)
-    average_s = tensors * ring_s(cluster.model.size_bytes, num_workers, link, cluster.costs)
+    summed_bytes = _summed_bytes(spec.compression, model, num_workers)
+    average_s = ring_s(summed_bytes, num_workers, link, costs)
+    average_s += moments * ring_s(model.size_bytes, num_workers, link, costs)
+    average_s += spec.compression.passes * model.size_bytes * costs.cast_s_per_byte
     jitters = [jitter / math.sqrt(spec.every) for jitter in group.jitters]
     apply_s = max(worker.fit.apply_s for worker in group.workers)
-    sent = 2 * (num_workers - 1) / num_workers * cluster.model.size_bytes * tensors / spec.every
+    exchanged = (summed_bytes + moments * model.size_bytes) / spec.every
+    sent = 2 * (num_workers - 1) / num_workers * exchanged
     return _together("local_sgd", group, jitters, average_s / spec.every, apply_s, sent)
 
 

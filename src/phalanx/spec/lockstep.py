@@ -88,6 +88,9 @@ class LocalSgdSpec(StrategySpec):
     saves traffic and is what DiLoCo does."""
     outer: OuterStepSpec | None = None
     """An outer Nesterov step instead of plain averaging."""
+    compression: CompressionField = WholeSpec()
+    """How the changes of parameters are shortened on their way; moments are sent whole. What is
+    left out of a change is kept and added to the next one."""
     applies_before_exchange: ClassVar[bool] = True
 
     @property
@@ -97,7 +100,12 @@ class LocalSgdSpec(StrategySpec):
 
     @override
     def label(self) -> str:
-        return f"local_sgd every {self.every}"
+        short = self.compression.label()
+        return f"local_sgd every {self.every}" + (f", {short}" if short != "none" else "")
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        self.compression.check(job)
 
 
 class MirroredSpec(StrategySpec):

@@ -7,7 +7,6 @@ while backward still computes the rest.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 
@@ -21,7 +20,7 @@ from phalanx.engine.spans import span
 from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
-from phalanx.strategy.exchange.base import build_exchange
+from phalanx.strategy.exchange.base import build_exchange, equalise
 
 
 class Allreduce(Strategy):
@@ -85,16 +84,8 @@ class Allreduce(Strategy):
     @override
     def synchronize(self) -> None:
         average_buffers(self._replica, self._collective)
-        if self._exchange.replicas_drift and not self._are_equal():
-            self._collective.broadcast(self._replica.parameters)
-
-    def _are_equal(self) -> bool:
-        """Return whether all workers hold the same parameters, at the price of a few bytes."""
-        data = self._replica.parameters.numpy().data
-        digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest())
-        bounds = torch.tensor([digest, -digest], dtype=torch.int64)
-        self._collective.all_reduce(bounds, "max")
-        return bool(bounds[0] == -bounds[1])
+        if self._exchange.replicas_drift:
+            equalise(self._replica, self._collective)
 
     @override
     def take_note(self) -> str | None:

@@ -18,7 +18,7 @@ from phalanx.engine.trained import FlatReplica
 from phalanx.spec.compression import TopKSpec
 from phalanx.strategy.exchange.base import RESIDUAL, BackgroundExchange
 
-_VELOCITY = "velocity"
+_VELOCITY = "gathered"
 
 
 class TopKExchange(BackgroundExchange):
