@@ -31,7 +31,6 @@ from phalanx.paramserver.client_state import (
     Pushing,
     check_transition,
 )
-from phalanx.paramserver.compression import Compression
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
 from phalanx.paramserver.donation import Donations
 from phalanx.paramserver.pulled import PulledParameters
@@ -60,7 +59,7 @@ class ClientSettings:
         keys: Keys of the worker.
         incarnation: How often this worker has been started.
         generation: Of the run.
-        compression: Of pushed gradients.
+        compression: Of pushed gradients, by name.
         overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
             sent from a copy.
         whole: Whether a server's parameters are written only when all of its segments have
@@ -74,7 +73,7 @@ class ClientSettings:
     keys: KeyPair
     incarnation: int = 1
     generation: int = 0
-    compression: Compression = "none"
+    compression: str = "none"
     overlap: bool = False
     whole: bool = False
     version: int = 0
