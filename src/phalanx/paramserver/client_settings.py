@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.paramserver.compression import Compression
 from phalanx.wire.keys import KeyPair
 
 
@@ -17,7 +16,7 @@ class ClientSettings:
         keys: Keys of the worker.
         incarnation: How often this worker has been started.
         generation: Of the run.
-        compression: Of pushed gradients.
+        compression: Of pushed gradients, by name.
         overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
             sent from a copy.
         whole: Whether a server's parameters are written only when all of its segments have
@@ -31,7 +30,7 @@ class ClientSettings:
     keys: KeyPair
     incarnation: int = 1
     generation: int = 0
-    compression: Compression = "none"
+    compression: str = "none"
     overlap: bool = False
     whole: bool = False
     version: int = 0

@@ -140,6 +140,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a worker without a model: interpreter, framework, data."""
     sample_bytes: int = 0
     """Memory per sample of a batch during computation."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the parameters, which decide what factors of low rank send; empty: not known."""
 
     @property
     def size_bytes(self) -> int:
