@@ -169,6 +169,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all workers take as many samples, because each reads a stream of its own."""
     script_s: float = 0.0
     """Time that a user's script takes between epochs and after the last one."""
+    in_step_only: bool = False
+    """Whether its workers must step together all the time, as a script with two optimisers."""
 
     def batch(self, num_workers: int) -> int:
         """Return the samples of one step over all workers."""
