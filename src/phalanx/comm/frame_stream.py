@@ -47,9 +47,13 @@ class FrameWriter:
         """Queue a frame; its payload must not change until `on_left` was called."""
         self._queue.append((header.pack(), payload, on_left))
 
+    def drop_queued(self) -> None:
+        """Drop the frames of which nothing has been sent."""
+        self._queue.clear()
+
     def clear(self) -> None:
         """Drop what has not been sent."""
-        self._queue.clear()
+        self.drop_queued()
         self._parts.clear()
         self._on_left = None
 

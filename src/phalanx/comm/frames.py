@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from phalanx.errors import ProtocolError
 from phalanx.wire.noise import TAG_BYTES
 
-HEADER = struct.Struct("<BBHIQQ")
+HEADER = struct.Struct("<B3xIQQ")
 FRAME_BYTES = 1 << 18
 """Payload of a frame at most: long enough that Python hardly counts, short enough to overlap."""
 
@@ -29,17 +29,12 @@ FRAME_BYTES = 1 << 18
 class FrameKind(IntEnum):
     """What a frame brings."""
 
-    CONTRIBUTION = 1  # part of a slice, for its owner to reduce
-    NOTHING = 2  # this member has nothing to contribute to a reduction
-    RESULT = 3  # part of a slice, reduced, from its owner
-    COPY = 4  # part of a tensor that is copied to this member
-    READY = 5  # this member waits for a message with this tag
-    MESSAGE = 6  # part of such a message
-    POSTED = 7  # a contribution lies in the sender's shared memory
-    REDUCED = 8  # a reduced slice lies there
-    TAKEN = 9  # this member has read all it needs of that memory
-    PROBE = 10  # where the sender's shared memory is; can the receiver read it?
-    VERDICT = 11  # whether it can
+    CONTRIBUTION = 1  # part of a slice, for its owner to reduce or to pass on
+    RESULT = 2  # part of a slice, from its owner
+    COPY = 3  # part of the sender's whole tensor
+    READY = 4  # this member waits for a message with this tag
+    MESSAGE = 5  # part of such a message
+    FAREWELL = 6  # the sender gives the group up; the payload names whom it waited for
 
 
 _KINDS = {kind.value: kind for kind in FrameKind}
@@ -50,21 +45,19 @@ class FrameHeader(NamedTuple):
 
     Attributes:
         kind: What it brings.
-        flag: A small number; its meaning depends on the kind.
         num_bytes: Length of the payload.
         number: Of the exchange within its group; of a message, its tag.
         offset: Where the payload begins within its tensor or slice, in bytes.
     """
 
     kind: FrameKind
-    flag: int
     num_bytes: int
     number: int
     offset: int
 
     def pack(self) -> bytes:
         """Return the bytes on the wire."""
-        return HEADER.pack(self.kind, self.flag, 0, self.num_bytes, self.number, self.offset)
+        return HEADER.pack(self.kind, self.num_bytes, self.number, self.offset)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray) -> FrameHeader:
@@ -73,10 +66,10 @@ class FrameHeader(NamedTuple):
         Raises:
             ProtocolError: They are none.
         """
-        kind, flag, spare, num_bytes, number, offset = HEADER.unpack(data)
-        if kind not in _KINDS or spare or num_bytes > FRAME_BYTES:
+        kind, num_bytes, number, offset = HEADER.unpack(data)
+        if kind not in _KINDS or num_bytes > FRAME_BYTES:
             raise ProtocolError("what came over a link of the exchange is no frame")
-        return cls(_KINDS[kind], flag, num_bytes, number, offset)
+        return cls(_KINDS[kind], num_bytes, number, offset)
 
 
 class CipherName(IntEnum):

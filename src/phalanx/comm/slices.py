@@ -54,7 +54,9 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def byte_view(row: torch.Tensor) -> memoryview:
     """Return the bytes of a row, to be read and written in place."""
-    return memoryview(row.view(torch.uint8).numpy()) if row.numel() else memoryview(bytearray())
+    # numpy's arrays are buffers; its stubs do not say so on Python 3.11.
+    memory: Any = row.view(torch.uint8).numpy()
+    return memoryview(memory) if row.numel() else memoryview(bytearray())
 
 
 def fold(target: torch.Tensor, parts: Sequence[torch.Tensor], reduction: Reduction) -> None:

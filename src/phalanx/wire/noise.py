@@ -3,7 +3,8 @@
 The Noise protocol framework (revision 34), pattern NNpsk0 with X25519, AES-256-GCM and SHA-256. Two
 messages; the keys that follow are secret even to somebody who later learns the shared key. Message
 2 proves the responder; the first message under the new keys (`confirmation`) proves the initiator,
-because message 1 alone can be a recording. Pure: bytes in, bytes out, no socket.
+because message 1 alone can be a recording; the responder's own says that it has arrived. Pure:
+bytes in, bytes out, no socket.
 """
 
 from __future__ import annotations
@@ -87,20 +88,23 @@ class NoiseHandshake:
         first, second = _derive(self._chaining, b"", 2)
         return first, second
 
-    def confirmation(self) -> bytes:
-        """Return the initiator's first message under the new keys, which is empty."""
-        return AESGCM(self.split()[0]).encrypt(_nonce(0), b"", self._hash)
+    def confirmation(self, *, of_initiator: bool) -> bytes:
+        """Return one side's first message under the new keys, which is empty."""
+        return AESGCM(self._confirming_key(of_initiator)).encrypt(_nonce(0), b"", self._hash)
 
-    def take_confirmation(self, message: bytes) -> None:
-        """Check that message, as the responder.
+    def take_confirmation(self, message: bytes, *, of_initiator: bool) -> None:
+        """Check that message, as the other side.
 
         Raises:
-            ProofError: The initiator does not hold the key of its own message 1.
+            ProofError: The peer does not hold the key of its own part of the handshake.
         """
         try:
-            AESGCM(self.split()[0]).decrypt(_nonce(0), message, self._hash)
-        except InvalidTag:
+            AESGCM(self._confirming_key(of_initiator)).decrypt(_nonce(0), message, self._hash)
+        except (InvalidTag, ValueError):
             raise ProofError("the peer repeated somebody else's greeting") from None
+
+    def _confirming_key(self, of_initiator: bool) -> bytes:
+        return self.split()[0 if of_initiator else 1]
 
     def _mix_hash(self, data: bytes) -> None:
         self._hash = hashlib.sha256(self._hash + data).digest()

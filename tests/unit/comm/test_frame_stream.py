@@ -25,7 +25,7 @@ CIPHERS = [CipherName.AES_256_GCM, CipherName.CHACHA20_POLY1305]
 
 
 def frame(number: int, payload: bytes) -> tuple[FrameHeader, memoryview]:
-    return FrameHeader(FrameKind.COPY, 0, len(payload), number, 0), memoryview(payload)
+    return FrameHeader(FrameKind.COPY, len(payload), number, 0), memoryview(payload)
 
 
 def on_the_wire(payloads: list[bytes], name: CipherName) -> bytes:

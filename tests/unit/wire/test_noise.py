@@ -43,7 +43,8 @@ def test_payloads_and_the_confirmation_pass() -> None:
     one, other = NoiseHandshake(KEY, b"group 7"), NoiseHandshake(KEY, b"group 7")
     assert other.take_open(one.open(b"hello")) == b"hello"
     assert one.take_reply(other.reply(b"welcome")) == b"welcome"
-    other.take_confirmation(one.confirmation())
+    other.take_confirmation(one.confirmation(of_initiator=True), of_initiator=True)
+    one.take_confirmation(other.confirmation(of_initiator=False), of_initiator=False)
 
 
 @pytest.mark.parametrize(("key", "prologue"), [(b"x" * 32, b"group 7"), (KEY, b"group 6")])
@@ -61,7 +62,7 @@ def test_whoever_repeats_a_recorded_greeting_cannot_confirm_it() -> None:
     responder.take_open(recorded)
     responder.reply()
     with pytest.raises(ProofError):
-        responder.take_confirmation(bytes(16))
+        responder.take_confirmation(bytes(16), of_initiator=True)
 
 
 @pytest.mark.parametrize("length", [0, 5, 32, EMPTY_MESSAGE_BYTES - 1])
