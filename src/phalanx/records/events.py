@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.records.measures import PartFigures
+from phalanx.records.placed_part import PlacedPart
 from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.fields import InputField
 from phalanx.split.placement import SplitForecast
@@ -218,26 +219,6 @@ class Switched(Event):
     handover: str = "live"
 
 
-class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a split network: its measured costs, and its workers."""
-
-    name: str
-    workers: list[int]
-    forward_s: float
-    """For all rows of a batch, on the first of its workers."""
-    backward_s: float
-    chief_forward_s: float
-    """The same on the chief, which measured all parts."""
-    chief_backward_s: float
-    out_bytes: int
-    """For one sample, as it travels."""
-    parameters: int
-    reads: list[str]
-    state_bytes: int
-    sample_bytes: int
-    needs_gradient: bool
-
-
 class Placed(Event):
     """The parts of a network have been placed on workers, with the forecast of one step.
 
@@ -417,6 +398,19 @@ class Warned(Event):
     message: str
 
 
+class Refused(Event):
+    """Strangers that were turned away from a group of workers so far.
+
+    Attributes:
+        group: Name of the group.
+        reasons: How many, by what they did: silent, no greeting, no proof, crowded out; impostor:
+            somebody in a worker's place.
+    """
+
+    group: str
+    reasons: dict[str, int]
+
+
 class Finished(Event):
     """A process has finished its work."""
 
@@ -446,5 +440,6 @@ AnyEvent = (
     | Decision
     | Failure
     | Warned
+    | Refused
     | Finished
 )

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from phalanx.spec.base import Spec, fault
-from phalanx.spec.strategy import Effect, StrategySpec
+from phalanx.spec.strategy import Effect, EncryptField, Encryption, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -47,7 +47,15 @@ class AllreduceSpec(StrategySpec):
     bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
     at least 512 KiB and at most 25 MiB."""
+    encrypt: EncryptField = "auto"
+    """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     measures_gradient_noise: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override
@@ -87,7 +95,15 @@ class LocalSgdSpec(StrategySpec):
     saves traffic and is what DiLoCo does."""
     outer: OuterStepSpec | None = None
     """An outer Nesterov step instead of plain averaging."""
+    encrypt: EncryptField = "auto"
+    """Encryption of parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     applies_before_exchange: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override

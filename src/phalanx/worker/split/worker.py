@@ -20,6 +20,7 @@ from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.process import stream_bytes
 from phalanx.records import events
+from phalanx.records.placed_part import PlacedPart
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.split.placement import PlacementChoice, choose
@@ -36,7 +37,8 @@ from phalanx.wire.split import PlacementReport, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
-from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.groups import join_group
+from phalanx.worker.lockstep import train_in_lockstep
 from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import build_network
 from phalanx.worker.split.cost_survey import survey_costs, survey_memory
@@ -168,7 +170,7 @@ def announce(
         forecast=choice.forecast,
         others=choice.others,
         parts=[
-            events.PlacedPart(
+            PlacedPart(
                 name=part.name,
                 workers=list(workers),
                 forward_s=costs.forward_s[workers[0]][number],
