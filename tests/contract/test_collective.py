@@ -79,6 +79,16 @@ class TestCollective:
 
         assert run_ranks(size, body) == [[rank + 0.5 for rank in range(size)]] * size
 
+    def test_every_row_reaches_its_worker(self, run_ranks: RunRanks, size: int) -> None:
+        def body(group: Collective) -> list[float]:
+            rows = torch.arange(size).view(size, 1).repeat(1, 70_000) + 10.0 * group.rank
+            received = group.all_to_all(rows)
+            assert torch.equal(received, received[:, :1].expand_as(received))
+            return received[:, 0].tolist()
+
+        expected = [[10.0 * source + rank for source in range(size)] for rank in range(size)]
+        assert run_ranks(size, body) == expected
+
     def test_sent_bytes_are_what_the_kernel_counted(self, run_ranks: RunRanks, size: int) -> None:
         """All ranks are threads of this process, so the kernel's count is of all of them."""
         counted = threading.Barrier(size)

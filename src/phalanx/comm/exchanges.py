@@ -229,13 +229,13 @@ class SliceReduction(Exchange):
         self._staged = {}
 
 
-class GatheredCopies(Exchange):
-    """Every member sends its whole tensor to every other one.
+class DirectCopies(Exchange):
+    """Every member sends every other one a tensor.
 
     Args:
         number: Of this exchange.
-        tensor: Of this member.
-        targets: Where each member's tensor goes, by rank; this one's own is left alone.
+        sources: What each member is sent, by rank; this one's own is left alone.
+        targets: Where the tensor of each member goes, likewise.
         rank: Of this member.
         activity: In words.
         then: Called once all have come.
@@ -244,31 +244,32 @@ class GatheredCopies(Exchange):
     def __init__(
         self,
         number: int,
-        tensor: torch.Tensor,
+        sources: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
         *,
         rank: int,
-        activity: str = "all-gather",
+        activity: str,
         then: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(number, activity)
-        self._own = byte_view(flat(tensor))
+        self._sources = [byte_view(flat(one)) for one in sources]
         self._targets = [byte_view(flat(one)) for one in targets]
         self._then = then
-        self._expected = dict.fromkeys(_others(rank, len(targets)), self._own.nbytes)
+        others = _others(rank, len(targets))
+        self._expected = {other: self._targets[other].nbytes for other in others}
 
     @override
     def _send(self) -> None:
         for other in self._expected:
-            self._put_parts(other, FrameKind.COPY, self._own)
+            self._put_parts(other, FrameKind.COPY, self._sources[other])
 
     @override
     def place(self, rank: int, header: FrameHeader) -> memoryview:
         if header.kind is not FrameKind.COPY:
             raise misplaced(header)
-        length = self._own.nbytes
-        _check_place(header, length - self._expected[rank], length)
-        return self._targets[rank][header.offset : header.offset + header.num_bytes]
+        target = self._targets[rank]
+        _check_place(header, target.nbytes - self._expected[rank], target.nbytes)
+        return target[header.offset : header.offset + header.num_bytes]
 
     @override
     def _complete(self) -> None:
@@ -386,7 +387,8 @@ def gathered_reduction(
     def reduce() -> None:
         fold(row, parts, reduction)
 
-    return GatheredCopies(number, tensor, parts, rank=rank, activity="all-reduce", then=reduce)
+    sources = [row] * size
+    return DirectCopies(number, sources, parts, rank=rank, activity="all-reduce", then=reduce)
 
 
 def misplaced(header: FrameHeader) -> ProtocolError:

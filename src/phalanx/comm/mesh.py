@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from phalanx.comm.base import Collective, Pending, Reduction
 from phalanx.comm.exchanges import (
+    DirectCopies,
     Exchange,
-    GatheredCopies,
     IncomingMessage,
     OutgoingMessage,
     SlicedBroadcast,
@@ -125,8 +125,16 @@ class MeshCollective(Collective):
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         parts[self.rank].copy_(tensor)
-        self._post(GatheredCopies(self._number(), tensor, parts, rank=self.rank)).wait()
+        self._copy([tensor] * self.size, parts, "all-gather")
         return parts
+
+    @override
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.contiguous()
+        received = torch.empty_like(tensor)
+        received[self.rank].copy_(tensor[self.rank])
+        self._copy(list(tensor), list(received), "all-to-all")
+        return received
 
     @override
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
@@ -176,6 +184,13 @@ class MeshCollective(Collective):
         if self._traffic.add(peer, sock):
             self._maker.admit_nobody()
             self._formed.set()
+
+    def _copy(
+        self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], activity: str
+    ) -> None:
+        self._post(
+            DirectCopies(self._number(), sources, targets, rank=self.rank, activity=activity)
+        ).wait()
 
     def _number(self) -> int:
         number, self._next_number = self._next_number, self._next_number + 1

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.records.event_base import Event as Event
 from phalanx.records.measures import PartFigures
-from phalanx.records.placed_part import PlacedPart
+from phalanx.records.refused import Refused as Refused
+from phalanx.records.script_trained import ScriptTrained
 from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.fields import InputField
 from phalanx.split.placement import SplitForecast
 from phalanx.wire.messages import EpochFigures, WorkTimes
 from phalanx.wire.server_stats import ServerStats
-
-
-class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
-    """Fields of all events; the log fills in the time stamps."""
-
-    wall_s: float = 0.0
-    mono_s: float = 0.0
 
 
 class Started(Event):
@@ -219,6 +214,26 @@ class Switched(Event):
     handover: str = "live"
 
 
+class PlacedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a split network: its measured costs, and its workers."""
+
+    name: str
+    workers: list[int]
+    forward_s: float
+    """For all rows of a batch, on the first of its workers."""
+    backward_s: float
+    chief_forward_s: float
+    """The same on the chief, which measured all parts."""
+    chief_backward_s: float
+    out_bytes: int
+    """For one sample, as it travels."""
+    parameters: int
+    reads: list[str]
+    state_bytes: int
+    sample_bytes: int
+    needs_gradient: bool
+
+
 class Placed(Event):
     """The parts of a network have been placed on workers, with the forecast of one step.
 
@@ -398,19 +413,6 @@ class Warned(Event):
     message: str
 
 
-class Refused(Event):
-    """Strangers that were turned away from a group of workers so far.
-
-    Attributes:
-        group: Name of the group.
-        reasons: How many, by what they did: silent, no greeting, no proof, crowded out; impostor:
-            somebody in a worker's place.
-    """
-
-    group: str
-    reasons: dict[str, int]
-
-
 class Finished(Event):
     """A process has finished its work."""
 
@@ -421,6 +423,7 @@ class Finished(Event):
 AnyEvent = (
     Started
     | NetworkBuilt
+    | ScriptTrained
     | Step
     | Stall
     | Epoch

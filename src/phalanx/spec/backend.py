@@ -116,6 +116,12 @@ def check_ddp(job: JobSpec) -> None:
             at=("strategy",),
         )
     _check_open(job.strategy, "ddp")
+    if _compression(job.strategy) not in _HOOKS:
+        raise fault(
+            f"backend ddp has no hook for compression '{_compression(job.strategy)}'",
+            f"; set one of {', '.join(_HOOKS)}, or 'backend: native'",
+            at=("strategy", "compression"),
+        )
     value = getattr(job.strategy, "bucket_bytes", "auto")
     if value != "auto":
         raise fault(
@@ -124,6 +130,9 @@ def check_ddp(job: JobSpec) -> None:
             at=("strategy", "bucket_bytes"),
         )
 
+
+# Compressions that torch has a communication hook for.
+_HOOKS = ("none", "bf16", "powersgd")
 
 _OF_TENSORFLOW = (
     "single",
@@ -221,7 +230,7 @@ def _check_strategy(strategy: StrategySpec) -> None:
     _check_open(strategy, "tensorflow")
     if strategy.updates_on_servers:
         _check_serving(strategy)
-    elif getattr(strategy, "compression", "none") != "none":
+    elif _compression(strategy) != "none":
         raise fault(
             "backend tensorflow sends gradients in full precision",
             "; leave 'compression' out",
@@ -238,6 +247,10 @@ def _check_open(strategy: StrategySpec, backend: str) -> None:
         )
 
 
+def _compression(strategy: StrategySpec) -> str:
+    return str(getattr(getattr(strategy, "compression", None), "name", "none"))
+
+
 def _check_serving(strategy: StrategySpec) -> None:
     if getattr(strategy, "servers", 1) == "colocated":
         raise fault(
@@ -247,6 +260,7 @@ def _check_serving(strategy: StrategySpec) -> None:
         )
     for key, (possible, instead) in _SERVING.items():
         value = getattr(strategy, key)
+        value = getattr(value, "name", value)
         if value not in possible:
             raise fault(
                 f"backend tensorflow has no {key} '{value}'",

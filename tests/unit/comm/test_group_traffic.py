@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from phalanx.comm.exchanges import GatheredCopies
+from phalanx.comm.exchanges import DirectCopies
 from phalanx.comm.frames import HEADER, FrameHeader, FrameKind
 from phalanx.comm.group_traffic import GroupTraffic
 from phalanx.comm.io_loop import IoLoop
@@ -43,9 +43,10 @@ def link() -> Iterator[Link]:
         loop.call(traffic.close)
 
 
-def exchange_of() -> tuple[GatheredCopies, torch.Tensor]:
+def exchange_of() -> tuple[DirectCopies, torch.Tensor]:
     target = torch.zeros(6)
-    return GatheredCopies(0, torch.ones(6), [torch.ones(6), target], rank=0), target
+    own = torch.ones(6)
+    return DirectCopies(0, [own, own], [own, target], rank=0, activity="all-gather"), target
 
 
 @pytest.mark.parametrize("num_early", [0, HEADER.size - 1, HEADER.size, HEADER.size + 5, len(SENT)])

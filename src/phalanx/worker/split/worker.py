@@ -20,7 +20,6 @@ from phalanx.model.fx_trace import parts_of
 from phalanx.model.parts import PartedNetwork
 from phalanx.observe.process import stream_bytes
 from phalanx.records import events
-from phalanx.records.placed_part import PlacedPart
 from phalanx.spec.job import JobSpec
 from phalanx.spec.split import SplitSpec
 from phalanx.split.placement import PlacementChoice, choose
@@ -170,7 +169,7 @@ def announce(
         forecast=choice.forecast,
         others=choice.others,
         parts=[
-            PlacedPart(
+            events.PlacedPart(
                 name=part.name,
                 workers=list(workers),
                 forward_s=costs.forward_s[workers[0]][number],
