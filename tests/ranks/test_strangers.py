@@ -182,7 +182,7 @@ def sum_over(groups: list[MeshCollective]) -> list[torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("moment", ["first", "late"])
+@pytest.mark.parametrize("moment", ["first", pytest.param("late", marks=pytest.mark.full)])
 @pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: one.__name__)
 def test_a_stranger_gets_nothing_and_is_counted(
     stranger: Callable[[Port], None], moment: str, monkeypatch: pytest.MonkeyPatch

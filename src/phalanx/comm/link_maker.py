@@ -196,7 +196,8 @@ class LinkMaker:
     def _connect(self, pair: MemberPair, address: tuple[str, int]) -> None:
         if self._is_closed:
             return
-        sock = _new_socket(address[0])
+        sock = socket.socket()
+        _prepare(sock)
 
         def proven(peer: ProvenPeer, sock: socket.socket) -> None:
             del self._greeting[pair.rank]
@@ -226,8 +227,7 @@ class LinkMaker:
             self._loop.forget(self._listener)
             self._loop.after(_RETRY_S, self._listen)
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _prepare(sock)
         if len(self._proving) >= MOST_STRANGERS:
             next(iter(self._proving)).fail("crowded out")
 
@@ -265,9 +265,7 @@ class LinkMaker:
                 self._on_refused(self.refused)
 
 
-def _new_socket(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
+    # Frames are whole already: the last one of an exchange must not wait for an acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
