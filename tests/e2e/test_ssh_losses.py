@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from phalanx.agent.session import Session
@@ -222,11 +221,14 @@ def test_nothing_readable_is_on_the_wire_between_machines(
 def group_ports(lab: Lab, host: str) -> set[int]:
     """Ports at which the worker of a host listens: those of its group."""
     found = set()
-    for pid in lab.cluster.processes(host):
-        with contextlib.suppress(psutil.Error):
-            for one in psutil.Process(pid).net_connections("tcp"):
-                if one.status == psutil.CONN_LISTEN and one.laddr.port > 1023:
-                    found.add(one.laddr.port)
+    for pid in lab.processes(host, "phalanx.worker"):
+        # In the network of the host, which this process is not in.
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        listening = {row[9]: int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inode = os.readlink(descriptor).removeprefix("socket:[").removesuffix("]")
+                found |= {listening[inode]} if inode in listening else set()
     return found
 
 
