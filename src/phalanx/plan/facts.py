@@ -204,6 +204,8 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Per segment that a server receives and answers."""
     seal_s_per_byte: float = 1e-9
     """Encrypting or decrypting traffic between a worker and a server on another machine."""
+    seal_frame_s_per_byte: float = 3e-10
+    """Encrypting or decrypting traffic between workers on different machines."""
     startup_s: float = 6.0
     """From the command to the first step, and from the last step to the end."""
     warm_up_s: float = 0.5

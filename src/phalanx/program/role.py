@@ -36,7 +36,7 @@ from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.lockstep import join_group
+from phalanx.worker.groups import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.torch_trainer import TrainSetup
 

@@ -39,8 +39,8 @@ from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
+from phalanx.worker.groups import join_group
 from phalanx.worker.inject import InjectedSlowdown
-from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.network_record import record_network
 from phalanx.worker.parameter_server import handover
