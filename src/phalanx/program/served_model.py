@@ -7,8 +7,7 @@ script's own optimiser keeps nothing but these options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -308,14 +307,11 @@ class ServedModel(ScriptModel):
             raise _changed_by_hand()
         return made
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Refuse, at the end of the block, that the script has left other parameters behind.
+    def check_kept(self, before: Tensor) -> None:
+        """Refuse that the script goes on with other parameters than those before its evaluation.
 
-        It may take others in between, such as an average that it evaluates.
+        It may have taken others in between, such as an average that it evaluates.
         """
-        before = self.parameters.clone()
-        yield
         if not torch.equal(before, self.parameters):
             raise _changed_by_hand()
 
