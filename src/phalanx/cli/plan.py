@@ -72,7 +72,7 @@ AcceptOption = Annotated[
     option(
         None,
         "Permitted effect on the result: exact (none), rounded (bf16 exchange), "
-        "lossy (low-rank exchange), stale (asynchronous, local SGD).",
+        "lossy (parts of gradients sent later), stale (asynchronous, local SGD).",
     ),
 ]
 TopOption = Annotated[int, option("N", "Number of candidates to show.", min=1)]

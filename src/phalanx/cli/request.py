@@ -221,6 +221,10 @@ def job_of_script(wanted: ScriptRequest, overrides: Sequence[str]) -> JobSpec:
         )
     if not script.is_file():
         raise SpecError(f"there is no script {script}")
+    if script.suffix in (".yaml", ".yml"):
+        raise SpecError(
+            f"{script} is a job file, not a script; train it with `phalanx train {script}`"
+        )
     usual = re.sub(r"[^A-Za-z0-9_.-]", "-", script.stem).lstrip(".-")[:80] or "script"
     program = {"script": str(script), "args": list(wanted.args)}
     mapping = {"name": wanted.name or usual, "program": program}

@@ -200,6 +200,7 @@ def _carry_out(start: Callable[..., StudyOutcome], *, quiet: bool) -> None:
         output.print_blocks(console, study_blocks(outcome.study))
         budget_s = outcome.study.manifest().budget_s
         if outcome.unfinished > 0 and budget_s is not None:
-            output.print_blocks(console, [budget_line(outcome.unfinished, budget_s)])
+            path = outcome.study.path
+            output.print_blocks(console, [budget_line(outcome.unfinished, budget_s, path)])
     if outcome.failed:
         raise typer.Exit(ExitCode.FAILED)

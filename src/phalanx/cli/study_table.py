@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -120,12 +122,13 @@ def list_table(found: Sequence[StudyFacts]) -> Table:
     return tabulate("studies", found, columns)
 
 
-def budget_line(num_left: int, budget_s: float) -> Block:
-    """Say that the budget is why a study ended before its plan was complete."""
+def budget_line(num_left: int, budget_s: float, study: Path) -> Block:
+    """Say that the budget is why a study ended before its plan was complete, and what goes on."""
+    command = f"phalanx study resume {shlex.quote(str(study))} --budget {2 * budget_s:.0f}s"
     left = count_noun(num_left, "run")
     return line(
         f"stopped because of the budget of {format_duration(budget_s)}: {left} of the plan left; "
-        "`phalanx study resume STUDY --budget TIME` allows more",
+        f"`{command}` allows as much again",
         "doubt",
     )
 
@@ -259,5 +262,5 @@ def _end_line(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial])
     least = _least(manifest)
     line = f"{count_noun(len(trials), 'run')} of at least {least}: {study.path}"
     if len(trials) < least:
-        line += f"; continue with `phalanx study resume {study.path}`"
+        line += f"; continue with `phalanx study resume {shlex.quote(str(study.path))}`"
     return line

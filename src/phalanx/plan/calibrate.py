@@ -193,7 +193,8 @@ def _by_setting(
 
 def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
     num_parameters, moments = runs[0].num_parameters, runs[0].num_moments
-    model = ModelFacts(num_parameters=num_parameters, num_moments=moments)
+    shapes = next((run.shapes for run in runs if run.shapes), ())
+    model = ModelFacts(num_parameters=num_parameters, num_moments=moments, shapes=shapes)
     held = (3 + moments) * model.size_bytes
     peaks = [(batch, peak - held) for run in runs for batch, peak in run.peak_bytes]
     peaks = [(batch, peak) for batch, peak in peaks if peak > 0]

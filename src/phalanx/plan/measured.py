@@ -17,7 +17,7 @@ import numpy as np
 
 from phalanx.errors import SpecError, StoreError
 from phalanx.records.attempts import split_attempts
-from phalanx.records.events import AnyEvent, ProcessSample, Served, Started, Step
+from phalanx.records.events import AnyEvent, NetworkBuilt, ProcessSample, Served, Started, Step
 from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
 from phalanx.records.rundir import RunDir
@@ -77,6 +77,8 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of batch size and peak memory of a worker."""
     server_push_s: float | None = None
     """A server's time per push."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the parameters; empty: the run did not record them."""
     script: ScriptTrained | None = None
     """What the user's script has declared; None: it is a job of ours."""
 
@@ -106,7 +108,8 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     other = job.backend != "native" or bool(job.strategy.resolved) or job.strategy.splits_model
     if other or job.inject or job.profile or not kind_of(job.strategy).predictor:
         return None
-    logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served, ScriptTrained)
+    kinds = (Started, NetworkBuilt, Step, ProcessSample, Served, ScriptTrained)
+    logs = read_logs(run.path / "events", *kinds)
     workers = _last_attempt(logs)
     if not workers:
         return None
@@ -150,6 +153,7 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         warm_up_s=max(_warm_up_s(own, skipped[name]) for name, own in all_steps.items()),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
+        shapes=_shapes(logs),
         script=script,
     )
 
@@ -269,3 +273,10 @@ def _server_push_s(logs: dict[str, list[AnyEvent]]) -> float | None:
     ]
     pushes = sum(facts.pushes for facts in totals)
     return sum(facts.busy_s for facts in totals) / pushes if pushes else None
+
+
+def _shapes(logs: dict[str, list[AnyEvent]]) -> tuple[tuple[int, ...], ...]:
+    for event in logs.get("worker-0", ()):
+        if isinstance(event, NetworkBuilt):
+            return tuple(slot.shape for slot in event.parameters)
+    return ()

@@ -1,7 +1,7 @@
 """Enumerate the variants on given machines: strategies, servers, batch splits, precisions. Pure.
 
 Every variant declares its effect on the result: `exact` equals one machine up to summation order,
-`rounded` sends or computes in bf16, `lossy` sends a part of each gradient later, `stale` uses
+`rounded` sends or computes in fewer bits, `lossy` sends a part of each gradient later, `stale` uses
 gradients of older parameters or replicas that diverge. The job's own strategy counts as exact: it
 was requested.
 """
@@ -15,6 +15,7 @@ import msgspec
 
 from phalanx.plan.facts import ClusterModel, MachineFacts
 from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
+from phalanx.spec.compression import Bf16Spec, PowerSgdSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
@@ -80,13 +81,17 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
     served = ParameterServerSpec
     found: list[StrategySpec] = [
         AllreduceSpec(),
-        AllreduceSpec(compression="bf16"),
+        AllreduceSpec(compression=Bf16Spec()),
+        AllreduceSpec(compression=PowerSgdSpec()),
         served(consistency="bsp", servers="colocated"),
         served(consistency="bsp"),
         served(servers="colocated", dispatch="dynamic"),
         served(dispatch="dynamic"),
         served(
-            servers="colocated", dispatch="dynamic", compression="bf16", pull_compression="bf16"
+            servers="colocated",
+            dispatch="dynamic",
+            compression=Bf16Spec(),
+            pull_compression="bf16",
         ),
         served(consistency="ssp", servers="colocated"),
         LocalSgdSpec(),
@@ -96,6 +101,8 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
         found.append(SplitSpec())
     if not own.is_single and own not in found:
         found.insert(0, own)
+    if cluster.job.in_step_only:
+        return [one for one in found if not one.uses_servers and len(one.strategies()) == 1]
     return found
 
 
