@@ -51,6 +51,7 @@ check: $(DEV) ## ruff, mypy --strict, import-linter
 bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/input.py
 	@$(BIN)/python benchmarks/sync.py
+	@$(BIN)/python benchmarks/session.py
 	@$(BIN)/python benchmarks/paramserver.py
 	@$(BIN)/python benchmarks/report.py
 	@$(BIN)/python benchmarks/dashboard.py
