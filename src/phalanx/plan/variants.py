@@ -19,6 +19,7 @@ from phalanx.spec.compression import Bf16Spec, PowerSgdSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.program import PRECISION
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import Effect, StrategySpec
 from phalanx.spec.switch import SwitchSpec
@@ -68,6 +69,8 @@ def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
 
 
 def _precisions(job: JobSpec) -> tuple[str, ...]:
+    if job.program is not None:
+        return (PRECISION,)
     return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
 
 
@@ -150,9 +153,9 @@ def _batches(
     ]
     known = [fit for fit in fits if fit is not None]
     # With dynamic dispatch, fast workers take more batches by themselves.
-    handed_out = strategy.hands_out_batches
+    even = strategy.hands_out_batches or cluster.job.splits_evenly
     # Every worker of a split receives the whole batch, so the split of the batch does not matter.
-    if handed_out or strategy.splits_model or len(known) < len(fits):
+    if even or strategy.splits_model or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
     return split_batch(global_batch, each)
