@@ -56,7 +56,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "powersgd": allreduce("powersgd"),
     "topk": allreduce("topk"),
     # Its trials are over within the first epoch, which does not count.
-    "auto": allreduce({"name": "auto", "accept": "lossy", "steps": 2}),
+    "auto": allreduce({"name": "auto", "accept": "lossy", "steps": 1}),
     "local_sgd 8": {"strategy": "local_sgd"},
     "no exchange": {"strategy": {"name": "local_sgd", "every": 1_000_000}},
 }
