@@ -20,6 +20,7 @@ from phalanx.errors import StoreError
 from phalanx.launch.base import Launcher, LaunchRequest, PoolRequest
 from phalanx.launch.catalogue import default_launcher, make_launcher
 from phalanx.launch.fork_server import warm_workers
+from phalanx.launch.thread_choice import fit_threads
 from phalanx.records.manifest import (
     Manifest,
     describe,
@@ -69,6 +70,7 @@ def train(
     machines: PoolRequest | None = None,
     launch: str | None = None,
     force: bool = False,
+    fit_to_load: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Train a job in a new run directory, which also receives the returned summary.
@@ -83,6 +85,7 @@ def train(
         machines: The pool to run on; None: this machine.
         launch: Launcher by name or `package.module:name`; None: `ssh` with machines, else `local`.
         force: Start although the memory of this machine does not suffice for so many workers.
+        fit_to_load: Let `threads: auto` leave the cores to other programs that use them now.
         on_progress: Called with a short text at each stage of preparing other machines.
 
     Raises:
@@ -90,8 +93,12 @@ def train(
     """
     if isinstance(job, dict):
         job = job_from_mapping(job)
+    note = None
+    if fit_to_load and machines is None and launch in (None, "local"):
+        job, note = fit_threads(job)
     wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, force=force)
     with _ready_launcher(launch, wanted) as launcher:
+        launcher.notes = (*launcher.notes, *([note] if note else []))
         run = RunDir.create(runs, job.name)
         with RunOwner(run.path) as owner:
             write_manifest(run, _describe(wanted, launch))

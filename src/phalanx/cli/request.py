@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.cli.settings import fits_to_load
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def request_run(
             machines=machines,
             launch=launch,
             force=force,
+            # A plan has predicted its own threads.
+            fit_to_load=plan is None and fits_to_load(),
             on_progress=_tell(observers),
         )
 

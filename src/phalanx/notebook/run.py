@@ -80,6 +80,7 @@ def train(
             machines=machines,
             launch=launch,
             force=force,
+            fit_to_load=settings.fits_to_load(),
             on_progress=on_progress,
         )
     return as_result(summary)
