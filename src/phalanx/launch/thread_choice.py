@@ -29,29 +29,30 @@ def threads_beside_others(num_cores: int, num_workers: int, busy_cores: float) -
     return min(usual, max(1, free // num_workers))
 
 
-def fit_threads(job: JobSpec) -> tuple[JobSpec, str | None]:
+def fit_threads(job: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
     """Let the workers of a job on this machine compute with the cores that are free.
 
     Returns:
-        The job, with a number instead of `auto` if other programs use the cores, and a sentence
-        that says so.
+        The job, with a number instead of `auto` if other programs use the cores, and the sentence
+        that says so, if there is one.
     """
     cores = sorted(os.sched_getaffinity(0))
     workers = job.worker_processes
     usual = max(1, len(cores) // workers)
     if job.threads != "auto" or usual == 1:
-        return job, None
+        return job, ()
     busy = busy_beside(cores)
     threads = threads_beside_others(len(cores), workers, busy)
     if threads == usual:
-        return job, None
+        return job, ()
     # Not bound to cores either: which of them are free changes.
     fitted = job.model_copy(update={"threads": threads, "pin": False})
-    return fitted, (
+    note = (
         f"other programs use {busy:.1f} of {len(cores)} cores, so each worker computes with "
         f"{threads} instead of {usual} threads, which would wait for one another; set "
         f"'threads: {usual}' to keep them"
     )
+    return fitted, (note,)
 
 
 def busy_beside(cores: Sequence[int]) -> float:

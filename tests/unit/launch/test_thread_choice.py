@@ -43,14 +43,14 @@ def test_workers_take_the_cores_that_are_free(
 def test_the_choice_is_written_into_the_job_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(thread_choice, "busy_beside", lambda _: 2.9)
-    job, note = fit_threads(JobSpec())
+    job, notes = fit_threads(JobSpec())
     assert (job.threads, job.pin) == (1, False)
-    assert "other programs use 2.9 of 4 cores, so each worker computes with 1" in str(note)
+    assert "other programs use 2.9 of 4 cores, so each worker computes with 1" in notes[0]
     # A resumed run reads it from the manifest.
     assert job_from_mapping(to_mapping(job)) == job
-    assert fit_threads(JobSpec(threads=4)) == (JobSpec(threads=4), None)
+    assert fit_threads(JobSpec(threads=4)) == (JobSpec(threads=4), ())
     monkeypatch.setattr(thread_choice, "busy_beside", lambda _: 0.1)
-    assert fit_threads(JobSpec()) == (JobSpec(), None)
+    assert fit_threads(JobSpec()) == (JobSpec(), ())
 
 
 def test_what_this_process_and_its_children_use_is_not_that_of_others(
