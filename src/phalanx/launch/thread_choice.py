@@ -62,7 +62,8 @@ def busy_beside(cores: Sequence[int]) -> float:
     time.sleep(WATCH_S)
     used = _busy_s(cores) - before - (_own_s() - own)
     # A short burst of others is over before a run has started.
-    return min(max(0.0, used / (time.monotonic() - began)), os.getloadavg()[0])
+    found = used / (time.monotonic() - began)
+    return min(max(0.0, found), os.getloadavg()[0], len(cores))
 
 
 def _busy_s(cores: Sequence[int]) -> float:

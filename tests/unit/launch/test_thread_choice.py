@@ -67,8 +67,8 @@ def test_what_this_process_and_its_children_use_is_not_that_of_others(
         used = thread_choice._own_s() - own
         child.kill()
     assert used > 0.1
-    # Together they use no more than there is.
-    assert beside + used <= 1.1 * len(CORES)
+    # Together they use about what there is, not the child's part twice.
+    assert beside + used <= 1.2 * len(CORES)
 
 
 def test_a_burst_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
