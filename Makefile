@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python compiles what it imports; compiling all of PyTorch at once costs time and 200 MB.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # What using Phalanx needs, and what working on it needs besides: TensorFlow, MLflow, checkers.
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
@@ -20,12 +22,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Phalanx needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time: PyTorch is large) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(PIP) -e .
 	@touch $@
 
 $(DEV): $(STAMP)
 	@echo "Installing what tests and checks need into $(VENV) (TensorFlow is large, too) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## train on a local cluster of four processes and compare strategies

@@ -195,9 +195,10 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
         return
     from phalanx.data.sources import open_source
     from phalanx.errors import DataError
-    from phalanx.launch.job_check import check_fit
+    from phalanx.launch.job_check import check_fit, check_sizes, usable_cores
     from phalanx.spec.data import SOURCES
 
+    check_sizes(request.job, usable_cores())
     _warn_of_crowd(request.job)
     if request.job.data.name in SOURCES.built_in:
         try:

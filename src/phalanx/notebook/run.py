@@ -17,6 +17,7 @@ from phalanx.cli import settings
 from phalanx.control.progress import Observer
 from phalanx.errors import Interrupted, SpecError
 from phalanx.launch.base import PoolRequest
+from phalanx.launch.thread_choice import fit_threads
 from phalanx.notebook.cell_code import with_importable_code
 from phalanx.notebook.live_view import notebook_view
 from phalanx.notebook.run_result import RunResult, as_result
@@ -68,7 +69,10 @@ def train(
         KeyboardInterrupt: Ctrl-C; the run can be resumed.
     """
     root = settings.runs_root(_path(runs))
-    spec = _as_job(job, overrides, root)
+    spec, notes = _as_job(job, overrides, root), tuple[str, ...]()
+    is_local = machines is None and launch in (None, "local")
+    if is_local and plan is None and settings.fits_to_load():
+        spec, notes = fit_threads(spec)
     with _interrupts_as_such():
         summary = api.train(
             spec,
@@ -80,6 +84,7 @@ def train(
             machines=machines,
             launch=launch,
             force=force,
+            notes=notes,
             on_progress=on_progress,
         )
     return as_result(summary)
