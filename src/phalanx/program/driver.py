@@ -58,7 +58,7 @@ class LaunchedDriver:
         if turn is None:
             return None
         batch = turn.draw()
-        seed_batch(self.seed, self.cut.rank, turn.step, turn.index)
+        seed_batch(self.seed, self.cut.rank, turn.step, turn.num_drawn - 1)
         turn.clock()
         return batch
 
@@ -71,7 +71,7 @@ class LaunchedDriver:
             EngineError: There are more passes than the script has declared.
         """
         turn, model = self.turn, self.model
-        if turn is None or turn.current is None or model is None:
+        if turn is None or turn.num_drawn == 0 or model is None:
             original(roots, grads, **others)
             return
         if turn.passes_left == 0:
@@ -80,9 +80,10 @@ class LaunchedDriver:
                 "already; say session.setup(..., passes=N) for N backward passes of each batch"
             )
         turn.forward_s += turn.clock()
+        index = turn.begin_pass()
         if roots[0].numel() == 1:
-            turn.note_loss(float(roots[0].detach()))
-        weight = turn.weigh(turn.index)
+            turn.loss_sum += float(roots[0].detach()) * turn.samples(index)
+        weight = turn.weigh(index)
         model.begin_pass(keep_sum=self.cut.rank == 0)
         is_last = turn.passes_left == 1
         if is_last:

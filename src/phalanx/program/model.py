@@ -16,7 +16,7 @@ from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.result import EvaluationSums, StepResult
 from phalanx.errors import EngineError
-from phalanx.program.gradients import ScriptGradients
+from phalanx.program.gradients import ScriptGradients, save_plainly
 from phalanx.program.moments import ScriptOptimizer
 from phalanx.program.script import (
     BackwardDone,
@@ -171,10 +171,10 @@ class ScriptTurns:
             step=step,
             waiting=deque(batch.micro),
             weigh=self._scale.weights(batch),
+            samples=self._scale.samples(batch),
+            passes=self._passes,
             passes_left=passes,
             on_bucket=on_bucket,
-            sums=self._scale.sums,
-            num_micro=len(batch.micro),
         )
         self._resume(self._turn)
 
@@ -274,6 +274,7 @@ class ScriptModel:
         nothing = torch.empty(0)
         start = 0
         for setup, named, size in zip(setups, trained, sizes, strict=True):
+            save_plainly(setup.model)
             flat = ScriptGradients(
                 named,
                 parameters=self.parameters[start : start + size],

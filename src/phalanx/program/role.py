@@ -131,7 +131,7 @@ def _train(
     declared, job = session.declared, context.job
     assert declared.data is not None
     first = declared.setups[0]
-    scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
+    scale = LossScale(loss=first.loss, count=declared.data.count, total=_adder(collective))
     is_one = len(declared.setups) == 1
     turns = ScriptTurns(driver.script, scale, watch, passes=first.passes if is_one else None)
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)

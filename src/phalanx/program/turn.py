@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,11 @@ import torch
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
+from phalanx.program.rows import count_rows
 from phalanx.program.source import MicroBatch
+
+LossForm = Literal["mean", "sum", "update_mean"]
+"""Mean over a batch, sum over its samples, or divided by the count of all batches of the update."""
 
 _NOTHING = np.empty(0, dtype=np.float32)
 
@@ -54,7 +58,7 @@ class LossScale:
     """Weigh the loss of a batch so that gradients of all workers add up to those of one process.
 
     Args:
-        sums: Whether the script's losses are sums over samples, not means.
+        loss: What the script's losses are over.
         count: Counts what the mean of a batch is over, such as its tokens; None: its samples.
         total: Adds numbers over all workers.
     """
@@ -62,19 +66,19 @@ class LossScale:
     def __init__(
         self,
         *,
-        sums: bool,
+        loss: LossForm,
         count: Callable[[Any], Any] | None,
         total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
     ) -> None:
-        self.sums = sums
+        self._loss = loss
         self._count = count
         self._total = total
 
     def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return the weight of each batch of an update; counts travel while it computes."""
-        if batch.is_alone:
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self.sums:
+        if self._loss == "update_mean":
+            return self._over_update(batch)
+        if batch.is_alone or self._loss == "sum":
             return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
         if self._count is None:
             return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
@@ -90,6 +94,38 @@ class LossScale:
 
         return weigh
 
+    def _over_update(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Weigh losses that the script has divided by the count of all batches that it got."""
+        counted = [self._counted(one) for one in batch.micro]
+        # What the script has divided by, with stand-ins; what it should have, without.
+        given = sum(counted)
+        own = sum(n for n, one in zip(counted, batch.micro, strict=True) if one.num_rows)
+        if batch.is_alone:
+            wait = torch.tensor([own], dtype=torch.float64).clone
+        else:
+            wait = self._total(torch.tensor([own], dtype=torch.float64))
+
+        def weigh(index: int) -> float:
+            whole = float(wait()[0])
+            return given / whole if whole and batch.micro[index].num_rows else 0.0
+
+        return weigh
+
+    def _counted(self, batch: MicroBatch) -> float:
+        return float(
+            count_rows(batch.payload) if self._count is None else self._count(batch.payload)
+        )
+
+    def samples(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Return how many samples the loss of each batch stands for, in the loss of the update."""
+        match self._loss:
+            case "sum":
+                return lambda index: float(batch.micro[index].num_rows > 0)
+            case "update_mean":
+                return lambda index: float(len(batch) if batch.micro[index].num_rows else 0)
+        # A script that accumulates divides its losses by the number of batches.
+        return lambda index: float(len(batch.micro) * batch.micro[index].num_rows)
+
 
 @dataclass
 class Turn:
@@ -99,37 +135,41 @@ class Turn:
         step: Number of the update in the run.
         waiting: Batches that the script has not asked for yet.
         weigh: Weight of the loss of a batch, by its number in the update.
-        passes_left: Backward passes up to the exchange; None: it is the optimisers' steps that
-            exchange.
+        samples: How many samples the loss of a batch stands for, likewise.
+        passes: Backward passes of each batch; None: any number, and it is the optimisers' steps
+            that exchange.
+        passes_left: Backward passes up to the exchange; None: as above.
         on_bucket: Told which gradients are final, in the last pass.
     """
 
     step: int
     waiting: deque[MicroBatch]
     weigh: Callable[[int], float]
+    samples: Callable[[int], float]
+    passes: int | None = None
     passes_left: int | None = None
     on_bucket: OnBucketReady | None = None
-    sums: bool = False
-    current: MicroBatch | None = None
-    index: int = -1
+    num_drawn: int = 0
     loss_sum: float = 0.0
-    num_micro: int = 1
     forward_s: float = 0.0
     backward_s: float = 0.0
+    _num_passed: int = 0
     _since: float = field(default_factory=time.perf_counter)
 
     def draw(self) -> MicroBatch:
         """Take the next batch."""
-        self.current = self.waiting.popleft()
-        self.index += 1
-        return self.current
+        self.num_drawn += 1
+        return self.waiting.popleft()
 
-    def note_loss(self, value: float) -> None:
-        """Count a loss that is about to be differentiated."""
-        assert self.current is not None
-        rows = self.current.num_rows
-        # A script that accumulates divides its losses by the number of batches.
-        self.loss_sum += value * (self.num_micro * rows if not self.sums else bool(rows))
+    def begin_pass(self) -> int:
+        """Return the batch that the next backward pass is of.
+
+        Scripts may draw batches before they use them, so it is the order of the passes that tells.
+        """
+        if self.passes is None:
+            return self.num_drawn - 1
+        self._num_passed += 1
+        return min((self._num_passed - 1) // self.passes, self.num_drawn - 1)
 
     def clock(self) -> float:
         """Return the seconds since it was called last."""
