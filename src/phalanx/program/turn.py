@@ -14,6 +14,7 @@ import torch
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
+from phalanx.program.own_stream import ended_early
 from phalanx.program.rows import count_rows
 from phalanx.program.source import MicroBatch
 
@@ -61,6 +62,7 @@ class LossScale:
         loss: What the script's losses are over.
         count: Counts what the mean of a batch is over, such as its tokens; None: its samples.
         total: Adds numbers over all workers.
+        own_streams: Whether no worker knows how many samples the others have in a batch.
     """
 
     def __init__(
@@ -69,52 +71,58 @@ class LossScale:
         loss: LossForm,
         count: Callable[[Any], Any] | None,
         total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+        own_streams: bool = False,
     ) -> None:
         self._loss = loss
         self._count = count
         self._total = total
+        self._own_streams = own_streams
 
     def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return the weight of each batch of an update; counts travel while it computes."""
         if self._loss == "update_mean":
             return self._over_update(batch)
-        if batch.is_alone or self._loss == "sum":
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self._count is None:
-            return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
-        own = torch.tensor(
-            [float(self._count(one.payload)) if one.num_rows else 0.0 for one in batch.micro],
-            dtype=torch.float64,
-        )
-        wait = self._total(own.clone())
+        if not self._own_streams:
+            if batch.is_alone or self._loss == "sum":
+                return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
+            if self._count is None:
+                return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
+        own = [self._counted(one) for one in batch.micro]
+        rows = [float(one.num_rows) for one in batch.micro]
+        wait = self._total(torch.tensor([*own, *rows], dtype=torch.float64))
 
         def weigh(index: int) -> float:
-            whole = float(wait()[index])
-            return float(own[index]) / whole if whole else 0.0
+            both = wait()
+            if not both[len(own) + index]:
+                raise ended_early("on any worker")
+            whole = float(both[index])
+            if self._loss == "sum":
+                return 1.0 if rows[index] else 0.0
+            return own[index] / whole if whole else 0.0
 
         return weigh
 
     def _over_update(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Weigh losses that the script has divided by the count of all batches that it got."""
-        counted = [self._counted(one) for one in batch.micro]
-        # What the script has divided by, with stand-ins; what it should have, without.
-        given = sum(counted)
-        own = sum(n for n, one in zip(counted, batch.micro, strict=True) if one.num_rows)
-        if batch.is_alone:
-            wait = torch.tensor([own], dtype=torch.float64).clone
-        else:
-            wait = self._total(torch.tensor([own], dtype=torch.float64))
+        # What it has divided by has stand-ins in it; what it should have divided by has none.
+        count = count_rows if self._count is None else self._count
+        given = sum(float(count(one.payload)) for one in batch.micro)
+        own = sum(self._counted(one) for one in batch.micro)
+        sums = torch.tensor([own, float(len(batch))], dtype=torch.float64)
+        wait = sums.clone if batch.is_alone else self._total(sums)
 
         def weigh(index: int) -> float:
-            whole = float(wait()[0])
+            whole, rows = wait().tolist()
+            if self._own_streams and not rows:
+                raise ended_early("on any worker")
             return given / whole if whole and batch.micro[index].num_rows else 0.0
 
         return weigh
 
     def _counted(self, batch: MicroBatch) -> float:
-        return float(
-            count_rows(batch.payload) if self._count is None else self._count(batch.payload)
-        )
+        if not batch.num_rows:
+            return 0.0
+        return float(batch.num_rows if self._count is None else self._count(batch.payload))
 
     def samples(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return how many samples the loss of each batch stands for, in the loss of the update."""
