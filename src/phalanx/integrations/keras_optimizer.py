@@ -49,7 +49,7 @@ class KerasOptimizer(Optimizer):
         group["iterations"] = int(self._keras.iterations.numpy())
 
     @override
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore state, and tell Keras the learning rate and the number of updates."""
         super().load_state_dict(dict(state_dict))
         group = self.param_groups[0]

@@ -225,7 +225,7 @@ class _Reporter(keras.callbacks.Callback):
             if name.startswith("val_")
         }
         if found:
-            self._session.report(**found)
+            self._session.report("validation", **found)
 
 
 def run_fit(folder: Path) -> None:

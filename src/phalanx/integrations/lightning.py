@@ -26,7 +26,7 @@ class _SessionReductions:
     """What both kinds of strategy ask of other workers; before the loop all are equal."""
 
     def __init__(self, **others: Any) -> None:
-        super().__init__(device="cpu", **others)
+        super().__init__(device="cpu", **others)  # type: ignore[call-arg]
         self.session = current_session()
         self.feed: EpochFeed | None = None
         self.global_rank = self.session.rank
@@ -163,7 +163,9 @@ class PhalanxStrategy(_SessionReductions, TrainerDevice):
             if name.startswith("val")
         }
         if found:
-            self.session.report(**{name.replace("/", "_"): pair for name, pair in found.items()})
+            self.session.report(
+                "validation", **{name.replace("/", "_"): pair for name, pair in found.items()}
+            )
 
     @override
     def on_train_end(self) -> None:

@@ -35,7 +35,7 @@ def save_plainly(model: nn.Module) -> None:
                     copies[key] = value.clone()
                 state[name] = copies[key]
 
-    model.register_state_dict_post_hook(copied)
+    model.register_state_dict_post_hook(copied)  # type: ignore[no-untyped-call]
 
 
 class ScriptGradients:
