@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
+from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
@@ -55,6 +56,16 @@ class ScriptBatch(Batch):
         return self.global_count == max(1, len(self))
 
 
+class LossWeights(Protocol):
+    """Weigh the losses of an update."""
+
+    loss: LossForm
+    """What the script's losses are over."""
+
+    def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Return the weight of each batch of an update."""
+
+
 class LossScale:
     """Weigh the loss of a batch so that gradients of all workers add up to those of one process.
 
@@ -73,17 +84,17 @@ class LossScale:
         total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
         own_streams: bool = False,
     ) -> None:
-        self._loss = loss
+        self.loss = loss
         self._count = count
         self._total = total
         self._own_streams = own_streams
 
     def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return the weight of each batch of an update; counts travel while it computes."""
-        if self._loss == "update_mean":
+        if self.loss == "update_mean":
             return self._over_update(batch)
         if not self._own_streams:
-            if batch.is_alone or self._loss == "sum":
+            if batch.is_alone or self.loss == "sum":
                 return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
             if self._count is None:
                 return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
@@ -96,7 +107,7 @@ class LossScale:
             if not both[len(own) + index]:
                 raise ended_early("on any worker")
             whole = float(both[index])
-            if self._loss == "sum":
+            if self.loss == "sum":
                 return 1.0 if rows[index] else 0.0
             return own[index] / whole if whole else 0.0
 
@@ -124,15 +135,32 @@ class LossScale:
             return 0.0
         return float(batch.num_rows if self._count is None else self._count(batch.payload))
 
-    def samples(self, batch: ScriptBatch) -> Callable[[int], float]:
-        """Return how many samples the loss of each batch stands for, in the loss of the update."""
-        match self._loss:
-            case "sum":
-                return lambda index: float(batch.micro[index].num_rows > 0)
-            case "update_mean":
-                return lambda index: float(len(batch) if batch.micro[index].num_rows else 0)
-        # A script that accumulates divides its losses by the number of batches.
-        return lambda index: float(len(batch.micro) * batch.micro[index].num_rows)
+
+def loss_samples(loss: LossForm, batch: ScriptBatch) -> Callable[[int], float]:
+    """Return how many samples the loss of each batch stands for, in the loss of the update."""
+    match loss:
+        case "sum":
+            return lambda index: float(batch.micro[index].num_rows > 0)
+        case "update_mean":
+            return lambda index: float(len(batch) if batch.micro[index].num_rows else 0)
+    # A script that accumulates divides its losses by the number of batches.
+    return lambda index: float(len(batch.micro) * batch.micro[index].num_rows)
+
+
+def start_sum(collective: Collective) -> Callable[[torch.Tensor], Callable[[], torch.Tensor]]:
+    """Return a function that starts to add a tensor over all workers."""
+
+    def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        pending = [collective.start_all_reduce(tensor)]
+
+        def wait() -> torch.Tensor:
+            while pending:
+                pending.pop().wait()
+            return tensor
+
+        return wait
+
+    return start
 
 
 @dataclass
@@ -144,9 +172,8 @@ class Turn:
         waiting: Batches that the script has not asked for yet.
         weigh: Weight of the loss of a batch, by its number in the update.
         samples: How many samples the loss of a batch stands for, likewise.
-        passes: Backward passes of each batch; None: any number, and it is the optimisers' steps
-            that exchange.
-        passes_left: Backward passes up to the exchange; None: as above.
+        passes_left: Backward passes up to the exchange; None: it is the optimisers' steps that
+            exchange.
         on_bucket: Told which gradients are final, in the last pass.
     """
 
@@ -154,14 +181,17 @@ class Turn:
     waiting: deque[MicroBatch]
     weigh: Callable[[int], float]
     samples: Callable[[int], float]
-    passes: int | None = None
     passes_left: int | None = None
     on_bucket: OnBucketReady | None = None
+    rank: int | None = None
+    """Of the worker whose random numbers it draws; None: this one."""
     num_drawn: int = 0
+    num_passes: int = 0
+    gradient_version: int = 0
+    """Of the gradients' memory after the last pass, which shows whether the script changes it."""
     loss_sum: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0
-    _num_passed: int = 0
     _since: float = field(default_factory=time.perf_counter)
 
     def draw(self) -> MicroBatch:
@@ -169,15 +199,18 @@ class Turn:
         self.num_drawn += 1
         return self.waiting.popleft()
 
-    def begin_pass(self) -> int:
+    def begin_pass(self, passes: int | None) -> int:
         """Return the batch that the next backward pass is of.
 
         Scripts may draw batches before they use them, so it is the order of the passes that tells.
+
+        Args:
+            passes: That the script makes of each batch; None: any number, of the last one drawn.
         """
-        if self.passes is None:
+        self.num_passes += 1
+        if passes is None:
             return self.num_drawn - 1
-        self._num_passed += 1
-        return min((self._num_passed - 1) // self.passes, self.num_drawn - 1)
+        return min((self.num_passes - 1) // passes, self.num_drawn - 1)
 
     def clock(self) -> float:
         """Return the seconds since it was called last."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from phalanx.program.source import MicroBatch
-from phalanx.program.turn import LossForm, LossScale, ScriptBatch, Turn
+from phalanx.program.turn import LossForm, LossScale, ScriptBatch, Turn, loss_samples
 
 
 def micro(rows: int, whole: int, tokens: int | None = None) -> MicroBatch:
@@ -36,29 +36,29 @@ def scales(
     return [scale.weights(one) for one in batches]
 
 
-def turn(passes: int | None) -> Turn:
+def turn() -> Turn:
     parts = [micro(1, 2), micro(1, 2)]
     weigh = {0: 0.0, 1: 1.0}.__getitem__
-    return Turn(step=0, waiting=deque(parts), weigh=weigh, samples=weigh, passes=passes)
+    return Turn(step=0, waiting=deque(parts), weigh=weigh, samples=weigh)
 
 
 def test_a_pass_belongs_to_the_next_batch_though_more_are_drawn() -> None:
-    ahead = turn(passes=1)
+    ahead = turn()
     ahead.draw()
     ahead.draw()
-    assert [ahead.begin_pass(), ahead.begin_pass()] == [0, 1]
-    twice = turn(passes=2)
+    assert [ahead.begin_pass(1), ahead.begin_pass(1)] == [0, 1]
+    twice = turn()
     twice.draw()
     twice.draw()
-    assert [twice.begin_pass() for _ in range(4)] == [0, 0, 1, 1]
+    assert [twice.begin_pass(2) for _ in range(4)] == [0, 0, 1, 1]
 
 
 def test_without_a_number_of_passes_they_belong_to_the_last_batch() -> None:
-    several = turn(passes=None)
+    several = turn()
     several.draw()
-    assert [several.begin_pass(), several.begin_pass()] == [0, 0]
+    assert [several.begin_pass(None), several.begin_pass(None)] == [0, 0]
     several.draw()
-    assert several.begin_pass() == 1
+    assert several.begin_pass(None) == 1
 
 
 def test_losses_divided_by_the_count_of_the_update_are_weighed_by_it() -> None:
@@ -80,6 +80,5 @@ def test_a_worker_that_updates_alone_is_weighed_by_its_own_count() -> None:
 
 @pytest.mark.parametrize(("loss", "rows"), [("mean", 6), ("sum", 1), ("update_mean", 4)])
 def test_the_recorded_loss_is_that_of_the_update(loss: LossForm, rows: int) -> None:
-    scale = LossScale(loss=loss, count=None, total=lambda own: own.clone)
-    samples = scale.samples(update(micro(3, 4), micro(1, 2)))
+    samples = loss_samples(loss, update(micro(3, 4), micro(1, 2)))
     assert samples(0) == rows
