@@ -7,6 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c co
 # What using Phalanx needs, and what working on it needs besides: TensorFlow, MLflow, checkers.
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+FULL := $(VENV)/.installed-full
 
 .PHONY: help setup demo test test-full test-all fuzz check bench clean
 
@@ -30,13 +31,18 @@ $(DEV): $(STAMP)
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
+$(FULL): $(DEV)
+	@echo "Installing what the full tests need besides (Hugging Face, Lightning, a notebook's kernel) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[full]'
+	@touch $@
+
 demo: $(STAMP) ## train on a local cluster of four processes and compare strategies
 	@$(BIN)/phalanx demo
 
 test: $(DEV) ## run the tests that a change needs: at most a quarter of an hour on two cores
 	@$(PYTEST) -m "not full" --durations-file=test-durations.csv $(TESTS)
 
-test-full: $(DEV) ## run the other tests: every fault at every moment, backend and launcher
+test-full: $(FULL) ## run the other tests: every fault at every moment, backend and launcher
 	@$(PYTEST) -m full --durations-file=test-durations-full.csv $(TESTS)
 
 test-all: test test-full ## run all tests

@@ -26,8 +26,8 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping, load_job
 
 if TYPE_CHECKING:
+    from phalanx.notebook.opened_run import OpenedRun
     from phalanx.plan.planfile import Plan
-    from phalanx.results.trained_run import TrainedRun
 
 PathLike = str | os.PathLike[str]
 
@@ -125,15 +125,15 @@ def resume(
     return as_result(summary)
 
 
-def open_run(name: PathLike = "last", *, runs: PathLike | None = None) -> TrainedRun:
+def open_run(name: PathLike = "last", *, runs: PathLike | None = None) -> OpenedRun:
     """Open a run to use what it trained: a name, a unique prefix of it, a path, or `last`.
 
     Raises:
         SpecError: There is no such run, or several.
     """
-    from phalanx.results.trained_run import open_run as open_by_name
+    from phalanx.notebook.opened_run import OpenedRun
 
-    return open_by_name(os.fspath(name), runs=settings.runs_root(_path(runs)))
+    return OpenedRun(_find(name, runs))
 
 
 def _as_job(
