@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from phalanx.agent.line import Route
 from phalanx.agent.session import Session
 from phalanx.agent.ssh import SshRoute
 from phalanx.errors import PlanError
@@ -31,8 +32,8 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
-RouteMaker = Callable[[MachineSpec, str | None], SshRoute]
-"""Builds the ssh route to a machine, given an ssh config file."""
+RouteMaker = Callable[[MachineSpec, str | None], Route]
+"""Builds the route to a machine, given an ssh config file."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from phalanx.agent.line import MachineFault
 from phalanx.agent.session import News, Session
-from phalanx.agent.ssh import MachineFault, SshRoute
+from phalanx.agent.ssh import SshRoute
 from phalanx.errors import LaunchError, printable
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup

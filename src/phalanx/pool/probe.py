@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from phalanx.agent.line import Fault, MachineFault
 from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session
-from phalanx.agent.ssh import Fault, LocalRoute, MachineFault, SshRoute
+from phalanx.agent.ssh import LocalRoute, SshRoute
 from phalanx.errors import LaunchError
 from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
 from phalanx.pool.inventory import identity
