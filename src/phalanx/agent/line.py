@@ -50,7 +50,7 @@ def machine_fault(fault: Fault) -> MachineFault:
     return MachineFault(f"{fault.machine}: {fault.reason}", machine=fault.machine, fault=fault)
 
 
-class Line(ABC):
+class AgentLine(ABC):
     """Carry bytes to the agent of one machine and back.
 
     One thread writes, another reads; any may call `cut` and `wait`. A line is used once.
@@ -108,7 +108,7 @@ class Route(Protocol):
     def machine(self) -> MachineSpec:
         """Return the machine that it leads to."""
 
-    def line(self) -> Line:
+    def line(self) -> AgentLine:
         """Make a line; it is not open yet."""
 
     def again(self, connect_s: int) -> Route | None:

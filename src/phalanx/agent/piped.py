@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from typing_extensions import override
 
-from phalanx.agent.line import LOADER, Fault, FaultKind, Line
+from phalanx.agent.line import LOADER, AgentLine, Fault, FaultKind
 from phalanx.errors import printable
 from phalanx.spec.machine import MachineSpec
 
@@ -70,7 +70,7 @@ class CommandRoute(ABC):
         return replace(self, connect_s=connect_s)
 
 
-class PipedLine(Line):
+class PipedLine(AgentLine):
     """Line over the input and output of a child process.
 
     Args:
