@@ -6,7 +6,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +137,7 @@ class PluginCase(Case):
 class HereLauncher(SshLauncher):
     """Reaches its machines by a shell of this one."""
 
-    route = HereRoute
+    routes = staticmethod(lambda pool: nullcontext(HereRoute))
 
 
 class SshCase(Case):

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, Self
 
@@ -65,8 +65,8 @@ class CommandRoute(ABC):
         """Make a line; its command is not started yet."""
         return PipedLine(self)
 
-    def again(self, connect_s: int) -> Self:
-        """Return the same way with a shorter timeout."""
+    def again(self, connect_s: int) -> Self | None:
+        """Return the same way with a shorter timeout; None: there is no second attempt."""
         return replace(self, connect_s=connect_s)
 
 
@@ -156,6 +156,38 @@ class PipedLine(AgentLine):
         assert self._stderr is not None
         self._stderr.seek(0)
         return printable(self._stderr.read(_MAX_MESSAGE_BYTES).decode(errors="replace"))
+
+
+@dataclass(frozen=True)
+class FailureText:
+    """What a command of an engine says when it fails.
+
+    Attributes:
+        noise: Matches lines that say nothing about the cause.
+        kinds: Patterns of causes, the clearest first.
+        advice: What helps, by kind.
+        otherwise: What helps against any other kind.
+    """
+
+    noise: re.Pattern[str]
+    kinds: Patterns
+    advice: Mapping[FaultKind, str]
+    otherwise: str
+
+    def explain(self, machine: str, command: str, said: str, exit_code: int | None) -> Fault:
+        """Classify what a command said; arguments as in `CommandRoute.explain`."""
+        lines = [line.strip() for line in said.splitlines() if not self.noise.match(line)]
+        kind: FaultKind = "slow" if exit_code is None else "broken"
+        usual = "no answer in time" if exit_code is None else f"ended with code {exit_code}"
+        reason = lines[-1] if lines else f"{command}: {usual}"
+        for pattern, found in self.kinds:
+            match = matching_line(lines, pattern)
+            if match is not None:
+                kind, reason = found, match
+                break
+        reason = reason.removeprefix(f"{command}: ").removeprefix("error: ").rstrip(".")
+        advice = self.advice.get(kind, self.otherwise)
+        return Fault(machine=machine, kind=kind, reason=f"{reason}; {advice}")
 
 
 def quote_path(path: str) -> str:
