@@ -104,6 +104,35 @@ def test_other_strategies_use_each_sample_once(place: Place, strategy: str) -> N
     assert summary["val_accuracy"] > 0.9
 
 
+def test_own_streams_equal_one_process_that_reads_them_joined(place: Place) -> None:
+    # 97 rows: the second worker's stream is a batch shorter.
+    out = place.folder / "out.pt"
+    summary = launched(place, "--workers", "2", str(PROGRAMS / "own.py"), "--out", str(out))
+    assert difference(alone(place, "own"), read(out)) < 1e-5
+    assert (summary["updates"], summary["global_batch"]) == (18, 12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_own_streams_end_after_so_many_steps(place: Place, workers: int) -> None:
+    out = place.folder / "out.pt"
+    program = str(PROGRAMS / "own.py")
+    count = ("--workers", str(workers))
+    summary = launched(place, *count, program, "--steps", "5", "--out", str(out))
+    assert difference(alone(place, "own", "--steps", "5"), read(out)) < 1e-5
+    assert summary["updates"] == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["allreduce", "{name: local_sgd, every: 4}"])
+def test_own_streams_that_have_all_ended_are_named(place: Place, strategy: str) -> None:
+    program = str(PROGRAMS / "own.py")
+    arguments = ("--workers", "2", "--strategy", strategy, program, "--steps", "30")
+    done = place.run("launch", *arguments)
+    assert done.returncode != 0
+    assert "session.data(own=True) has no batch left" in done.stderr, done.stderr
+
+
 # Killed in the fourth batch of the second epoch, once; dropout, batch norm, momentum, the schedule
 # and an average have to come back.
 RESUMED = """
@@ -230,6 +259,10 @@ FAULTS = {
         ),
         "more parameters after session.setup()",
     ),
+    "forks": (
+        "import os" + HEAD + LOOP.format(before="", after="if os.fork(): os.wait()"),
+        "has forked, and the copy has used the session",
+    ),
     "no length": (
         HEAD + "session.setup(model, optimizer)\nnext(iter(session.data(x for x in [])))",
         "without a length",
@@ -237,14 +270,31 @@ FAULTS = {
 }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("fault", FAULTS)
+QUICK_FAULT = "no session"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, marks=() if one == QUICK_FAULT else pytest.mark.full) for one in FAULTS],
+)
 def test_a_script_that_cannot_be_run_is_refused_in_one_sentence(place: Place, fault: str) -> None:
     script, sentence = FAULTS[fault]
     (place.folder / "train.py").write_text(script)
     done = place.run("launch", "--workers", "2", "train.py")
     assert done.returncode != 0
     assert sentence in done.stderr, done.stderr
+
+
+@pytest.mark.full
+def test_only_the_chief_is_heard(place: Place) -> None:
+    says = LOOP.format(before="", after="print('rank', session.rank, 'says', epoch, number)")
+    (place.folder / "train.py").write_text(HEAD + says)
+    done = place.run("launch", "--workers", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("rank 0 says", done.stdout)) == 30
+    assert "rank 1 says" not in done.stdout
+    (run,) = place.runs.iterdir()
+    assert len(re.findall("rank 1 says", (run / "logs" / "worker-1.log").read_text())) == 30
 
 
 @pytest.mark.full

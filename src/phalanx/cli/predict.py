@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
@@ -56,6 +57,8 @@ def predict(
 
     Targets that the data has are printed beside the predictions.
     """
+    from phalanx.store.atomic import write_atomically
+
     run = open_trained_run(name, runs)
     dataset = run.open_data(data)
     parts = {one.name: one for one in (dataset.train, dataset.validation, dataset.test)}
@@ -70,17 +73,21 @@ def predict(
     if to is None:
         _write(rows, sys.stdout)
         return
-    with to.open("w", newline="", encoding="utf-8") as file:
-        _write(rows, file)
+    text = io.StringIO()
+    _write(rows, text)
+    write_atomically(to, text.getvalue().encode())
     print(f"{len(found):,} predictions: {to}")
 
 
 def open_trained_run(name: str, runs: Path | None) -> TrainedRun:
     """Open a run whose network is wanted; loads torch, which the command line does without."""
+    from phalanx.records.rundir import find_run
     from phalanx.spec.registry import load
 
+    # First: whether there is such a run takes no framework.
+    found = find_run(runs_root(runs), name)
     opened = cast("Callable[..., TrainedRun]", load("phalanx.results.trained_run:open_run"))
-    return opened(name, runs=runs_root(runs))
+    return opened(found.path)
 
 
 def _rows(

@@ -50,6 +50,10 @@ class Collective(ABC):
         """Return the tensors of all workers, by rank; all must have the same shape."""
 
     @abstractmethod
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Send each row to the worker of its rank; return the rows received, by rank."""
+
+    @abstractmethod
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
         """Start to send a tensor to one worker; do not change it until done.
 

@@ -96,6 +96,16 @@ class GlooCollective(Collective):
         return parts
 
     @override
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(tensor)
+        self._count((self.size - 1) / self.size * tensor.nbytes)
+        self._start(
+            lambda: self._group.alltoall_base(received, tensor, [], []),  # type: ignore[attr-defined]
+            "all-to-all",
+        ).wait()
+        return received
+
+    @override
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
         self._count(tensor.nbytes)
         return self._start(

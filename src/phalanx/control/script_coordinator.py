@@ -12,8 +12,8 @@ from phalanx.control.failure_policy import ProcessFacts, ProcessFailure, RunVerd
 from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode
 from phalanx.records.position import Position
-from phalanx.spec.data import BatchSpec
 from phalanx.spec.job import JobSpec
+from phalanx.spec.program import complete_job
 from phalanx.wire.messages import FromWorker
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 
@@ -23,7 +23,7 @@ _WORDS = {
     "num_samples": "samples per epoch",
     "num_parameters": "parameters",
     "digest": "parameters, by name and shape",
-    "order": "an order of samples",
+    "order": "orders of samples",
 }
 
 
@@ -57,7 +57,9 @@ class ScriptCoordinator(SynchronousCoordinator):
 
     def _take_declaration(self, process: str, message: ScriptDeclared) -> None:
         if not self._declared:
-            self._api.declare(complete_job(self._job, message))
+            self._api.declare(
+                complete_job(self._job, epochs=message.epochs, global_batch=message.global_batch)
+            )
         for other, before in self._declared.items():
             what = _difference(before, message)
             if what is not None and self._difference is None:
@@ -70,12 +72,6 @@ class ScriptCoordinator(SynchronousCoordinator):
                     ExitCode.BAD_INPUT,
                 )
         self._declared[process] = message
-
-
-def complete_job(job: JobSpec, declared: ScriptDeclared) -> JobSpec:
-    """Return the job with what its script has declared."""
-    batch = BatchSpec.model_validate({"global": declared.global_batch})
-    return job.model_copy(update={"epochs": declared.epochs, "batch": batch})
 
 
 def _difference(one: ScriptDeclared, other: ScriptDeclared) -> str | None:

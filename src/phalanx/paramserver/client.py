@@ -31,7 +31,6 @@ from phalanx.paramserver.client_state import (
     Pushing,
     check_transition,
 )
-from phalanx.paramserver.compression import Compression
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
 from phalanx.paramserver.donation import Donations
 from phalanx.paramserver.pulled import PulledParameters
@@ -60,7 +59,7 @@ class ClientSettings:
         keys: Keys of the worker.
         incarnation: How often this worker has been started.
         generation: Of the run.
-        compression: Of pushed gradients.
+        compression: Of pushed gradients, by name.
         overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
             sent from a copy.
         whole: Whether a server's parameters are written only when all of its segments have
@@ -74,7 +73,7 @@ class ClientSettings:
     keys: KeyPair
     incarnation: int = 1
     generation: int = 0
-    compression: Compression = "none"
+    compression: str = "none"
     overlap: bool = False
     whole: bool = False
     version: int = 0
@@ -136,6 +135,7 @@ class Client:
         self._ticket = 0
         self._donations = Donations(self._connections, self._pulled)
         self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
+        self._unconfirmed: set[int] = set()  # servers that may not have taken note of a rejoin
         self._progress_s = 0.0
         self._wait_s = 0.0
 
@@ -204,6 +204,7 @@ class Client:
             weight=weight,
         )
         self._advance(ClientEvent.BEGIN, Pushing(push))
+        self._unconfirmed.clear()  # whoever does not know this worker will ask who pushes
         self.clock += 1
         self._ticket = ticket
         self._push.begin()
@@ -261,8 +262,7 @@ class Client:
         """
         detached = isinstance(self.state, Detached)
         self._advance(ClientEvent.PULL, PullingDetached() if detached else Pulling())
-        # A new clock: late replies to the push before are then ignored.
-        self.clock += 1
+        self.clock += 1  # so that late replies to the push before are ignored
         self._pulled.expect_all()
         self._ask()
         self.wait(deadline, on_idle)
@@ -291,10 +291,7 @@ class Client:
 
         May be called during a push. The copy is made at once, with the version and the batches
         that it contains; it is sent by `attend`, `wait` and `leave`, until the server has it.
-
-        Args:
-            server: Which one.
-            number: Of the coordinator's request.
+        `number` is that of the coordinator's request.
         """
         self._donations.begin(server, number, self._header(BulkOp.LOAD, 0, 0))
         self.attend()
@@ -364,8 +361,9 @@ class Client:
         if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
         # Every pushed segment is answered with WHO: entering once is enough.
-        entered_ago_s = time.monotonic() - self._entered_s[server]
-        if header.op == BulkOp.WHO and entered_ago_s > _ASK_AFTER_S / 2:
+        if header.op != BulkOp.WHO:
+            self._unconfirmed.discard(server)
+        elif time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2:
             self._rejoin(self._connections[server], known=False)
         # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
@@ -383,6 +381,9 @@ class Client:
 
     def _ask(self) -> None:
         self._progress_s = time.monotonic()
+        # A server drops what comes before it is restored, and holds others back for this worker.
+        for server in self._unconfirmed:
+            self._connections[server].send(self._first_header(BulkOp.ASK, server))
         match self.state:
             case Detaching():
                 for server in self._leaving:
@@ -426,6 +427,7 @@ class Client:
             self._push.resend(segment.index for segment in self._layout.of_server(server))
         else:
             self._enter(connection, self.clock)
+            self._unconfirmed.add(server)
 
     def _first_header(self, op: BulkOp, server: int, clock: int | None = None) -> Header:
         first = self._layout.of_server(server)[0].index

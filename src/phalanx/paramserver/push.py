@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phalanx.consistency.shards import Segment, ShardLayout
-from phalanx.paramserver.compression import Compression, Encoder
+from phalanx.paramserver.compression import Encoder
 from phalanx.paramserver.connection import ServerConnections
 from phalanx.wire.bulk import BulkOp, Header, Kind
 
@@ -25,12 +25,12 @@ class OutgoingPush:
     Args:
         layout: Shards and segments.
         gradients: The flat buffer.
-        compression: Of what is sent.
+        compression: Of what is sent, by name.
         overlap: Whether the buffer may change before the push is answered.
     """
 
     def __init__(
-        self, layout: ShardLayout, gradients: Tensor, *, compression: Compression, overlap: bool
+        self, layout: ShardLayout, gradients: Tensor, *, compression: str, overlap: bool
     ) -> None:
         self.first_sent_s: float | None = None
         """Time at which the first segment was sent, by `time.perf_counter`."""

@@ -140,6 +140,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a worker without a model: interpreter, framework, data."""
     sample_bytes: int = 0
     """Memory per sample of a batch during computation."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the parameters, which decide what factors of low rank send; empty: not known."""
 
     @property
     def size_bytes(self) -> int:
@@ -163,6 +165,10 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Validation and test samples evaluated over the whole run."""
     per_worker: bool = False
     """Whether `global_batch` is the batch of each worker."""
+    splits_evenly: bool = False
+    """Whether all workers take as many samples, because each reads a stream of its own."""
+    script_s: float = 0.0
+    """Time that a user's script takes between epochs and after the last one."""
 
     def batch(self, num_workers: int) -> int:
         """Return the samples of one step over all workers."""

@@ -28,8 +28,8 @@ class LaunchedDriver:
         model: Its parameters in flat buffers; None until the loop has begun.
         collective: The workers; None until the loop has begun.
         turn: The update that the script works on.
-        skips_step: Whether the optimiser's step is left out: the update was made elsewhere, or
-            this worker had no sample.
+        skips_step: Whether the optimiser's step is left out: this worker had no sample, and
+            updates by itself.
     """
 
     script: Script
@@ -94,7 +94,7 @@ class LaunchedDriver:
         if turn.passes_left is not None:
             turn.passes_left -= 1
         if is_last:
-            self.script.ask(BackwardDone())
+            self.skips_step = not self.script.ask(BackwardDone())
 
     def step(self, index: int, apply: Callable[[], Any]) -> Any:
         """Make the step of an optimiser; that of several exchanges its gradients first."""
@@ -112,6 +112,7 @@ class LaunchedDriver:
 
     def total(self, values: list[float]) -> list[float]:
         """Add numbers over all workers, which all call it together."""
+        self.script.refuse_copies()
         if self.collective is None:
             raise EngineError("session.report() adds over workers; call it after the loop begins")
         summed = torch.tensor([float(len(values)), *values], dtype=torch.float64)

@@ -118,7 +118,7 @@ class ScriptReplica:
         if self._steps_by_call:
             self._setup.apply()
         else:
-            self._turns.run_on()
+            self._turns.run_on(steps=True)
 
 
 class ScriptTurns:
@@ -178,10 +178,15 @@ class ScriptTurns:
         )
         self._resume(self._turn)
 
-    def run_on(self) -> None:
-        """Let the script run on to its next batch, if it waits for the exchange."""
+    def run_on(self, *, steps: bool = False) -> None:
+        """Let the script run on to its next batch, if it waits for the exchange.
+
+        Args:
+            steps: Whether its optimiser steps; a strategy that has no use for the update of a
+                worker without samples does not ask for it.
+        """
         while isinstance(self._script.pending, BackwardDone):
-            self._resume()
+            self._resume(steps)
 
     def _resume(self, answer: object = None) -> None:
         """Let the script run within an epoch, where others wait for it."""

@@ -15,6 +15,7 @@ from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.model import ScriptModel, ScriptTurns
 from phalanx.program.output import relay_output
+from phalanx.program.own_stream import OwnStream, check_strategy
 from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
 from phalanx.program.session import Declared, ScriptSession
@@ -23,10 +24,11 @@ from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.trainer import ScriptTrainer, describe_data
+from phalanx.program.trial import describe_script, trial_end, trial_job
 from phalanx.program.turn import LossScale
 from phalanx.records.events import NetworkBuilt, Warned
 from phalanx.records.tensor_slot import TensorSlot
-from phalanx.spec.data import BatchSpec
+from phalanx.spec.program import PRECISION, complete_job
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
@@ -50,7 +52,7 @@ def run_program(context: WorkerContext) -> Done:
     torch.set_num_threads(spec.threads)
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
-    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
+    driver = LaunchedDriver(BatchCut.of(context.job, spec.rank))
     session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
@@ -62,11 +64,16 @@ def run_program(context: WorkerContext) -> Done:
         if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
         driver.seed = session_seed()
-        context = _declare(context, session.declared, driver.seed)
+        stream = _stream_without_length(context, session.declared)
+        if stream is None:
+            context = _declare(context, session.declared, driver.seed)
         context.metrics.activity = "joining"
         driver.collective = collective = join_group(context)
-        watch = StallWatch(program.name, lambda text: _tell(context, text))
         try:
+            if stream is not None:
+                _agree_on_length(stream, collective)
+                context = _declare(context, session.declared, driver.seed)
+            watch = StallWatch(program.name, lambda text: _tell(context, text))
             with watch.watching():
                 return _train(context, session, driver, collective, watch)
         finally:
@@ -98,6 +105,21 @@ def _no_loop(name: str, session: ScriptSession) -> str:
     return f"{name} ended before its loop over session.data() began"
 
 
+def _stream_without_length(context: WorkerContext, declared: Declared) -> OwnStream | None:
+    """Return the worker's own stream, if its length is for all workers to agree on."""
+    source = declared.source
+    if not isinstance(source, OwnStream):
+        return None
+    check_strategy(context.job.strategy)
+    return None if source.has_steps else source
+
+
+def _agree_on_length(stream: OwnStream, collective: Collective) -> None:
+    longest = torch.tensor([float(stream.num_batches)])
+    collective.all_reduce(longest, "max")
+    stream.agree(int(longest.item()))
+
+
 def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerContext:
     """Tell the controller what the script has declared, and complete the job by it."""
     source = declared.source
@@ -116,8 +138,8 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
         order=source.digest(seed),
     )
     context.control.send(message)
-    batch = BatchSpec.model_validate({"global": message.global_batch})
-    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
+    job = complete_job(context.job, epochs=message.epochs, global_batch=message.global_batch)
+    job = trial_job(job, message.num_samples)
     return replace(context, spec=context.spec.model_copy(update={"job": job}))
 
 
@@ -131,14 +153,20 @@ def _train(
     declared, job = session.declared, context.job
     assert declared.data is not None
     first = declared.setups[0]
-    scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
+    scale = LossScale(
+        sums=first.sums,
+        count=declared.data.count,
+        total=_adder(collective),
+        # Workers that update by themselves need not know of each other's samples.
+        own_streams=declared.data.own is not None and not job.strategy.applies_before_exchange,
+    )
     is_one = len(declared.setups) == 1
     turns = ScriptTurns(driver.script, scale, watch, passes=first.passes if is_one else None)
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
     driver.model = model
     _record_network(context, model)
     strategy = _attached(context, model, turns, collective)
-    startup_s = context.record_start("script", "the script decides")
+    startup_s = context.record_start(PRECISION, "the script decides")
     name = driver.script.name
     setup = TrainSetup(
         describe_data(name, declared.source.num_samples), model, strategy, collective
@@ -150,8 +178,13 @@ def _train(
     loop = TrainLoop(context, trainer)
     if context.spec.resume is not None:
         loop.restore()
-    loop.advance()
-    outcome = loop.conclude(precision="script", startup_s=startup_s)
+    limit = trial_end(job, declared.source.num_samples)
+    loop.advance(limit)
+    if limit is not None:
+        driver.script.abandon()
+    outcome = loop.conclude(precision=PRECISION, startup_s=startup_s)
+    if context.spec.rank == 0:
+        context.log.record(describe_script(_locate(context), declared, trainer.between_s))
     return Done(times=loop.times(), outcome=outcome)
 
 

@@ -53,6 +53,11 @@ class SeveralModels(Strategy):
             part.synchronize()
 
     @override
+    def take_note(self) -> str | None:
+        notes = [note for part in self._parts if (note := part.take_note()) is not None]
+        return "; ".join(notes) or None
+
+    @override
     def export_state(self) -> dict[str, Tensor]:
         return {
             f"{index}/{name}": tensor

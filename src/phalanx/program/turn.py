@@ -14,6 +14,7 @@ import torch
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
+from phalanx.program.own_stream import ended_early
 from phalanx.program.source import MicroBatch
 
 _NOTHING = np.empty(0, dtype=np.float32)
@@ -57,6 +58,7 @@ class LossScale:
         sums: Whether the script's losses are sums over samples, not means.
         count: Counts what the mean of a batch is over, such as its tokens; None: its samples.
         total: Adds numbers over all workers.
+        own_streams: Whether no worker knows how many samples the others have in a batch.
     """
 
     def __init__(
@@ -65,30 +67,39 @@ class LossScale:
         sums: bool,
         count: Callable[[Any], Any] | None,
         total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+        own_streams: bool = False,
     ) -> None:
         self.sums = sums
         self._count = count
         self._total = total
+        self._own_streams = own_streams
 
     def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return the weight of each batch of an update; counts travel while it computes."""
-        if batch.is_alone:
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self.sums:
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self._count is None:
-            return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
-        own = torch.tensor(
-            [float(self._count(one.payload)) if one.num_rows else 0.0 for one in batch.micro],
-            dtype=torch.float64,
-        )
-        wait = self._total(own.clone())
+        if not self._own_streams:
+            if batch.is_alone or self.sums:
+                return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
+            if self._count is None:
+                return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
+        own = [self._counted(one) for one in batch.micro]
+        rows = [float(one.num_rows) for one in batch.micro]
+        wait = self._total(torch.tensor([*own, *rows], dtype=torch.float64))
 
         def weigh(index: int) -> float:
-            whole = float(wait()[index])
-            return float(own[index]) / whole if whole else 0.0
+            both = wait()
+            if not both[len(own) + index]:
+                raise ended_early("on any worker")
+            whole = float(both[index])
+            if self.sums:
+                return 1.0 if rows[index] else 0.0
+            return own[index] / whole if whole else 0.0
 
         return weigh
+
+    def _counted(self, batch: MicroBatch) -> float:
+        if not batch.num_rows:
+            return 0.0
+        return float(batch.num_rows if self._count is None else self._count(batch.payload))
 
 
 @dataclass

@@ -20,6 +20,7 @@ from phalanx.report.document import Figure, Report
 _TEMPLATE = "page.html.jinja"
 _VEGA_LITE = "6.4"
 _SVG_WIDTH = 560
+_PAGE_ONLY = ("autosize", "usermeta")
 
 
 def to_page(document: Report) -> str:
@@ -32,7 +33,7 @@ def to_page(document: Report) -> str:
     return template.render(
         document=document,
         style=Markup(_read("page.css")),
-        script=Markup(_read("page.js")),
+        script=Markup(_read("interact.js") + _read("page.js")),
         library=Markup(chart_library()) if specs else "",
         charts=_embed(specs),
         config=_embed(chart_config()),
@@ -67,13 +68,18 @@ def chart_config() -> dict[str, Any]:
 def _drawn_alone(value: Any) -> Any:
     """Give a chart a width and its own legend, which a page supplies around it."""
     if isinstance(value, dict):
-        found = {key: _drawn_alone(one) for key, one in value.items() if key != "autosize"}
+        found = {key: _drawn_alone(one) for key, one in value.items() if key not in _PAGE_ONLY}
         if value.get("width") == "container":
             found["width"] = _SVG_WIDTH
         if "legend" in value and value["legend"] is None:
             found["legend"] = {"title": None, "orient": "bottom"}
         return found
     return [_drawn_alone(one) for one in value] if isinstance(value, list) else value
+
+
+def interaction_script() -> bytes:
+    """Return the module that draws charts and gives them their controls, for other pages."""
+    return _read("interact.js").encode()
 
 
 def _embed(value: object) -> Markup:

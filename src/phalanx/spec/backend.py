@@ -115,6 +115,12 @@ def check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
+    if _compression(job.strategy) not in _HOOKS:
+        raise fault(
+            f"backend ddp has no hook for compression '{_compression(job.strategy)}'",
+            f"; set one of {', '.join(_HOOKS)}, or 'backend: native'",
+            at=("strategy", "compression"),
+        )
     value = getattr(job.strategy, "bucket_bytes", "auto")
     if value != "auto":
         raise fault(
@@ -123,6 +129,9 @@ def check_ddp(job: JobSpec) -> None:
             at=("strategy", "bucket_bytes"),
         )
 
+
+# Compressions that torch has a communication hook for.
+_HOOKS = ("none", "bf16", "powersgd")
 
 _OF_TENSORFLOW = (
     "single",
@@ -220,12 +229,16 @@ def _check_strategy(strategy: StrategySpec) -> None:
         )
     if strategy.updates_on_servers:
         _check_serving(strategy)
-    elif getattr(strategy, "compression", "none") != "none":
+    elif _compression(strategy) != "none":
         raise fault(
             "backend tensorflow sends gradients in full precision",
             "; leave 'compression' out",
             at=("strategy", "compression"),
         )
+
+
+def _compression(strategy: StrategySpec) -> str:
+    return str(getattr(getattr(strategy, "compression", None), "name", "none"))
 
 
 def _check_serving(strategy: StrategySpec) -> None:
@@ -237,6 +250,7 @@ def _check_serving(strategy: StrategySpec) -> None:
         )
     for key, (possible, instead) in _SERVING.items():
         value = getattr(strategy, key)
+        value = getattr(value, "name", value)
         if value not in possible:
             raise fault(
                 f"backend tensorflow has no {key} '{value}'",

@@ -206,10 +206,11 @@ class JobSpec(Spec):
     def _count_shares(cls, data: object) -> object:
         # One entry per worker says how many there are, also where a pool would decide.
         if isinstance(data, dict) and "workers" not in data:
-            batch = data.get("batch")
-            shares = batch.get("shares") if isinstance(batch, dict) else None
-            if isinstance(shares, list | tuple) and shares:
-                return {**data, "workers": len(shares)}
+            for name in ("batch", "program"):
+                part = data.get(name)
+                shares = part.get("shares") if isinstance(part, dict) else None
+                if isinstance(shares, list | tuple) and shares:
+                    return {**data, "workers": len(shares)}
         return data
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from phalanx.spec.base import ListOf, fault
+from phalanx.spec.compression import COMPRESSIONS, CompressionField, WholeSpec
 from phalanx.spec.strategy import Effect, FailureLimit, ProcessCounts, StrategySpec
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class ParameterServerSpec(StrategySpec):
     """A server gets no less than this; small models use fewer servers."""
     max_shards: PositiveInt | None = None
     """Use at most this many servers for parameters; null: all of them."""
-    compression: Literal["none", "bf16", "int8"] = "none"
-    """Format of pushed gradients; the rounding error is added to the next gradient."""
+    compression: CompressionField = WholeSpec()
+    """Format of pushed gradients, one of none, bf16 and int8; the rounding error is added to the
+    next gradient."""
     pull_compression: Literal["none", "bf16"] = "none"
     """Format of pulled parameters; servers and the evaluator keep full precision."""
     lr_scaling: Literal["none", "by_workers", "by_staleness"] = "by_workers"
@@ -102,6 +104,17 @@ class ParameterServerSpec(StrategySpec):
         return self
 
     @model_validator(mode="after")
+    def _is_pushed(self) -> ParameterServerSpec:
+        pushed = [name for name in COMPRESSIONS.built_in if COMPRESSIONS.find(name).pushed_bytes]
+        if self.compression.name not in pushed:
+            raise fault(
+                f"parameter servers take no compression '{self.compression.name}'",
+                f"; set one of {', '.join(pushed)}, or 'strategy: allreduce'",
+                at=("compression",),
+            )
+        return self
+
+    @model_validator(mode="after")
     def _complete(self) -> ParameterServerSpec:
         if self.consistency in ("k_sync", "k_async") and self.k is None:
             raise fault(
@@ -142,7 +155,7 @@ class ParameterServerSpec(StrategySpec):
     def effect(self) -> Effect:
         if not self.synchronous:
             return "stale"
-        return "exact" if self.compression == "none" else "rounded"
+        return self.compression.effect
 
     @property
     @override
@@ -176,7 +189,8 @@ class ParameterServerSpec(StrategySpec):
             text += f" k={self.k}"
         if self.backup:
             text += f" backup={self.backup}"
-        return text + (f", {self.compression}" if self.compression != "none" else "")
+        short = self.compression.label()
+        return text + (f", {short}" if short != "none" else "")
 
     @override
     def equals_but_for_placement(self, other: StrategySpec) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Effect = Literal["exact", "rounded", "lossy", "stale"]
 """Effect on the result: `exact` gives the numbers of one machine but for summation order, `rounded`
-sends or computes in bf16, `lossy` sends less and makes up for it later, `stale` uses older
+sends or computes in fewer bits, `lossy` sends less and makes up for it later, `stale` uses older
 parameters or replicas that drift apart."""
 
 

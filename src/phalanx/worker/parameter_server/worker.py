@@ -401,7 +401,7 @@ class ParameterServerWorker:
                 keys=context.keys,
                 incarnation=context.spec.incarnation,
                 generation=context.spec.attempt,
-                compression=context.serving.compression,
+                compression=context.serving.compression.name,
                 overlap=context.serving.overlap,
                 whole=True,
                 version=max(0, start.version),
