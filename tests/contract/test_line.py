@@ -1,12 +1,14 @@
-"""What every line promises: over a shell, srun of a real Slurm, or kubectl.
+"""What every line promises: over a shell, srun of a real Slurm, kubectl, or by a call from there.
 
 No cluster of Kubernetes runs here: a stand-in for `kubectl` shows what is expected of it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,11 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from phalanx.agent.dialled import CallDesk, SeatRoute, dial_source
 from phalanx.agent.kubectl import ExecRoute
 from phalanx.agent.line import MachineFault, Route
 from phalanx.agent.session import Session
 from phalanx.agent.srun import SrunRoute
 from phalanx.spec.machine import MachineSpec
+from phalanx.spec.worker import LOOPBACK
 from support.slurm import missing_programs, running_slurm
 from support.there import HereRoute
 from support.waiting import wait_until
@@ -62,10 +66,38 @@ def over_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rout
     yield partial(ExecRoute, options=("--context=lab", "--namespace=ml"), container="main")
 
 
+@contextmanager
+def over_a_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RouteTo]:
+    """A process that an engine would start; it has the source of `dial` and its ticket alone."""
+    callers: list[subprocess.Popen[bytes]] = []
+
+    with CallDesk(LOOPBACK) as desk:
+
+        def route_to(machine: MachineSpec) -> SeatRoute:
+            port = desk.open_port(machine.title, [LOOPBACK], machine.python)
+            if machine.host == "nobody":
+                return SeatRoute(machine, port, call_s=0.2)
+            code = "import json, sys; exec(sys.argv[1]); dial(json.loads(sys.stdin.read()), {})"
+            caller = subprocess.Popen(
+                [sys.executable, "-c", code, dial_source()],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert caller.stdin is not None
+            with caller.stdin as pipe:
+                pipe.write(json.dumps(port.ticket).encode())
+            callers.append(caller)
+            return SeatRoute(machine, port, call_s=30.0)
+
+        yield route_to
+    for caller in callers:
+        caller.wait(30.0)
+
+
 @pytest.fixture(
     scope="module",
-    params=[over_shell, over_srun, over_kubectl],
-    ids=["shell", "srun", "kubectl"],
+    params=[over_shell, over_srun, over_kubectl, over_a_call],
+    ids=["shell", "srun", "kubectl", "call"],
 )
 def route_to(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -71,7 +71,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     cpus: list[int]
     came_from: str
-    """Source address of the ssh connection as that machine saw it; empty: not reported."""
+    """Address of this machine as that one sees it; empty: not reported."""
 
 
 class Session:

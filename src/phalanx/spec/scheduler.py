@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from phalanx.spec.base import Spec, name_only
 from phalanx.spec.machine import matching
+from phalanx.spec.quantity import Bytes
 from phalanx.spec.registry import ByName, Registry
 
 KubernetesName = Annotated[str, matching(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "name in Kubernetes")]
@@ -53,6 +54,25 @@ class KubernetesSpec(SchedulerSpec):
     """Context of your kubeconfig; null: the current one."""
 
 
+class RaySpec(SchedulerSpec):
+    """Seats on a Ray cluster: cores that a placement group reserves, each with an actor."""
+
+    name: Literal["ray"] = "ray"
+    """Ray."""
+    seats: Annotated[int, Field(gt=0)]
+    """Number of seats; each is a machine of the pool, `seat-0` and so on."""
+    cores: Annotated[float, Field(gt=0)] = 1.0
+    """Cores of a seat, as Ray counts them."""
+    memory: Bytes | None = None
+    """Memory that Ray reserves for a seat; null: none."""
+    address: Annotated[str, matching(r"[^\s-]\S*", "address of a cluster")] = "auto"
+    """Address of the cluster, such as `192.0.2.10:6379`; `auto`: that of this machine."""
+    placement: Literal["pack", "spread"] = "pack"
+    """`pack`: seats on as few machines as possible; `spread`: on as many."""
+    start_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long Ray may take to reserve and start the seats."""
+
+
 @dataclass(frozen=True)
 class SchedulerKind:
     """Describe a scheduler that lends machines."""
@@ -63,7 +83,7 @@ class SchedulerKind:
     """Import path of its `pool.scheduler.Scheduler` class."""
 
 
-_BUILT_IN = (SlurmSpec, KubernetesSpec)
+_BUILT_IN = (SlurmSpec, KubernetesSpec, RaySpec)
 
 SCHEDULERS: Registry[SchedulerKind] = Registry(
     "scheduler",
@@ -74,6 +94,7 @@ SCHEDULERS: Registry[SchedulerKind] = Registry(
         "kubernetes": SchedulerKind(
             "kubernetes", KubernetesSpec, "phalanx.pool.kubernetes:KubernetesScheduler"
         ),
+        "ray": SchedulerKind("ray", RaySpec, "phalanx.pool.ray_seats:RayScheduler"),
     },
 )
 
