@@ -1,4 +1,4 @@
-"""Define the interface of collectives; `comm` implements it on torch.distributed.
+"""Define the interface of collectives; `mesh` and `gloo` implement it.
 
 All workers must make the same calls in the same order. Every call has the deadline that the
 collective was made with, and raises `PeerError` when a worker is gone or the deadline passes.
@@ -30,7 +30,7 @@ class Collective(ABC):
     Attributes:
         rank: This worker's index in the group.
         size: Number of workers in the group.
-        sent_bytes: Bytes that this worker has sent so far, by the algorithm's formula.
+        sent_bytes: Bytes that this worker has sent so far, counted or by the algorithm's formula.
     """
 
     rank: int

@@ -61,6 +61,11 @@ class GlooCollective(Collective):
         except RuntimeError as error:
             raise PeerError(f"the group of {size} workers did not form: {error}") from error
 
+    @property
+    def process_group(self) -> ProcessGroupGloo:
+        """The group as torch knows it."""
+        return self._group
+
     @override
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         options = dist.AllreduceOptions()

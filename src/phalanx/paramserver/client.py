@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from torch import Tensor
 
 from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import PeerError
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.client_state import (
     Attached,
     Awaiting,
@@ -37,7 +37,6 @@ from phalanx.paramserver.pulled import PulledParameters
 from phalanx.paramserver.push import OutgoingPush
 from phalanx.wire.bulk import HIGH_WATER, BulkOp, Flag, Header
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.keys import KeyPair
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ClientStats
 
@@ -48,37 +47,6 @@ _POLL_MS = 200
 _RETRY_MS = 1
 
 OnIdle = Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSettings:
-    """Identity of a client, and how it exchanges.
-
-    Attributes:
-        worker: Rank.
-        keys: Keys of the worker.
-        incarnation: How often this worker has been started.
-        generation: Of the run.
-        compression: Of pushed gradients, by name.
-        overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
-            sent from a copy.
-        whole: Whether a server's parameters are written only when all of its segments have
-            arrived, so that the copy here is always of one version and can restore a server.
-        version: Of the parameters that the buffer holds already.
-        samples_seen: Behind them.
-        holds: Whether the buffer is what the servers begin with, so that they need not send it.
-    """
-
-    worker: int
-    keys: KeyPair
-    incarnation: int = 1
-    generation: int = 0
-    compression: str = "none"
-    overlap: bool = False
-    whole: bool = False
-    version: int = 0
-    samples_seen: int = 0
-    holds: bool = False
 
 
 class Client:
@@ -189,13 +157,16 @@ class Client:
             self._enter(connection, self.clock, holds=holds)
         self.wait(deadline, on_idle)
 
-    def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
+    def begin(
+        self, *, num_samples: int, weight: float = 1.0, ticket: int = 0, options: bytes = b""
+    ) -> None:
         """Start a push; `wait` must have returned for the one before.
 
         Args:
             num_samples: Samples behind the gradient.
             weight: The gradient is this times the mean over the samples.
             ticket: Batch that it was computed from, if the coordinator assigned it.
+            options: Of the update, where the servers do not know them.
         """
         push = msgspec.structs.replace(
             self._header(BulkOp.PUSH, 0, self.clock + 1),
@@ -207,7 +178,7 @@ class Client:
         self._unconfirmed.clear()  # whoever does not know this worker will ask who pushes
         self.clock += 1
         self._ticket = ticket
-        self._push.begin()
+        self._push.begin(options)
         self._pulled.expect_all()
         self._progress_s = time.monotonic()
 

@@ -169,6 +169,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all workers take as many samples, because each reads a stream of its own."""
     script_s: float = 0.0
     """Time that a user's script takes between epochs and after the last one."""
+    in_step_only: bool = False
+    """Whether its workers must step together all the time, as a script with two optimisers."""
 
     def batch(self, num_workers: int) -> int:
         """Return the samples of one step over all workers."""
@@ -202,6 +204,8 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Per segment that a server receives and answers."""
     seal_s_per_byte: float = 1e-9
     """Encrypting or decrypting traffic between a worker and a server on another machine."""
+    seal_frame_s_per_byte: float = 3e-10
+    """Encrypting or decrypting traffic between workers on different machines."""
     startup_s: float = 6.0
     """From the command to the first step, and from the last step to the end."""
     warm_up_s: float = 0.5

@@ -183,6 +183,7 @@ def script_facts(script: ScriptTrained) -> JobFacts:
         epochs=script.epochs,
         splits_evenly=script.own_streams,
         script_s=script.between_s,
+        in_step_only=script.in_step_only,
     )
 
 

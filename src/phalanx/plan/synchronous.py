@@ -2,7 +2,9 @@
 
 Notation: C_i the computation of worker i, N workers. All-reduce: T = E[max C_i] + exposed
 communication + update. Local SGD: the slowest of N sums of H steps, whose variation is that of one
-step over √H, then an average without overlap: T = (E[max Σ C_i] + exchange) / H + update.
+step over √H, then an average without overlap: T = (E[max Σ C_i] + exchange) / H + update. Of M
+bytes a worker exchanges 2 M / N in either direction with each other one; between machines each of
+them is encrypted and decrypted.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def predict_allreduce(
     model = cluster.model
     if spec.bucket_bytes != "auto":
         model = msgspec.structs.replace(model, bucket_bytes=spec.bucket_bytes)
-    exchanges_s = [ring_s(size / shorter, num_workers, link, costs) for size in model.buckets()]
+    exchanges_s = [
+        ring_s(size / shorter, num_workers, link, costs)
+        + frame_sealing_s(group, spec, cluster, size / shorter)
+        for size in model.buckets()
+    ]
     # The last worker to arrive starts each bucket, so its backward is the one that overlaps.
     slowest = max(group.workers, key=lambda worker: worker.compute_s)
     left_s = exposed_s(exchanges_s, slowest.backward_s)
@@ -70,11 +76,27 @@ def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterM
     average_s = ring_s(summed_bytes, num_workers, link, costs)
     average_s += moments * ring_s(model.size_bytes, num_workers, link, costs)
     average_s += spec.compression.passes * model.size_bytes * costs.cast_s_per_byte
+    exchanged_bytes = summed_bytes + moments * model.size_bytes
+    average_s += frame_sealing_s(group, spec, cluster, exchanged_bytes)
     jitters = [jitter / math.sqrt(spec.every) for jitter in group.jitters]
     apply_s = max(worker.fit.apply_s for worker in group.workers)
     exchanged = (summed_bytes + moments * model.size_bytes) / spec.every
     sent = 2 * (num_workers - 1) / num_workers * exchanged
     return _together("local_sgd", group, jitters, average_s / spec.every, apply_s, sent)
+
+
+def frame_sealing_s(
+    group: WorkerModels, spec: StrategySpec, cluster: ClusterModel, size_bytes: float
+) -> float:
+    """Return the time that the busiest worker takes to encrypt and decrypt one all-reduce."""
+    if not spec.encrypts(beyond_this_machine=True):
+        return 0.0
+    machines = group.machines
+    part_s = 4 * size_bytes / len(machines) * cluster.costs.seal_frame_s_per_byte
+    return max(
+        part_s * sum(other != own for other in machines) / min(1.0, cluster.machines[own].cores)
+        for own in set(machines)
+    )
 
 
 def _together(

@@ -101,6 +101,8 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
         found.append(SplitSpec())
     if not own.is_single and own not in found:
         found.insert(0, own)
+    if cluster.job.in_step_only:
+        return [one for one in found if not one.uses_servers and len(one.strategies()) == 1]
     return found
 
 

@@ -61,7 +61,7 @@ class _Relay(io.TextIOBase):
 @contextmanager
 def relay_output(context: WorkerContext) -> Iterator[None]:
     """Show what this process prints, if it is the chief; the others' is in their logs."""
-    if context.spec.rank != 0:
+    if context.spec.role != "worker" or context.spec.rank != 0:
         yield
         return
     before = sys.stdout

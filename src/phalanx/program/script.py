@@ -46,13 +46,20 @@ class StepEntered:
 
 
 @dataclass(frozen=True)
+class WantTotal:
+    """The script reports figures; answered by their sums over all workers."""
+
+    values: list[float]
+
+
+@dataclass(frozen=True)
 class ScriptEnded:
     """The script has ended."""
 
     error: BaseException | None = None
 
 
-Request = WantEpoch | WantBatch | BackwardDone | StepEntered | ScriptEnded
+Request = WantEpoch | WantBatch | BackwardDone | StepEntered | WantTotal | ScriptEnded
 
 
 class Script:

@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from phalanx.data.stream import Batch
-from phalanx.program.model import ScriptTurns
 from phalanx.program.turn import ScriptBatch
+from phalanx.program.turns import ScriptTurns
 from phalanx.strategy.base import StepFacts, Strategy
 
 

@@ -55,7 +55,12 @@ class BatchCut:
         return cls(rank, job.workers, job.batch.shares or program.shares, part)
 
     def bounds(self, count: int) -> tuple[int, int]:
-        """Return first and last row (excluded) of this worker in a batch of so many rows."""
+        """Return first and last row (excluded) of this worker in a batch of so many rows.
+
+        A server, which runs the script up to its loop, has a rank behind the workers' and no row.
+        """
+        if self.rank >= self.size:
+            return count, count
         sizes = share_sizes(self.used(count, self.size), self.size, self.shares)
         start = sum(sizes[: self.rank])
         return start, start + sizes[self.rank]
@@ -85,9 +90,11 @@ class BatchSource(ABC):
         num_samples: Samples of one pass.
         counts_rows: Whether a batch counts as many samples as it has rows; a stream's all count as
             `batch_size`, since its rows are not known in advance.
+        is_even: Whether every batch but the last of a pass is known to have `batch_size` rows.
     """
 
     counts_rows = True
+    is_even = False
 
     batch_size: int
     num_batches: int
@@ -140,6 +147,8 @@ class IndexedSource(BatchSource):
         self._per_pass = len(first)
         self.batch_size = loader.batch_size or max(map(len, first))
         self.num_batches = num_batches or self._per_pass
+        ends = first[:-1] if self.num_batches <= self._per_pass else first
+        self.is_even = all(len(one) == self.batch_size for one in ends)
         whole, rest = divmod(self.num_batches, self._per_pass)
         in_pass = sum(map(len, first))
         self.num_samples = whole * in_pass + sum(len(one) for one in first[:rest])
@@ -163,6 +172,18 @@ class IndexedSource(BatchSource):
                 skipped += len(drawn[first])
                 first += 1
             yield from self._load(drawn[first:], number, cut=cut, seed=seed)
+
+    def numbered(self, epoch: int, *, seed: int) -> list[tuple[int, list[int]]]:
+        """Return the samples of every batch of an epoch, each with the number of its pass."""
+        passes = -(-self.num_batches // self._per_pass)
+        numbers = range(epoch * passes, (epoch + 1) * passes)
+        drawn = ((number, batch) for number in numbers for batch in self._draw(number, seed=seed))
+        return list(islice(drawn, self.num_batches))
+
+    def fetch(self, samples: Sequence[int], number: int, *, seed: int) -> object:
+        """Read samples of a pass into one batch, in this process."""
+        dataset: Any = _SeededDataset.over(self._loader.dataset, draw_seed(seed, number, 1))
+        return self._loader.collate_fn([dataset[one] for one in samples])
 
     def _draw(self, number: int, *, seed: int) -> list[list[int]]:
         """Draw one pass of the loader: the samples of each global batch."""

@@ -17,11 +17,12 @@ from phalanx.data.normalize import Normalizer, Statistics
 from phalanx.data.pipeline import Batch
 from phalanx.engine.spans import spanned
 from phalanx.errors import EngineError
-from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.model import ScriptModel
 from phalanx.program.own_stream import OwnStream, ended_early
 from phalanx.program.session import ScriptSession
 from phalanx.program.source import BatchCut, BatchSource
 from phalanx.program.turn import ScriptBatch
+from phalanx.program.turns import ScriptTurns
 from phalanx.records.measures import Measures
 from phalanx.records.position import Position
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer

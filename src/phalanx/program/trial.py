@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from phalanx.errors import SpecError
 from phalanx.program.own_stream import OwnStream
+from phalanx.program.served_model import check_served
 from phalanx.program.session import Declared
 from phalanx.records.script_trained import ScriptTrained
 from phalanx.spec.job import JobSpec
@@ -60,4 +62,13 @@ def describe_script(path: Path, declared: Declared, between_s: float) -> ScriptT
         ),
         own_streams=isinstance(source, OwnStream),
         between_s=between_s,
+        in_step_only=not _fits_servers(declared),
     )
+
+
+def _fits_servers(declared: Declared) -> bool:
+    try:
+        check_served(declared)
+    except SpecError:
+        return False
+    return True

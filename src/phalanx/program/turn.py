@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
@@ -49,6 +50,16 @@ class ScriptBatch(Batch):
     def is_alone(self) -> bool:
         """Whether the update is made of this worker's samples only."""
         return self.global_count == max(1, len(self))
+
+
+class LossWeights(Protocol):
+    """Weigh the losses of an update."""
+
+    sums: bool
+    """Whether the script's losses are sums over samples, not means."""
+
+    def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Return the weight of each batch of an update."""
 
 
 class LossScale:
@@ -102,6 +113,22 @@ class LossScale:
         return float(batch.num_rows if self._count is None else self._count(batch.payload))
 
 
+def start_sum(collective: Collective) -> Callable[[torch.Tensor], Callable[[], torch.Tensor]]:
+    """Return a function that starts to add a tensor over all workers."""
+
+    def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        pending = [collective.start_all_reduce(tensor)]
+
+        def wait() -> torch.Tensor:
+            while pending:
+                pending.pop().wait()
+            return tensor
+
+        return wait
+
+    return start
+
+
 @dataclass
 class Turn:
     """The script's turn: an update from its first batch to its last backward pass.
@@ -120,9 +147,14 @@ class Turn:
     weigh: Callable[[int], float]
     passes_left: int | None = None
     on_bucket: OnBucketReady | None = None
+    rank: int | None = None
+    """Of the worker whose random numbers it draws; None: this one."""
     sums: bool = False
     current: MicroBatch | None = None
     index: int = -1
+    num_passes: int = 0
+    gradient_version: int = 0
+    """Of the gradients' memory after the last pass, which shows whether the script changes it."""
     loss_sum: float = 0.0
     num_micro: int = 1
     forward_s: float = 0.0

@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.records.event_base import Event as Event
 from phalanx.records.measures import PartFigures
+from phalanx.records.refused import Refused as Refused
 from phalanx.records.script_trained import ScriptTrained
 from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.fields import InputField
@@ -442,5 +443,6 @@ AnyEvent = (
     | Decision
     | Failure
     | Warned
+    | Refused
     | Finished
 )

@@ -17,6 +17,7 @@ class ScriptTrained(Event):
         has_convolutions: Whether its model has convolutions.
         own_streams: Whether each worker reads data of its own.
         between_s: Time that it took between epochs and after the last one, to evaluate and save.
+        in_step_only: Whether it declares what parameter servers cannot do, such as two optimisers.
     """
 
     digest: str
@@ -27,3 +28,4 @@ class ScriptTrained(Event):
     has_convolutions: bool
     own_streams: bool
     between_s: float
+    in_step_only: bool = False

@@ -115,6 +115,7 @@ def check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
+    _check_open(job.strategy, "ddp")
     if _compression(job.strategy) not in _HOOKS:
         raise fault(
             f"backend ddp has no hook for compression '{_compression(job.strategy)}'",
@@ -151,7 +152,6 @@ _SERVING: dict[str, tuple[tuple[object, ...], str]] = {
     "delay_compensation": (("off",), "leave it out"),
     "overlap": ((False,), "leave it out"),
     "dispatch": (("dynamic",), "its coordinator gives work to free workers: set 'dynamic'"),
-    "encrypt": (("auto", "off"), "its channels are open: set 'off' and use a trusted network"),
     "snapshot_s": ((30.0,), "its servers keep no copies: leave it out"),
 }
 
@@ -227,6 +227,7 @@ def _check_strategy(strategy: StrategySpec) -> None:
             f"; it has {', '.join(_OF_TENSORFLOW)}",
             at=("strategy",),
         )
+    _check_open(strategy, "tensorflow")
     if strategy.updates_on_servers:
         _check_serving(strategy)
     elif _compression(strategy) != "none":
@@ -234,6 +235,15 @@ def _check_strategy(strategy: StrategySpec) -> None:
             "backend tensorflow sends gradients in full precision",
             "; leave 'compression' out",
             at=("strategy", "compression"),
+        )
+
+
+def _check_open(strategy: StrategySpec, backend: str) -> None:
+    if strategy.encryption == "always":
+        raise fault(
+            f"backend {backend} has no encrypt 'always'",
+            "; its channels are open: leave it out and use a trusted network",
+            at=("strategy", "encrypt"),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -338,7 +339,9 @@ class JobSpec(Spec):
     @property
     def processes(self) -> ProcessCounts:
         """The processes that the strategy needs, by role."""
-        return self.strategy.processes(self.workers)
+        counts = self.strategy.processes(self.workers)
+        # A script's workers evaluate.
+        return counts if self.program is None else replace(counts, evaluators=0)
 
     @property
     def worker_processes(self) -> int:

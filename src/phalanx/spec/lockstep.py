@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from phalanx.spec.base import Spec, fault
 from phalanx.spec.compression import CompressionField, WholeSpec
-from phalanx.spec.strategy import Effect, StrategySpec
+from phalanx.spec.strategy import Effect, EncryptField, Encryption, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -46,7 +46,15 @@ class AllreduceSpec(StrategySpec):
     bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
     at least 512 KiB and at most 25 MiB."""
+    encrypt: EncryptField = "auto"
+    """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     measures_gradient_noise: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override
@@ -91,7 +99,15 @@ class LocalSgdSpec(StrategySpec):
     compression: CompressionField = WholeSpec()
     """How the changes of parameters are shortened on their way; moments are sent whole. What is
     left out of a change is kept and added to the next one."""
+    encrypt: EncryptField = "auto"
+    """Encryption of parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     applies_before_exchange: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override

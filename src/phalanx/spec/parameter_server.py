@@ -14,7 +14,14 @@ from typing_extensions import override
 
 from phalanx.spec.base import ListOf, fault
 from phalanx.spec.compression import COMPRESSIONS, CompressionField, WholeSpec
-from phalanx.spec.strategy import Effect, FailureLimit, ProcessCounts, StrategySpec
+from phalanx.spec.strategy import (
+    Effect,
+    EncryptField,
+    Encryption,
+    FailureLimit,
+    ProcessCounts,
+    StrategySpec,
+)
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -68,9 +75,9 @@ class ParameterServerSpec(StrategySpec):
     dispatch: Literal["static", "dynamic"] = "static"
     """Assignment of batches: static (shares fixed by rank) or dynamic (the coordinator assigns
     batches on request, so fast machines do more and a lost worker's batches go to others)."""
-    encrypt: Literal["auto", "on", "off"] = "auto"
-    """Encryption of gradients and parameters in transit; auto: on beyond this machine. Processes
-    authenticate in any case."""
+    encrypt: EncryptField = "auto"
+    """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     max_failures: Count = 10
     """Processes that may be lost and replaced within `failure_window_s`; one more ends the run. A
     process that is lost again and again starts again after 1, 2, 4 ... 30 s."""
@@ -79,10 +86,6 @@ class ParameterServerSpec(StrategySpec):
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
     updates_on_servers: ClassVar[bool] = True
-
-    def encrypts(self, *, beyond_this_machine: bool) -> bool:
-        """Return whether gradients and parameters are encrypted in transit."""
-        return self.encrypt == "on" or (self.encrypt == "auto" and beyond_this_machine)
 
     @model_validator(mode="after")
     def _has_effect(self) -> ParameterServerSpec:
@@ -142,6 +145,11 @@ class ParameterServerSpec(StrategySpec):
                 at=("staleness",),
             )
         return self
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override

@@ -93,16 +93,21 @@ def check_program(job: JobSpec) -> None:
         if strategy.splits_model or strategy.in_process:
             raise fault(
                 f"strategy '{strategy.name}' cannot run a script, which holds its whole model",
-                "; use allreduce, local_sgd or single",
+                "; use allreduce, local_sgd, parameter_server, switch or single",
                 at=("strategy",),
             )
-        if strategy.updates_on_servers:
-            raise fault(
-                f"strategy '{strategy.name}' cannot run a script yet: its optimiser would have to "
-                "run on servers",
-                "; use allreduce or local_sgd",
-                at=("strategy",),
-            )
+    if getattr(job.strategy, "handover", "live") == "restart":
+        raise fault(
+            "'handover: restart' begins new processes in the middle of a script",
+            "; use 'handover: live'",
+            at=("strategy", "handover"),
+        )
+    if program.trial is not None and job.strategy.uses_servers:
+        raise fault(
+            f"program.trial measures workers that step together, not '{job.strategy.name}'",
+            "; leave out 'trial'",
+            at=("program", "trial"),
+        )
 
 
 def script_digest(path: Path) -> str:

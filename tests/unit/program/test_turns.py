@@ -15,13 +15,14 @@ from torch import nn
 from phalanx.comm.solo import SoloCollective
 from phalanx.errors import EngineError
 from phalanx.program.driver import LaunchedDriver
-from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.model import ScriptModel
 from phalanx.program.script import Script
 from phalanx.program.session import ScriptSession
 from phalanx.program.source import BatchCut, MicroBatch
 from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward
 from phalanx.program.turn import LossScale, ScriptBatch
+from phalanx.program.turns import ScriptTurns
 from phalanx.spec.lockstep import LocalSgdSpec
 from phalanx.strategy.local_sgd import LocalSgd
 
