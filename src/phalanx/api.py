@@ -137,7 +137,7 @@ def resume(
         wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, size, force)
         with _ready_launcher(launch, wanted) as launcher:
             # The manifest must describe the origin of new results; the former is kept beside it.
-            moved = machines is not None and machines.machines != manifest.machines
+            moved = machines is not None and not machines.are_those_of(manifest)
             if overrides or moved:
                 keep_manifest(run, status.attempt)
                 write_manifest(run, _describe(wanted, launch))
@@ -429,15 +429,15 @@ def _ready_launcher(name: str | None, wanted: LaunchRequest) -> Iterator[Launche
 
 def _describe(wanted: LaunchRequest, launch: str | None) -> Manifest:
     pool = wanted.pool
-    usual = default_launcher(has_pool=pool is not None)
     return describe(
         wanted.job,
         data_root=wanted.data_root,
         cache_root=wanted.cache_root,
         pool=pool.source if pool is not None else None,
         machines=pool.machines if pool is not None else (),
+        lease=pool.lease if pool is not None else None,
         build_env=pool is not None and pool.build_env,
-        launch=None if launch == usual else launch,
+        launch=None if launch == default_launcher(has_pool=pool is not None) else launch,
     )
 
 
