@@ -61,6 +61,7 @@ bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/switch.py
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/threads.py
+	@$(BIN)/python benchmarks/exchange.py
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -31,7 +31,7 @@ from phalanx.records.manifest import (
 from phalanx.records.owner import RunOwner
 from phalanx.records.position import CHECKPOINT_PATTERN, checkpoint_bytes, newest_position
 from phalanx.records.rundir import RunDir
-from phalanx.records.study import StudyDir
+from phalanx.records.study import PlannedPool, StudyDir
 from phalanx.records.summary import Summary
 from phalanx.records.weights import write_weights
 from phalanx.spec.job import JobSpec
@@ -308,19 +308,19 @@ def run_study(
     data_root: Path = DEFAULT_DATA,
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[StudyObserver] = (),
+    pool: PlannedPool | None = None,
 ) -> StudyOutcome:
-    """Run a new study on this machine, unattended; a failed trial raises nothing.
+    """Run a new study unattended; a failed trial raises nothing.
 
     `study` comes from `load_study` or is the mapping of a study file; `to` defaults to
-    `study-<name>` below `runs`. Other arguments as in `train`.
+    `study-<name>` below `runs`; `pool` to the study's own, else this machine. Rest as in `train`.
     """
     from phalanx.spec.study_file import study_from_mapping
     from phalanx.study.plan import plan_study, report_files
     from phalanx.study.runner import check_plan
 
-    if isinstance(study, dict):
-        study = study_from_mapping(study)
-    manifest = plan_study(study, data_root=data_root, cache_root=cache_root)
+    study = study_from_mapping(study) if isinstance(study, dict) else study
+    manifest = plan_study(study, data_root=data_root, cache_root=cache_root, pool=pool)
     check_plan(manifest, sorted(os.sched_getaffinity(0)))
     directory = StudyDir.create(to or DEFAULT_RUNS / f"study-{manifest.name}", manifest)
     for file in report_files(study):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from phalanx.adopt.findings import RUNNABLE, STRATEGIES
+from phalanx.adopt.findings import STRATEGIES
 from phalanx.cli.main import app
 from phalanx.errors import SpecError
 from phalanx.spec.job import JobSpec
@@ -112,7 +112,7 @@ def test_strategies_are_those_that_run_scripts(tmp_path: Path) -> None:
         except SpecError:
             continue
         taken.append(name)
-    assert taken == list(RUNNABLE)
+    assert taken == list(STRATEGIES)
 
 
 def test_the_page_names_every_refusal() -> None:

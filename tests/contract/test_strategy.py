@@ -155,7 +155,12 @@ CASES = {
     "allreduce": Case(from_spec("allreduce")),
     "allreduce-bf16": Case(from_spec({"name": "allreduce", "compression": "bf16"})),
     "allreduce-powersgd": Case(from_spec({"name": "allreduce", "compression": "powersgd"})),
+    "allreduce-int8": Case(from_spec({"name": "allreduce", "compression": "int8"})),
+    "allreduce-topk": Case(
+        from_spec({"name": "allreduce", "compression": {"name": "topk", "share": 0.2}})
+    ),
     "local_sgd": Case(from_spec({"name": "local_sgd", "every": 2})),
+    "local_sgd-int8": Case(from_spec({"name": "local_sgd", "every": 2, "compression": "int8"})),
     "local_sgd-outer": Case(from_spec({"name": "local_sgd", "every": 2, "outer": {}})),
     "gossip": Case(from_spec("gossip")),
     # Another, deeper network, which learns more slowly.

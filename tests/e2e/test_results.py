@@ -94,6 +94,9 @@ def test_files_for_other_programs_hold_the_same_network(place: Place) -> None:
     done = place.run("export", "weights", "last", "-o", "m.bin")
     assert done.returncode == 2
     assert "end it with .safetensors, .pt or .onnx" in done.stderr
+    for name in ("m.safetensors", "m.pt", "m.onnx"):
+        with pytest.raises(StoreError, match=f"cannot write absent/{name}: No such file"):
+            run.save(Path("absent", name))
 
 
 def test_predict_prepares_new_samples_as_the_training_did(place: Place) -> None:

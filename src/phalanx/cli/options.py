@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from phalanx.errors import PhalanxError
+
 
 def option(metavar: str | None, help: str, *names: str, **limits: Any) -> Any:
     """Declare an option: what stands for its value in the help, and what it does."""
@@ -44,7 +46,7 @@ def run_names(incomplete: str) -> list[str]:
 
     try:
         names = sorted(one.name for one in runs_root().iterdir() if one.is_dir())
-    except OSError:
+    except (OSError, PhalanxError):
         return []
     return [name for name in (*names, "last") if name.startswith(incomplete)]
 

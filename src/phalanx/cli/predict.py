@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,6 +68,8 @@ def predict(
 
     Targets that the data has are printed beside the predictions; a table needs none.
     """
+    from phalanx.store.atomic import write_atomically
+
     run = open_trained_run(name, runs)
     table = run.read_inputs(data) if data is not None else None
     best = False if newest else None
@@ -82,8 +85,9 @@ def predict(
     if to is None:
         _write(rows, sys.stdout)
         return
-    with to.open("w", newline="", encoding="utf-8") as file:
-        _write(rows, file)
+    text = io.StringIO()
+    _write(rows, text)
+    write_atomically(to, text.getvalue().encode())
     print(f"{len(found):,} predictions: {to}")
 
 
@@ -106,10 +110,13 @@ def _chosen_parts(dataset: Dataset, name: str) -> list[Part]:
 
 def open_trained_run(name: str, runs: Path | None) -> TrainedRun:
     """Open a run whose network is wanted; loads torch, which the command line does without."""
+    from phalanx.records.rundir import find_run
     from phalanx.spec.registry import load
 
+    # First: whether there is such a run takes no framework.
+    found = find_run(runs_root(runs), name)
     opened = cast("Callable[..., TrainedRun]", load("phalanx.results.trained_run:open_run"))
-    return opened(name, runs=runs_root(runs))
+    return opened(found.path)
 
 
 def _rows(

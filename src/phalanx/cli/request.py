@@ -173,13 +173,40 @@ class ScriptRequest:
 
     script: Path | None
     args: tuple[str, ...]
-    name: str | None
+    name: str | None = None
+
+    def check_plan(self, path: Path, plan: Plan) -> None:
+        """Refuse to run another script, or other arguments, than a plan was made for.
+
+        Raises:
+            SpecError: It was.
+        """
+        program = plan.job.get("program")
+        if not program:
+            raise SpecError(f"{path} is the plan of a job file; run it by `phalanx train --plan`")
+        script, args = Path(program["script"]), tuple(program["args"])
+        if self.script is None:
+            return
+        if self.script.resolve() != script.resolve() or (self.args and self.args != args):
+            planned = " ".join([str(script), *args])
+            raise SpecError(
+                f"{path} was made for `{planned}`; leave out the script, or make another plan"
+            )
 
 
 def new_script_run(
     wanted: ScriptRequest, places: Places, overrides: Sequence[str], options: MachineOptions
 ) -> TrainRequest:
     """Request a new run of the user's own script.
+
+    Raises:
+        SpecError: There is no such script, or a setting is wrong.
+    """
+    return run_of_job(job_of_script(wanted, overrides), places, options)
+
+
+def job_of_script(wanted: ScriptRequest, overrides: Sequence[str]) -> JobSpec:
+    """Return the job that runs the user's own script.
 
     Raises:
         SpecError: There is no such script, or a setting is wrong.
@@ -194,10 +221,14 @@ def new_script_run(
         )
     if not script.is_file():
         raise SpecError(f"there is no script {script}")
+    if script.suffix in (".yaml", ".yml"):
+        raise SpecError(
+            f"{script} is a job file, not a script; train it with `phalanx train {script}`"
+        )
     usual = re.sub(r"[^A-Za-z0-9_.-]", "-", script.stem).lstrip(".-")[:80] or "script"
     program = {"script": str(script), "args": list(wanted.args)}
     mapping = {"name": wanted.name or usual, "program": program}
-    return run_of_job(job_from_mapping(mapping, overrides), places, options)
+    return job_from_mapping(mapping, overrides)
 
 
 def run_of_job(job: JobSpec, places: Places, options: MachineOptions) -> TrainRequest:
@@ -219,11 +250,12 @@ def planned_run(
     path: Path,
     places: Places,
     *,
-    job_path: Path | None,
+    job_path: Path | None = None,
+    script: ScriptRequest | None = None,
     overrides: Sequence[str],
     options: MachineOptions,
 ) -> TrainRequest:
-    """Request the run that a plan has chosen.
+    """Request the run that a plan has chosen; of a script, it may be named once more.
 
     Raises:
         SpecError: The file is not a plan, or contradicts the other options.
@@ -242,6 +274,8 @@ def planned_run(
             "a new plan with --set"
         )
     plan = read_plan(path)
+    if script is not None:
+        script.check_plan(path, plan)
     pool = options.pool or (Path(plan.pool) if plan.pool is not None else None)
     if pool is None:
         options.refuse_without_pool()

@@ -196,12 +196,20 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
     """Refuse what a run would refuse before its first process."""
     if force or not request.is_local:
         return
-    from phalanx.launch.job_check import check_job, check_sizes, usable_cores
+    from phalanx.data.sources import open_source
+    from phalanx.errors import DataError
+    from phalanx.launch.job_check import check_fit
+    from phalanx.spec.data import SOURCES
 
-    check_sizes(request.job, usable_cores())
     _warn_of_crowd(request.job)
-    found = check_job(request.job, data_root=data, cache_root=cache_root())
-    for note in found.notes:
+    if request.job.data.name in SOURCES.built_in:
+        try:
+            open_source(request.job.data, data_root=data)
+        except DataError as error:
+            # The job itself may be right: a data set can be fetched later.
+            _warn(str(error))
+            return
+    for note in check_fit(request.job, data_root=data, cache_root=cache_root()):
         _warn(note)
 
 

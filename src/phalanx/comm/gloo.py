@@ -61,6 +61,11 @@ class GlooCollective(Collective):
         except RuntimeError as error:
             raise PeerError(f"the group of {size} workers did not form: {error}") from error
 
+    @property
+    def process_group(self) -> ProcessGroupGloo:
+        """The group as torch knows it."""
+        return self._group
+
     @override
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         options = dist.AllreduceOptions()
@@ -94,6 +99,16 @@ class GlooCollective(Collective):
             "all-gather",
         ).wait()
         return parts
+
+    @override
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(tensor)
+        self._count((self.size - 1) / self.size * tensor.nbytes)
+        self._start(
+            lambda: self._group.alltoall_base(received, tensor, [], []),  # type: ignore[attr-defined]
+            "all-to-all",
+        ).wait()
+        return received
 
     @override
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:

@@ -171,9 +171,10 @@ def open_dataset(
     cached = open_cached(source, cache_root=cache_root)
     cache_s = time.perf_counter() - started
     _check_fit(spec, cached)
+    held_out = 0.0 if cached.validation is not None else spec.validation
     split = split_rows(
         len(cached.train.targets),
-        validation=spec.validation if cached.validation is None else 0.0,
+        validation=0.0 if held_out == "test" else held_out,
         limit=spec.limit,
         test_share=source.test_share if cached.test is None else None,
     )
@@ -184,12 +185,20 @@ def open_dataset(
         whole_numbers=whole_numbers,
         packed=bool(cached.fields),
     )
-    held, validation_rows = cached.train, split.validation
-    if cached.validation is not None:
-        held = cached.validation
-        validation_rows = np.arange(len(held.targets) if spec.validation != 0 else 0)
     stored_test = cached.test or cached.train
     test_rows = split.test if split.test is not None else np.arange(len(stored_test.targets))
+    held, validation_rows = cached.train, split.validation
+    if spec.validation == "test":
+        held, validation_rows = stored_test, test_rows
+        if len(test_rows) == 0:
+            raise SpecError(
+                f"data.validation: {spec.name} has no test part to measure after each epoch; "
+                "hold out a share such as 0.1",
+                dataset=spec.name,
+            )
+    elif cached.validation is not None:
+        held = cached.validation
+        validation_rows = np.arange(len(held.targets) if spec.validation != 0 else 0)
 
     def part(name: str, stored: CachedPart, rows: Indices) -> Part:
         return replace(_part(name, stored, rows, normalizer), fields=cached.fields)

@@ -18,6 +18,8 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.errors import EngineError, SpecError
 from phalanx.program.feed import EvaluationFeed, Feed
+from phalanx.program.own_stream import OwnStream
+from phalanx.program.passes import Passes
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
 
 
@@ -62,7 +64,17 @@ class TrainData:
     given: Any
     steps: int | None
     count: Callable[[Any], Any] | None
+    own: BatchCut | None = None
+    """This worker among all, where it reads a stream of its own."""
     source: BatchSource | None = None
+
+    def open(self, accumulate: int) -> BatchSource:
+        """Open the data for a model that accumulates so many batches."""
+        if self.own is None:
+            return open_source(self.given, steps=self.steps, accumulate=accumulate)
+        wanted = self.steps * accumulate if self.steps is not None else None
+        passes = Passes.over(self.given, has_steps=wanted is not None)
+        return OwnStream(passes, self.own, wanted)
 
 
 @dataclass
@@ -84,9 +96,7 @@ class Declared:
         if self.data is None:
             raise SpecError("the script has no training data; call session.data(loader)")
         if self.data.source is None:
-            self.data.source = open_source(
-                self.data.given, steps=self.data.steps, accumulate=self.accumulate
-            )
+            self.data.source = self.data.open(self.accumulate)
         return self.data.source
 
     def check(self) -> None:
@@ -199,6 +209,7 @@ class ScriptSession:
         source: Any,
         *,
         train: bool = True,
+        own: bool = False,
         steps: int | None = None,
         count: Callable[[Any], Any] | None = None,
     ) -> Feed | EvaluationFeed:
@@ -209,6 +220,9 @@ class ScriptSession:
         Args:
             source: A `DataLoader`, an iterable of batches, or a function that returns one.
             train: False: data to evaluate on, shared out likewise; add up with `report`.
+            own: Whether each worker reads other data, by a loader built for its `rank` and `size`:
+                its batches are then this worker's, and one that ends before the others' goes on
+                with rows that count nothing.
             steps: Updates that the loop makes, over as many passes as it takes; None: one pass.
             count: What the loss of a batch is the mean over, such as its tokens; None: samples.
 
@@ -216,11 +230,11 @@ class ScriptSession:
             SpecError: It is the second training data, or has no length and no `steps`.
         """
         if not train:
-            return EvaluationFeed(source, self._driver)
+            return EvaluationFeed(source, self._driver, own=own)
         self._refuse_late("data")
         if self._feed is not None:
             raise SpecError("session.data() was called twice for training; a script has one feed")
-        self.declared.data = TrainData(source, steps, count)
+        self.declared.data = TrainData(source, steps, count, self._driver.cut if own else None)
         self._feed = Feed(self, self._driver)
         return self._feed
 

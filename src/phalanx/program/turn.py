@@ -6,14 +6,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.result import StepResult
+from phalanx.program.own_stream import ended_early
 from phalanx.program.source import MicroBatch
 
 _NOTHING = np.empty(0, dtype=np.float32)
@@ -50,6 +52,16 @@ class ScriptBatch(Batch):
         return self.global_count == max(1, len(self))
 
 
+class LossWeights(Protocol):
+    """Weigh the losses of an update."""
+
+    sums: bool
+    """Whether the script's losses are sums over samples, not means."""
+
+    def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
+        """Return the weight of each batch of an update."""
+
+
 class LossScale:
     """Weigh the loss of a batch so that gradients of all workers add up to those of one process.
 
@@ -57,6 +69,7 @@ class LossScale:
         sums: Whether the script's losses are sums over samples, not means.
         count: Counts what the mean of a batch is over, such as its tokens; None: its samples.
         total: Adds numbers over all workers.
+        own_streams: Whether no worker knows how many samples the others have in a batch.
     """
 
     def __init__(
@@ -65,30 +78,55 @@ class LossScale:
         sums: bool,
         count: Callable[[Any], Any] | None,
         total: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+        own_streams: bool = False,
     ) -> None:
         self.sums = sums
         self._count = count
         self._total = total
+        self._own_streams = own_streams
 
     def weights(self, batch: ScriptBatch) -> Callable[[int], float]:
         """Return the weight of each batch of an update; counts travel while it computes."""
-        if batch.is_alone:
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self.sums:
-            return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
-        if self._count is None:
-            return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
-        own = torch.tensor(
-            [float(self._count(one.payload)) if one.num_rows else 0.0 for one in batch.micro],
-            dtype=torch.float64,
-        )
-        wait = self._total(own.clone())
+        if not self._own_streams:
+            if batch.is_alone or self.sums:
+                return lambda index: 1.0 if batch.micro[index].num_rows else 0.0
+            if self._count is None:
+                return lambda index: batch.micro[index].num_rows / batch.micro[index].global_rows
+        own = [self._counted(one) for one in batch.micro]
+        rows = [float(one.num_rows) for one in batch.micro]
+        wait = self._total(torch.tensor([*own, *rows], dtype=torch.float64))
 
         def weigh(index: int) -> float:
-            whole = float(wait()[index])
-            return float(own[index]) / whole if whole else 0.0
+            both = wait()
+            if not both[len(own) + index]:
+                raise ended_early("on any worker")
+            whole = float(both[index])
+            if self.sums:
+                return 1.0 if rows[index] else 0.0
+            return own[index] / whole if whole else 0.0
 
         return weigh
+
+    def _counted(self, batch: MicroBatch) -> float:
+        if not batch.num_rows:
+            return 0.0
+        return float(batch.num_rows if self._count is None else self._count(batch.payload))
+
+
+def start_sum(collective: Collective) -> Callable[[torch.Tensor], Callable[[], torch.Tensor]]:
+    """Return a function that starts to add a tensor over all workers."""
+
+    def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        pending = [collective.start_all_reduce(tensor)]
+
+        def wait() -> torch.Tensor:
+            while pending:
+                pending.pop().wait()
+            return tensor
+
+        return wait
+
+    return start
 
 
 @dataclass
@@ -109,9 +147,14 @@ class Turn:
     weigh: Callable[[int], float]
     passes_left: int | None = None
     on_bucket: OnBucketReady | None = None
+    rank: int | None = None
+    """Of the worker whose random numbers it draws; None: this one."""
     sums: bool = False
     current: MicroBatch | None = None
     index: int = -1
+    num_passes: int = 0
+    gradient_version: int = 0
+    """Of the gradients' memory after the last pass, which shows whether the script changes it."""
     loss_sum: float = 0.0
     num_micro: int = 1
     forward_s: float = 0.0

@@ -143,7 +143,7 @@ def _choice(
 def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     own = estimate_cell(chosen, quality.key)
     assert own is not None
-    reached = f"It reaches {_figure(own, quality)}"
+    reached = f"Its {quality.title} is {_figure(own, quality)}"
     if chosen is best:
         return f"{reached}."
     contrast = contrast_cells(chosen, best, quality.key)

@@ -5,6 +5,7 @@ Loads torch, so nothing of the control plane imports it; `phalanx` offers `open_
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,7 @@ from phalanx.records.weights import NamedWeights, prepare_inputs, read_weights
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.store.atomic import replace_atomically, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,12 +191,14 @@ class TrainedRun:
 
         Raises:
             SpecError: The suffix is none of these, or a package that it needs is missing.
+            StoreError: The file cannot be written.
         """
         match path.suffix:
             case ".safetensors":
                 self.weights(best=best).write(path)
             case ".pt" | ".pth":
-                torch.save(self.state_dict(best=best), path)
+                found = self.state_dict(best=best)
+                replace_atomically(path, lambda file: torch.save(found, file))
             case ".onnx":
                 self._export_onnx(path, best=best)
             case _:
@@ -208,16 +212,18 @@ class TrainedRun:
         if self._network().fields:
             raise SpecError("networks of several inputs cannot be written as ONNX; write .pt")
         example = self.prepare(np.zeros((1, *self._network().input_shape), dtype=np.float32))
+        content = io.BytesIO()
         torch.onnx.export(
             self.load_model(best=best),
             (example,),
-            path,
+            content,  # type: ignore[arg-type]  # this exporter writes into any file
             input_names=["inputs"],
             output_names=["outputs"],
             dynamic_axes={"inputs": {0: "batch"}, "outputs": {0: "batch"}},
             # The other exporter needs one more package and gains nothing for plain networks.
             dynamo=False,
         )
+        write_atomically(path, content.getvalue())
 
     @property
     def class_names(self) -> tuple[str, ...]:

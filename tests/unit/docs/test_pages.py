@@ -49,7 +49,7 @@ def fault(line: str) -> str | None:
     if found is None:
         return f"there is no command {' '.join(own)}"
     for number, word in enumerate(words):
-        if word.endswith(".py") and own[0] == "launch":
+        if word.endswith(".py") and own[0] in ("launch", "plan"):
             break  # what follows is the script's own
         if word in ("|", "&&", ">", ";", "&"):
             break

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from phalanx.comm.base import Collective
 from phalanx.engine.replica import Replica
+from phalanx.spec.compression import PowerSgdSpec
 from phalanx.spec.loss import LossSpec
-from phalanx.strategy.powersgd import PowerSgdExchange, orthonormalise
+from phalanx.strategy.exchange.powersgd import PowerSgdExchange, orthonormalise
 from support.ranks import run_ranks
 
 ROWS, COLUMNS = 40, 60
@@ -20,7 +21,7 @@ ROWS, COLUMNS = 40, 60
 def make(group: Collective, rank: int) -> tuple[Replica, PowerSgdExchange]:
     torch.manual_seed(0)
     replica = Replica(nn.Linear(COLUMNS, ROWS), loss=LossSpec(), optimizer=None)
-    return replica, PowerSgdExchange(replica, group, rank=rank)
+    return replica, PowerSgdExchange(PowerSgdSpec(rank=rank), replica, group)
 
 
 def exchange(replica: Replica, by: PowerSgdExchange, gradient: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def test_over_many_steps_nothing_is_lost_but_one_residual() -> None:
         replica, by = make(group, rank=1)
         own = gradients(group.rank, steps)
         sent = sum((exchange(replica, by, one) for one in own), torch.zeros(own.shape[1]))
-        return sent, by.residual.clone(), own.sum(0)
+        return sent, by.kept["residual"].clone(), own.sum(0)
 
     results = run_ranks(size, body)
     whole = sum(own for _, _, own in results)
@@ -122,7 +123,7 @@ def test_state_goes_on_in_a_group_of_any_size() -> None:
     def alone(group: Collective) -> Tensor:
         _, by = make(group, rank=1)
         by.import_state(state)
-        return by.residual
+        return by.kept["residual"]
 
     assert torch.equal(run_ranks(1, alone)[0], state["residual"].sum(0))
 
@@ -143,7 +144,7 @@ def test_a_matrix_that_factors_would_not_halve_is_sent_as_it_is(rank: int) -> No
     def body(group: Collective) -> tuple[Tensor, Tensor]:
         torch.manual_seed(0)
         replica = Replica(nn.Linear(4 * rank - 1, 4 * rank - 1), loss=LossSpec(), optimizer=None)
-        by = PowerSgdExchange(replica, group, rank=rank)
+        by = PowerSgdExchange(PowerSgdSpec(rank=rank), replica, group)
         gradient = torch.randn(
             replica.gradients.numel(), generator=torch.Generator().manual_seed(group.rank)
         )
