@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 FULL := $(VENV)/.installed-full
 
-.PHONY: help setup demo test test-full test-all fuzz check bench clean
+.PHONY: help setup demo test test-full test-all fuzz check docs bench clean
 
 # Two processes, a file of tests at a time: files share runs that are dear to make.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
@@ -50,11 +50,14 @@ test-all: test test-full ## run all tests
 fuzz: $(DEV) ## search for new examples that break a property
 	@$(PYTEST) --hypothesis-profile search -m "hypothesis and not full" $(TESTS)
 
-check: $(DEV) ## ruff, mypy --strict, import-linter
+check: $(DEV) docs ## ruff, mypy --strict, import-linter, links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+docs: $(DEV) ## build the documentation site into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/input.py

@@ -22,6 +22,7 @@ from phalanx.cli.options import (
     flag,
     option,
     run_names,
+    strategy_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -56,7 +57,9 @@ EXAMPLES = examples(
 JobArgument = Annotated[Path | None, argument("JOB", "Job file in YAML.", show_default=False)]
 WorkersOption = Annotated[int | None, option("N", "Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
-StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
+StrategyOption = Annotated[
+    str | None, option("NAME", "Short for --set strategy=NAME.", autocompletion=strategy_names)
+]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
     str | None,
