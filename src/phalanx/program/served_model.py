@@ -51,11 +51,13 @@ def check_served(declared: Declared) -> None:
             "as allreduce or local_sgd"
         )
     data = declared.data
-    if data is not None and data.count is not None and declared.accumulate > 1:
+    counts = data is not None and data.count is not None
+    counts = counts or declared.setups[0].loss == "update_mean"
+    if counts and declared.accumulate > 1:
         raise SpecError(
-            "session.data(count=) with setup(accumulate=) needs the counts of all workers before "
-            "gradients are added up, which parameter servers do not have; use allreduce or "
-            "local_sgd"
+            "session.data(count=) or setup(loss='update_mean') with setup(accumulate=) needs the "
+            "counts of all workers before gradients are added up, which parameter servers do not "
+            "have; use allreduce or local_sgd"
         )
 
 
@@ -86,8 +88,8 @@ class ServedWeights:
     def __init__(self, declared: Declared, *, in_rounds: bool, is_alone: bool = False) -> None:
         assert declared.data is not None
         self._is_alone = is_alone
-        self.sums = declared.setups[0].sums
-        self._count = declared.data.count if not self.sums else None
+        self.loss = declared.setups[0].loss
+        self._count = declared.data.count if self.loss != "sum" else None
         self._usual = declared.source.batch_size
         self._in_rounds = in_rounds
 
@@ -106,7 +108,7 @@ class ServedWeights:
 
     def _weight(self, batch: ScriptBatch, index: int) -> float:
         one = batch.micro[index]
-        if not one.num_rows or self.sums or self._is_alone:
+        if not one.num_rows or self.loss == "sum" or self._is_alone:
             return float(one.num_rows > 0)
         if self._count is not None:
             # Servers divide by the sum of all workers' weights, whatever their unit.
