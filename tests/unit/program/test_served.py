@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -168,13 +169,11 @@ def test_a_schedule_per_epoch_is_left_alone() -> None:
 
 
 def test_options_of_an_update_hold_rates_and_no_parameters() -> None:
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [nn.Parameter(torch.ones(()))], "lr": torch.tensor(0.5)},
-            {"params": [nn.Parameter(torch.ones(3))], "betas": (0.8, 0.9)},
-        ],
-        lr=0.25,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [nn.Parameter(torch.ones(()))], "lr": torch.tensor(0.5)},
+        {"params": [nn.Parameter(torch.ones(3))], "betas": (0.8, 0.9)},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.25)
     found = decode_options(PushOptions.of(optimizer.param_groups, 2.0).encode())
     assert (found.rate, found.clip_norm) == (0.5, 2.0)
     assert "params" not in found.groups[0]
