@@ -92,8 +92,9 @@ def run_dirs(folder: Path) -> list[Path]:
 
 
 def epochs_of(run: Path) -> list[int]:
-    found = read_logs(run / "events", Epoch).get("worker-0", [])
-    return [one.epoch for one in found if isinstance(one, Epoch)]
+    # A worker records them, or with servers the controller.
+    logs = read_logs(run / "events", Epoch).values()
+    return [one.epoch for log in logs for one in log if isinstance(one, Epoch)]
 
 
 def await_epochs(folder: Path, count: int) -> Path:
