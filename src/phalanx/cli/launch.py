@@ -14,6 +14,7 @@ from phalanx.cli.options import (
     argument,
     examples,
     option,
+    strategy_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -61,7 +62,12 @@ ArgsArgument = Annotated[
 ]
 WorkersOption = Annotated[int | None, option("N", "Processes that run the script.")]
 StrategyOption = Annotated[
-    str | None, option("NAME", "Distribution strategy, or its settings as '{name: ...}'.")
+    str | None,
+    option(
+        "NAME",
+        "Distribution strategy, or its settings as '{name: ...}'.",
+        autocompletion=strategy_names,
+    ),
 ]
 NameOption = Annotated[str | None, option("NAME", "Name of the run [default: of the script].")]
 SeedOption = Annotated[int | None, option("N", "Seed, unless the script sets its own.")]

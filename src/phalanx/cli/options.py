@@ -56,6 +56,13 @@ def study_names(incomplete: str) -> list[str]:
     return [name for name in run_names(incomplete) if name.startswith(("study-", "tune-"))]
 
 
+def strategy_names(incomplete: str) -> list[str]:
+    """Complete the name of a strategy in a shell."""
+    from phalanx.spec.kinds import STRATEGIES
+
+    return [name for name in STRATEGIES.built_in if name.startswith(incomplete)]
+
+
 StudyArgument = Annotated[
     str,
     argument(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option
+from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option, run_names
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
@@ -30,6 +30,7 @@ def report(
         argument(
             "STUDY_OR_RUNS...",
             "Names or directories of studies and runs, or directories of runs.",
+            autocompletion=run_names,
         ),
     ],
     output: Annotated[Path, option("FILE", "HTML page to write.", "--output", "-o")] = Path(

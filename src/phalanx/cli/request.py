@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.cli.settings import fits_to_load
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -132,9 +133,14 @@ def request_run(
     def start(observers: Sequence[Observer]) -> Summary:
         # Takes a third of a second, during which a fork server imports too.
         from phalanx import api
+        from phalanx.launch.thread_choice import fit_threads
 
+        is_local = machines is None and launch in (None, "local")
+        # A plan has predicted its own threads.
+        fits = is_local and plan is None and fits_to_load()
+        fitted, notes = fit_threads(job) if fits else (job, ())
         return api.train(
-            job,
+            fitted,
             runs=places.runs,
             data_root=places.data,
             cache_root=places.cache,
@@ -143,6 +149,7 @@ def request_run(
             machines=machines,
             launch=launch,
             force=force,
+            notes=notes,
             on_progress=_tell(observers),
         )
 

@@ -22,6 +22,7 @@ from phalanx.cli.options import (
     flag,
     option,
     run_names,
+    strategy_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -56,7 +57,9 @@ EXAMPLES = examples(
 JobArgument = Annotated[Path | None, argument("JOB", "Job file in YAML.", show_default=False)]
 WorkersOption = Annotated[int | None, option("N", "Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
-StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
+StrategyOption = Annotated[
+    str | None, option("NAME", "Short for --set strategy=NAME.", autocompletion=strategy_names)
+]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
     str | None,
@@ -198,9 +201,10 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
         return
     from phalanx.data.sources import open_source
     from phalanx.errors import DataError
-    from phalanx.launch.job_check import check_fit
+    from phalanx.launch.job_check import check_fit, check_sizes, usable_cores
     from phalanx.spec.data import SOURCES
 
+    check_sizes(request.job, usable_cores())
     _warn_of_crowd(request.job)
     if request.job.data.name in SOURCES.built_in:
         try:

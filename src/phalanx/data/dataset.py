@@ -148,6 +148,7 @@ class Dataset:
             }
             if self.is_classification
             else None,
+            "class_names": list(self.class_names),
             "mean": list(self.statistics.mean),
             "std": list(self.statistics.std),
         }

@@ -42,7 +42,9 @@ function openTarget() {
   }
 }
 
-const chapters = Array.from(document.querySelectorAll("main details"));
+const chapters = Array.from(document.querySelectorAll("main > section > details"));
+const reasons = Array.from(document.querySelectorAll(".reasons"));
+if (matchMedia("(max-width: 640px)").matches) for (const one of reasons) one.open = false;
 for (const chapter of chapters) chapter.addEventListener("toggle", () => chapter.open && drawChapter(chapter));
 for (const table of document.querySelectorAll("main table")) makeSortable(table);
 const all = document.getElementById("open-all");
@@ -51,8 +53,8 @@ all.addEventListener("click", () => {
   for (const chapter of chapters) chapter.open = true;
 });
 addEventListener("hashchange", openTarget);
-addEventListener("beforeprint", () => chapters.forEach((chapter) => {
-  chapter.open = true;
+addEventListener("beforeprint", () => [...chapters, ...reasons].forEach((one) => {
+  one.open = true;
 }));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   retint();
