@@ -14,7 +14,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from phalanx.records.events import Epoch, Failure, Started
+from phalanx.records.events import Epoch, Started
 from phalanx.records.log import read_events, read_logs
 from support.ray_cluster import RayCluster, running_cluster
 from support.waiting import wait_until
@@ -35,7 +35,6 @@ JOB = {
     "deadlines": {"heartbeat_s": 15, "controller_s": 15},
 }
 ENDLESS = {**JOB, "epochs": 100_000}
-SERVED = {"name": "parameter_server", "servers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -136,21 +135,6 @@ def test_a_killed_actor_is_named_and_ends_synchronous_training(place: Place) -> 
     assert run.returncode == 4
     assert "worker-1 is lost with machine seat-1: the connection to it broke off" in said
     assert "Ray says: " in said
-
-
-def test_servers_go_on_without_a_killed_actor(place: Place) -> None:
-    # Nobody reads its output meanwhile.
-    run = place.start({**ENDLESS, "strategy": SERVED}, "--quiet", cores=2, placement="spread")
-    place.await_epochs(2)
-    host = next(iter(read_events(place.run / "events" / "server-0.jsonl", Started))).host
-    lost = 1 if host == "seat-0" else 0
-    actor_of(place.worker(lost)).kill()
-    log = place.run / "events" / "controller.jsonl"
-    wait_until(lambda: read_events(log, Failure), "the loss to be noticed", limit_s=LIMIT_S)
-    place.await_epochs(len(place.epochs()) + 2)
-    run.terminate()
-    run.communicate(timeout=LIMIT_S)
-    assert run.returncode == 143
 
 
 def test_too_few_seats_are_counted_before_anything_starts(place: Place) -> None:
