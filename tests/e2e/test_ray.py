@@ -14,7 +14,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from phalanx.records.events import Epoch, Failure, Started
+from phalanx.records.events import Epoch, Started
 from phalanx.records.log import read_events, read_logs
 from support.ray_cluster import RayCluster, running_cluster
 from support.waiting import wait_until
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is missing"),
 ]
 
-LIMIT_S = 170.0
+LIMIT_S = 100.0
 JOB = {
     "name": "job",
     "data": "digits",
@@ -35,7 +35,6 @@ JOB = {
     "deadlines": {"heartbeat_s": 15, "controller_s": 15},
 }
 ENDLESS = {**JOB, "epochs": 100_000}
-SERVED = {"name": "parameter_server", "servers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +74,9 @@ class Place:
     def epochs(self) -> list[int]:
         if not (self.folder / "runs").exists():
             return []
-        found = read_logs(self.run / "events", Epoch).get("worker-0", [])
-        return [one.epoch for one in found if isinstance(one, Epoch)]
+        # A worker records them, or with servers the controller.
+        logs = read_logs(self.run / "events", Epoch).values()
+        return [one.epoch for log in logs for one in log if isinstance(one, Epoch)]
 
     def await_epochs(self, count: int) -> None:
         wait_until(lambda: len(self.epochs()) >= count, "the run to train", limit_s=LIMIT_S)
@@ -135,25 +135,6 @@ def test_a_killed_actor_is_named_and_ends_synchronous_training(place: Place) -> 
     assert run.returncode == 4
     assert "worker-1 is lost with machine seat-1: the connection to it broke off" in said
     assert "Ray says: " in said
-
-
-def test_servers_go_on_without_a_killed_actor(place: Place) -> None:
-    run = place.start({**ENDLESS, "strategy": SERVED}, cores=2, placement="spread")
-    place.await_epochs(2)
-    host = next(iter(read_events(place.run / "events" / "server-0.jsonl", Started))).host
-    lost = 1 if host == "seat-0" else 0
-    actor_of(place.worker(lost)).kill()
-    log = place.run / "events" / "controller.jsonl"
-    wait_until(lambda: read_events(log, Failure), "the loss to be noticed", limit_s=LIMIT_S)
-    done = len(read_logs(place.run / "events", Epoch)[f"worker-{1 - lost}"])
-    wait_until(
-        lambda: len(read_logs(place.run / "events", Epoch)[f"worker-{1 - lost}"]) > done + 1,
-        "the run to go on",
-        limit_s=LIMIT_S,
-    )
-    run.terminate()
-    run.communicate(timeout=LIMIT_S)
-    assert run.returncode == 143
 
 
 def test_too_few_seats_are_counted_before_anything_starts(place: Place) -> None:
