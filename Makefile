@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python compiles what it imports; compiling all of PyTorch at once costs time and 200 MB.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # What using Phalanx needs, and what working on it needs besides: TensorFlow, MLflow, checkers.
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+FULL := $(VENV)/.installed-full
 
 .PHONY: help setup demo test test-full test-all fuzz check docs bench clean
 
@@ -20,12 +23,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Phalanx needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time: PyTorch is large) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(PIP) -e .
 	@touch $@
 
 $(DEV): $(STAMP)
 	@echo "Installing what tests and checks need into $(VENV) (TensorFlow is large, too) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+$(FULL): $(DEV)
+	@echo "Installing what the full tests need besides (Hugging Face, Lightning, a notebook's kernel) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[full]'
 	@touch $@
 
 demo: $(STAMP) ## train on a local cluster of four processes and compare strategies
@@ -34,7 +42,7 @@ demo: $(STAMP) ## train on a local cluster of four processes and compare strateg
 test: $(DEV) ## run the tests that a change needs: at most a quarter of an hour on two cores
 	@$(PYTEST) -m "not full" --durations-file=test-durations.csv $(TESTS)
 
-test-full: $(DEV) ## run the other tests: every fault at every moment, backend and launcher
+test-full: $(FULL) ## run the other tests: every fault at every moment, backend and launcher
 	@$(PYTEST) -m full --durations-file=test-durations-full.csv $(TESTS)
 
 test-all: test test-full ## run all tests
@@ -54,6 +62,7 @@ docs: $(DEV) ## build the documentation site into site/; a broken link fails
 bench: $(DEV) ## measure against plain PyTorch and the limits of memory and TCP
 	@$(BIN)/python benchmarks/input.py
 	@$(BIN)/python benchmarks/sync.py
+	@$(BIN)/python benchmarks/session.py
 	@$(BIN)/python benchmarks/paramserver.py
 	@$(BIN)/python benchmarks/report.py
 	@$(BIN)/python benchmarks/dashboard.py

@@ -45,6 +45,23 @@ class TestCollective:
         expected = [sum(range(1, size + 1)), 1.0, float(size)]
         assert run_ranks(size, body) == [expected] * size
 
+    def test_rows_go_to_the_worker_of_their_rank(self, run_ranks: RunRanks, size: int) -> None:
+        def body(group: Collective) -> list[list[float]]:
+            rows = torch.tensor([[10.0 * group.rank + to] * 3 for to in range(size)])
+            received: list[list[float]] = group.all_to_all(rows).tolist()
+            return received
+
+        for rank, rows in enumerate(run_ranks(size, body)):
+            assert rows == [[10.0 * source + rank] * 3 for source in range(size)]
+
+    def test_bytes_sent_beside_it_are_counted(self, run_ranks: RunRanks, size: int) -> None:
+        def body(group: Collective) -> int:
+            before = group.sent_bytes
+            group.count_beside(1_000)
+            return group.sent_bytes - before
+
+        assert run_ranks(size, body) == [1_000] * size
+
     def test_many_exchanges_at_once_do_not_mix(self, run_ranks: RunRanks, size: int) -> None:
         def body(group: Collective) -> list[float]:
             tensors = [torch.full((1000,), float(i)) for i in range(20)]

@@ -68,7 +68,9 @@ class MemoryServer:
         self._replica = replica
         self._open = False
 
-    def begin(self, *, num_samples: int, weight: float, ticket: int = 0) -> None:
+    def begin(
+        self, *, num_samples: int, weight: float, ticket: int = 0, options: bytes = b""
+    ) -> None:
         self._open = True
 
     def ready(self, start: int, stop: int) -> None:

@@ -94,9 +94,12 @@ def test_files_for_other_programs_hold_the_same_network(place: Place) -> None:
     done = place.run("export", "weights", "last", "-o", "m.bin")
     assert done.returncode == 2
     assert "end it with .safetensors, .pt or .onnx" in done.stderr
-    for name in ("m.safetensors", "m.pt", "m.onnx"):
+    for name in ("m.safetensors", "m.pt"):
         with pytest.raises(StoreError, match=f"cannot write absent/{name}: No such file"):
             run.save(Path("absent", name))
+    done = place.run("export", "weights", "last", "-o", "absent/m.onnx")
+    assert done.returncode == 6
+    assert "cannot write absent/m.onnx: No such file" in done.stderr
 
 
 def test_predict_prepares_new_samples_as_the_training_did(place: Place) -> None:

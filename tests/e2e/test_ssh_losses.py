@@ -262,10 +262,17 @@ def test_strangers_at_the_ports_of_a_group_change_not_a_bit_and_are_recorded(lab
 
 def visit(host: str, port: int, said: bytes) -> None:
     """Connect, say something, and be shown the door without a word."""
+    heard = b""
     with socket.create_connection((host, port), timeout=LIMIT_S) as sock:
-        sock.sendall(said)
-        sock.shutdown(socket.SHUT_WR)
-        assert sock.recv(1000) == b""
+        try:
+            sock.sendall(said)
+            sock.shutdown(socket.SHUT_WR)
+            heard = sock.recv(1000)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # shown the door before it had finished
+    assert heard == b""
 
 
 def test_keys_are_in_no_file_no_environment_and_no_command_of_a_machine(lab: Lab) -> None:

@@ -59,7 +59,8 @@ def test_the_wheel_alone_trains_predicts_and_reports(tmp_path: Path) -> None:
     pip = [python, *PIP[1:]]
     run(*pip, "install", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
     run(*pip, "check", cwd=tmp_path)
-    installed = json.loads(run(*pip, "list", "--format", "json", cwd=tmp_path))
+    listed = run(python, "-m", "pip", "list", "--format", "json", cwd=tmp_path)
+    installed = json.loads(listed)
     assert not NOT_NEEDED & {one["name"] for one in installed}
     phalanx = python.with_name("phalanx")
     run(phalanx, "init", "first", "--to", tmp_path, cwd=tmp_path)

@@ -281,7 +281,7 @@ def test_somebody_in_a_worker_s_place_in_a_gloo_group_cannot_prove_it(
     monkeypatch.setattr(gloo_proof, "PROOF_S", 2.0)
     # Which of two members listens and which one connects depends on the numbers of their ports;
     # only where the first one listens can anybody come before the second.
-    found = [[[], []]]
+    found: list[list[list[int]]] = [[[], []]]
     while found[-1] == [[], []] and len(found) < 30:
         found.append(join_gloo(visits=True))
     assert found[-1] == [[1], [0]]

@@ -56,7 +56,7 @@ def known_inventory(spec: PoolSpec) -> Inventory:
     from phalanx.pool.inventory import identity, merge
 
     cache = open_cache()
-    keys = [identity(one, spec.ssh_config) for one in spec.machines]
+    keys = [identity(one, spec.reached_by) for one in spec.machines]
     return merge(spec, {key: probe for key in keys if (probe := cache.read(key)) is not None})
 
 

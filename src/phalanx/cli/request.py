@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.cli.settings import fits_to_load
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -132,9 +133,14 @@ def request_run(
     def start(observers: Sequence[Observer]) -> Summary:
         # Takes a third of a second, during which a fork server imports too.
         from phalanx import api
+        from phalanx.launch.thread_choice import fit_threads
 
+        is_local = machines is None and launch in (None, "local")
+        # A plan has predicted its own threads.
+        fits = is_local and plan is None and fits_to_load()
+        fitted, notes = fit_threads(job) if fits else (job, ())
         return api.train(
-            job,
+            fitted,
             runs=places.runs,
             data_root=places.data,
             cache_root=places.cache,
@@ -143,6 +149,7 @@ def request_run(
             machines=machines,
             launch=launch,
             force=force,
+            notes=notes,
             on_progress=_tell(observers),
         )
 
@@ -236,13 +243,22 @@ def run_of_job(job: JobSpec, places: Places, options: MachineOptions) -> TrainRe
     if options.pool is None:
         options.refuse_without_pool()
         return request_run(job, places, launch=options.launch, force=options.force)
+    from phalanx.cli.requeue import restarted_run
     from phalanx.launch.base import PoolRequest
     from phalanx.launch.provision import fill_workers
+    from phalanx.pool.scheduler import lease_of
 
     spec = options.choose(options.pool)
+    lease = lease_of(spec)
+    if (before := restarted_run(lease, places.runs)) is not None:
+        return resumption(before, places.runs, (), options)
     job = fill_workers(job, spec, shrink=options.shrink)
-    source = str(options.pool.resolve())
-    machines = PoolRequest(pool=spec, source=source, build_env=options.build_env)
+    machines = PoolRequest(
+        pool=spec,
+        source=str(options.pool.resolve()),
+        build_env=options.build_env,
+        lease=lease.name if lease is not None else None,
+    )
     return request_run(job, places, machines=machines, launch=options.launch)
 
 
@@ -342,10 +358,13 @@ def _where_to_go_on(
     from phalanx.cli.machines import request_of_plan
     from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import plan_of_run
+    from phalanx.pool.scheduler import lease_of
 
     path = options.pool or Path(str(manifest.pool))
-    names = None if options.pool is not None else manifest.machines
-    spec = options.choose(path, names)
+    # A scheduler may lend others this time.
+    is_same = options.pool is None and manifest.lease is None
+    spec = options.choose(path, manifest.machines if is_same else None)
+    lease = lease_of(spec)
     build_env = options.build_env or manifest.build_env
     plan = plan_of_run(run)
     titles = {one.title for one in spec.machines}
@@ -354,7 +373,13 @@ def _where_to_go_on(
     slots = sum(one.slots for one in spec.machines)
     if options.shrink and job.workers > slots:
         overrides = [*overrides, f"workers={slots}"]
-    return PoolRequest(pool=spec, source=str(path.resolve()), build_env=build_env), overrides
+    machines = PoolRequest(
+        pool=spec,
+        source=str(path.resolve()),
+        build_env=build_env,
+        lease=lease.name if lease is not None else None,
+    )
+    return machines, overrides
 
 
 def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -> None:

@@ -39,6 +39,18 @@ def fork_server() -> str | None:
     return os.environ.get("PHALANX_FORK_SERVER") or None  # noqa: TID251 (its one home)
 
 
+def fits_to_load() -> bool:
+    """Tell whether `threads: auto` leaves busy cores to others: not with `PHALANX_THREADS=all`.
+
+    Raises:
+        SpecError: The variable holds something else.
+    """
+    text = os.environ.get("PHALANX_THREADS", "")  # noqa: TID251 (its one home)
+    if text not in ("", "all"):
+        raise SpecError(f"PHALANX_THREADS is '{text}'; set it to all, or leave it out")
+    return not text
+
+
 def moments() -> str | None:
     """Return `PHALANX_MOMENTS`: what tests have called at moments of the protocol; else None."""
     return os.environ.get("PHALANX_MOMENTS") or None  # noqa: TID251 (its one home)

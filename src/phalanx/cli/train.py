@@ -34,6 +34,7 @@ from phalanx.cli.request import (
     resumption,
     with_short_options,
 )
+from phalanx.cli.requeue import requeue_at_sigterm
 from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ ResumeOption = Annotated[
 PlanOption = Annotated[
     Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
 ]
-PoolOption = Annotated[Path | None, option("FILE", "Train on the machines of a pool over ssh.")]
+PoolOption = Annotated[
+    Path | None, option("FILE", "Train on the machines of a pool, over ssh or by its scheduler.")
+]
 SelectOption = Annotated[str | None, option("NAME", f"{POLICIES} of the pool's machines.")]
 LaunchOption = Annotated[
     str | None,
@@ -188,7 +191,7 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
     """Execute a run and show its progress."""
     from phalanx.cli.progress import choose_view
 
-    with choose_view(console, plain=plain) as view:
+    with requeue_at_sigterm(request.machines), choose_view(console, plain=plain) as view:
         return request.start([view])
 
 
@@ -198,9 +201,10 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
         return
     from phalanx.data.sources import open_source
     from phalanx.errors import DataError
-    from phalanx.launch.job_check import check_fit
+    from phalanx.launch.job_check import check_fit, check_sizes, usable_cores
     from phalanx.spec.data import SOURCES
 
+    check_sizes(request.job, usable_cores())
     _warn_of_crowd(request.job)
     if request.job.data.name in SOURCES.built_in:
         try:
@@ -276,7 +280,8 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 
 def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
-        return request.start([])
+        with requeue_at_sigterm(request.machines):
+            return request.start([])
     from phalanx.cli.output import print_blocks
     from phalanx.cli.result import collect_warnings, result_blocks
     from phalanx.cli.screen import open_console

@@ -68,6 +68,10 @@ class Collective(ABC):
     def close(self) -> None:
         """Leave the group; nothing may be called afterwards."""
 
+    def count_beside(self, num_bytes: int) -> None:
+        """Count bytes that this worker has sent to the group by other connections."""
+        self.sent_bytes += num_bytes
+
     def all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> None:
         """Reduce a tensor over all workers, in place."""
         self.start_all_reduce(tensor, reduction).wait()

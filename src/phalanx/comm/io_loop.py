@@ -50,7 +50,7 @@ class IoLoop:
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
         self._selector.register(self._wake_out, READ, self._on_wake)
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._closing = False
@@ -58,7 +58,7 @@ class IoLoop:
         self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
         self._thread.start()
 
-    def call(self, action: Callable[[], None]) -> None:
+    def call(self, action: Callable[[], object]) -> None:
         """Have the loop's thread make a call soon; calls keep their order. From any thread.
 
         After the end nothing is called any more.
@@ -122,7 +122,7 @@ class IoLoop:
             self._guard(lambda action: action(), self._calls.popleft())
 
     @staticmethod
-    def _guard(handler: Callable[..., None], argument: object) -> None:
+    def _guard(handler: Callable[..., object], argument: object) -> None:
         """Call a handler; groups handle their own errors, and one that does not ends no other."""
         try:
             handler(argument)

@@ -77,6 +77,7 @@ class MeshCollective(Collective):
         self.size = len(members)
         self._exchange_s = exchange_s
         self._next_number = 0
+        self._sent_beside = 0
         self._staging = StagingBuffers()
         self._loop = IoLoop()
         self._maker = LinkMaker(self._loop, host, on_refused)
@@ -90,8 +91,12 @@ class MeshCollective(Collective):
 
     @property
     def sent_bytes(self) -> int:  # type: ignore[override]  # counted, not set
-        """Bytes that this worker has handed to its links."""
-        return self._traffic.sent_bytes
+        """Bytes that this worker has handed to its links, and those counted beside them."""
+        return self._traffic.sent_bytes + self._sent_beside
+
+    @override
+    def count_beside(self, num_bytes: int) -> None:
+        self._sent_beside += num_bytes
 
     @property
     def refused(self) -> Counter[str]:

@@ -56,8 +56,8 @@ def check_sizes(job: JobSpec, num_cores: int) -> None:
 
 
 def crowding_note(job: JobSpec, num_cores: int) -> str | None:
-    """Say what more workers than cores cost; None where each has a core of its own."""
-    if job.workers <= num_cores:
+    """Say what more workers than cores cost; None where each has a core, or all are refused."""
+    if job.workers <= num_cores or job.workers > CROWD * num_cores:
         return None
     return (
         f"{job.workers} workers share {num_cores} usable cores, {job.workers / num_cores:.3g} on "

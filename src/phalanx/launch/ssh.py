@@ -14,14 +14,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
+from phalanx.agent.line import MachineFault
 from phalanx.agent.session import News, Session
-from phalanx.agent.ssh import MachineFault, SshRoute
 from phalanx.errors import LaunchError, printable
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
@@ -29,10 +30,12 @@ from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
 from phalanx.launch.private_network import opens_ports, trusted_network_note
-from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.launch.provision import Provisioned, provision
 from phalanx.launch.silence import SilenceMeter
+from phalanx.pool.scheduler import RouteMaker, open_routes
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
+from phalanx.spec.pool import PoolSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.descriptors import ensure_descriptors
@@ -47,9 +50,9 @@ _SILENCE_SHARE = 0.75
 
 
 class SshLauncher(Launcher):
-    """Start processes on the machines of a pool."""
+    """Start processes on the machines of a pool, over ssh or as its scheduler reaches them."""
 
-    route: RouteMaker = SshRoute
+    routes: Callable[[PoolSpec], AbstractContextManager[RouteMaker]] = staticmethod(open_routes)
 
     def __init__(self, request: LaunchRequest) -> None:
         super().__init__(request)
@@ -70,7 +73,9 @@ class SshLauncher(Launcher):
             num_machines=len(self.request.pool.machines),
             num_processes=self.request.job.processes.total,
         )
-        ready = provision(self.request, self.request.pool, route=self.route)
+        # Entered first, so that the way to a machine is there until it is cleaned up.
+        route = self._stack.enter_context(self.routes(self.request.pool.pool))
+        ready = provision(self.request, self.request.pool, route=route)
         self._ready = self._stack.enter_context(ready)
         self.notes = (*notes, *self._ready.group.notes)
 

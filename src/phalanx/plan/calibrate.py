@@ -193,7 +193,9 @@ def _by_setting(
 
 def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
     num_parameters, moments = runs[0].num_parameters, runs[0].num_moments
-    shapes = next((run.shapes for run in runs if run.shapes), ())
+    # Without those that are not trained, which is unknown where the numbers differ.
+    recorded = (run.shapes for run in runs)
+    shapes = next((one for one in recorded if sum(map(math.prod, one)) == num_parameters), ())
     model = ModelFacts(num_parameters=num_parameters, num_moments=moments, shapes=shapes)
     held = (3 + moments) * model.size_bytes
     peaks = [(batch, peak - held) for run in runs for batch, peak in run.peak_bytes]

@@ -66,7 +66,7 @@ class LaunchedDriver:
             return None
         batch = turn.draw()
         rank = self.cut.rank if turn.rank is None else turn.rank
-        seed_batch(self.seed, rank, turn.step, turn.index)
+        seed_batch(self.seed, rank, turn.step, turn.num_drawn - 1)
         turn.clock()
         return batch
 
@@ -79,7 +79,7 @@ class LaunchedDriver:
             EngineError: There are more passes than the script has declared.
         """
         turn, model = self.turn, self.model
-        if turn is None or turn.current is None or model is None:
+        if turn is None or turn.num_drawn == 0 or model is None:
             original(roots, grads, **others)
             return
         if turn.passes_left == 0:
@@ -88,9 +88,10 @@ class LaunchedDriver:
                 "already; say session.setup(..., passes=N) for N backward passes of each batch"
             )
         turn.forward_s += turn.clock()
+        index = turn.begin_pass(model.setups[0].passes if len(model.setups) == 1 else None)
         if roots[0].numel() == 1:
-            turn.note_loss(float(roots[0].detach()))
-        weight = turn.weigh(turn.index)
+            turn.loss_sum += float(roots[0].detach()) * turn.samples(index)
+        weight = turn.weigh(index)
         model.begin_pass(keep_sum=self.cut.rank == 0)
         is_last = turn.passes_left == 1
         if is_last:
@@ -99,7 +100,6 @@ class LaunchedDriver:
         if is_last:
             model.replicas[0].flat.finish()
         turn.backward_s += turn.clock()
-        turn.num_passes += 1
         turn.gradient_version = model.replicas[0].gradients._version
         if turn.passes_left is not None:
             turn.passes_left -= 1
@@ -123,7 +123,7 @@ class LaunchedDriver:
     def clip(self, parameters: list[Tensor], largest: float, kind: float) -> Tensor | None:
         """Leave clipping to servers, which know the whole gradient; None: it is done here."""
         turn, model = self.turn, self.model
-        if turn is None or turn.current is None or model is None or kind != 2:
+        if turn is None or turn.num_drawn == 0 or model is None or kind != 2:
             return None
         if not model.clips_elsewhere(parameters, largest):
             return None

@@ -8,12 +8,34 @@ scripts drop theirs by `zero_grad()`, so each fresh one is copied home by a hook
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from phalanx.engine.flat import OnBucketReady, layout_of
 from phalanx.engine.layout import FlatLayout
 from phalanx.errors import EngineError
+
+
+def save_plainly(model: nn.Module) -> None:
+    """Let `state_dict()` of a model return copies: files would hold all of the flat buffer.
+
+    Libraries refuse to save tensors of one storage; those that the model itself shares stay shared.
+    """
+
+    def copied(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
+        if module is not model:  # a deep copy of it, with parameters of its own
+            return
+        copies: dict[object, Tensor] = {}
+        for name, value in state.items():
+            # Asked for with keep_vars, it is the parameter that is wanted.
+            if isinstance(value, Tensor) and not value.requires_grad:
+                key = value.data_ptr(), value.shape, value.stride()
+                if key not in copies:
+                    copies[key] = value.clone()
+                state[name] = copies[key]
+
+    model.register_state_dict_post_hook(copied)  # type: ignore[no-untyped-call]
 
 
 class ScriptGradients:

@@ -16,7 +16,7 @@ from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.result import EvaluationSums, StepResult
 from phalanx.engine.trained import OptimizerState
 from phalanx.errors import EngineError
-from phalanx.program.gradients import ScriptGradients
+from phalanx.program.gradients import ScriptGradients, save_plainly
 from phalanx.program.moments import ScriptOptimizer
 from phalanx.program.session import ModelSetup
 from phalanx.program.turn import ScriptBatch
@@ -158,6 +158,7 @@ class ScriptModel:
         nothing = torch.empty(0)
         start = 0
         for setup, named, size in zip(setups, trained, sizes, strict=True):
+            save_plainly(setup.model)
             flat = ScriptGradients(
                 named,
                 parameters=self.parameters[start : start + size],

@@ -161,7 +161,7 @@ def _train(
     assert declared.data is not None
     first = declared.setups[0]
     scale = LossScale(
-        sums=first.sums,
+        loss=first.loss,
         count=declared.data.count,
         total=start_sum(collective),
         # Workers that update by themselves need not know of each other's samples.

@@ -165,9 +165,11 @@ class ScriptServedWorker(ParameterServerWorker):
             else:
                 turns.epoch = order.epoch - 1
                 turns.begin_epoch()
-                with self._model.kept():
-                    turns.end_epoch()
+                before = self._model.parameters.clone()
+                turns.end_epoch()
                 self._agree_on_end()
+                if not turns.has_ended:
+                    self._model.check_kept(before)
             self._model.check()
             self._evaluation.figures = self._session.reports.pop(order.part, {})
             self._evaluation.duration_s = time.perf_counter() - begin

@@ -7,8 +7,7 @@ script's own optimiser keeps nothing but these options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,11 +51,13 @@ def check_served(declared: Declared) -> None:
             "as allreduce or local_sgd"
         )
     data = declared.data
-    if data is not None and data.count is not None and declared.accumulate > 1:
+    counts = data is not None and data.count is not None
+    counts = counts or declared.setups[0].loss == "update_mean"
+    if counts and declared.accumulate > 1:
         raise SpecError(
-            "session.data(count=) with setup(accumulate=) needs the counts of all workers before "
-            "gradients are added up, which parameter servers do not have; use allreduce or "
-            "local_sgd"
+            "session.data(count=) or setup(loss='update_mean') with setup(accumulate=) needs the "
+            "counts of all workers before gradients are added up, which parameter servers do not "
+            "have; use allreduce or local_sgd"
         )
 
 
@@ -87,8 +88,8 @@ class ServedWeights:
     def __init__(self, declared: Declared, *, in_rounds: bool, is_alone: bool = False) -> None:
         assert declared.data is not None
         self._is_alone = is_alone
-        self.sums = declared.setups[0].sums
-        self._count = declared.data.count if not self.sums else None
+        self.loss = declared.setups[0].loss
+        self._count = declared.data.count if self.loss != "sum" else None
         self._usual = declared.source.batch_size
         self._in_rounds = in_rounds
 
@@ -107,7 +108,7 @@ class ServedWeights:
 
     def _weight(self, batch: ScriptBatch, index: int) -> float:
         one = batch.micro[index]
-        if not one.num_rows or self.sums or self._is_alone:
+        if not one.num_rows or self.loss == "sum" or self._is_alone:
             return float(one.num_rows > 0)
         if self._count is not None:
             # Servers divide by the sum of all workers' weights, whatever their unit.
@@ -308,14 +309,11 @@ class ServedModel(ScriptModel):
             raise _changed_by_hand()
         return made
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Refuse, at the end of the block, that the script has left other parameters behind.
+    def check_kept(self, before: Tensor) -> None:
+        """Refuse that the script goes on with other parameters than those before its evaluation.
 
-        It may take others in between, such as an average that it evaluates.
+        It may have taken others in between, such as an average that it evaluates.
         """
-        before = self.parameters.clone()
-        yield
         if not torch.equal(before, self.parameters):
             raise _changed_by_hand()
 

@@ -8,9 +8,9 @@ A script declares its model, optimiser and data, then loops over `epochs` and it
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from phalanx.program.feed import EvaluationFeed, Feed
 from phalanx.program.own_stream import OwnStream
 from phalanx.program.passes import Passes
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
+from phalanx.program.turn import LossForm
 
 
 class Driver(Protocol):
@@ -51,7 +52,7 @@ class ModelSetup:
     accumulate: int
     passes: int
     clip_norm: float | None
-    sums: bool
+    loss: LossForm
     extra: Mapping[str, Any]
     apply: Callable[..., Any]
     """The optimiser's own step, clipping included."""
@@ -150,7 +151,7 @@ class ScriptSession:
         accumulate: int = 1,
         passes: int = 1,
         clip_norm: float | None = None,
-        loss: Literal["mean", "sum"] = "mean",
+        loss: LossForm = "mean",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare a model and its optimiser; both stay as they are and are used as before.
@@ -162,7 +163,8 @@ class ScriptSession:
             accumulate: Batches whose gradients the script adds up before a step.
             passes: Backward passes that the script makes of each batch.
             clip_norm: Largest norm of the gradients, cut before each step.
-            loss: Whether the script's loss is a mean over the samples of a batch or a sum.
+            loss: What the script's loss is: the mean over a batch (`mean`), a sum over its samples
+                (`sum`), or divided by the count of all batches of the update (`update_mean`).
             extra: Further objects with `state_dict`, saved and restored with the run.
 
         Raises:
@@ -189,7 +191,7 @@ class ScriptSession:
             accumulate=accumulate,
             passes=passes,
             clip_norm=clip_norm,
-            sums=loss == "sum",
+            loss=loss,
             extra=dict(extra or {}),
             apply=functools.partial(_apply, model, real, clip_norm),
         )
@@ -280,6 +282,10 @@ class ScriptSession:
         }
         self.reports.setdefault(part, {}).update(found)
         return {name: one / count if count else 0.0 for name, (one, count) in found.items()}
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Add numbers over all workers, which all call it together, within or after the loop."""
+        return self._driver.total(list(values))
 
     def begin(self) -> None:
         """Close the declarations; the first batch or epoch calls it."""

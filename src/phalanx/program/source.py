@@ -48,9 +48,10 @@ class BatchCut:
 
     @classmethod
     def of(cls, job: JobSpec, rank: int) -> BatchCut:
-        """Return the cut of one worker of a job that runs a script."""
+        """Return the cut of one worker of a job, completed by its script or not."""
         program = job.program
-        assert program is not None
+        if program is None:
+            return cls(rank, job.workers, job.batch.shares)
         part = program.trial.part if program.trial is not None else 1.0
         return cls(rank, job.workers, job.batch.shares or program.shares, part)
 

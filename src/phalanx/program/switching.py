@@ -66,7 +66,7 @@ class ScriptSwitchingWorker(SwitchingWorker):
         self._driver.collective = setup.collective
         turns.passes = first.passes
         turns.scale = LossScale(
-            sums=first.sums, count=declared.data.count, total=start_sum(setup.collective)
+            loss=first.loss, count=declared.data.count, total=start_sum(setup.collective)
         )
         return ScriptTrainer(
             phase,

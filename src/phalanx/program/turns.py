@@ -18,7 +18,7 @@ from phalanx.program.script import (
     WantTotal,
 )
 from phalanx.program.stall_watch import StallWatch
-from phalanx.program.turn import LossWeights, ScriptBatch, Turn
+from phalanx.program.turn import LossWeights, ScriptBatch, Turn, loss_samples
 
 
 class ScriptTurns:
@@ -79,11 +79,10 @@ class ScriptTurns:
             step=step,
             waiting=deque(batch.micro),
             weigh=self.scale.weights(batch),
+            samples=loss_samples(self.scale.loss, batch),
             passes_left=passes,
             on_bucket=on_bucket,
             rank=rank,
-            sums=self.scale.sums,
-            num_micro=len(batch.micro),
         )
         self._resume(self._turn)
 
@@ -101,8 +100,8 @@ class ScriptTurns:
         if turn.waiting or not turn.num_passes:
             raise EngineError(
                 f"{self._script.name} {_doing(self._script)} after {turn.num_passes} backward "
-                f"passes and {turn.index + 1} of the {turn.num_micro} batches of an update; every "
-                "batch of session.data() is trained on, and setup(accumulate=) says how many "
+                f"passes and {turn.num_drawn} of the {len(batch.micro)} batches of an update; "
+                "every batch of session.data() is trained on, and setup(accumulate=) says how many "
                 "make an update"
             )
         return isinstance(self._script.pending, StepEntered)

@@ -136,7 +136,9 @@ class JobSpec(Spec):
     workers: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes that compute gradients."""
     threads: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
-    """Compute threads per worker; auto: cores divided by workers, at least one."""
+    """Compute threads per worker; auto: cores divided by workers, at least one. If other programs
+    use cores of this machine when a run starts, auto counts the free ones, and the run keeps that
+    number, also when it is resumed; runs of studies and plans do not look."""
     pin: bool = True
     """Bind each worker to separate cores when there are enough."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"

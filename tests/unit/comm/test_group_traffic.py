@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def link() -> Iterator[Link]:
     near.setblocking(False)
     with far, closing(IoLoop()) as loop:
         traffic = GroupTraffic(loop, ["worker-0", "worker-1"])
-        loop.call(lambda: traffic.add(ProvenPeer(1, None), near) and None)
+        loop.call(partial(traffic.add, ProvenPeer(1, None), near))
         yield Link(loop, traffic, far)
         loop.call(traffic.close)
 

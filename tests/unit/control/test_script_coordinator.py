@@ -47,7 +47,7 @@ class Desk:
 
 def coordinator(desk: Desk, **program: object) -> ScriptCoordinator:
     job = job_from_mapping({"program": {"script": "train.py", **program}, "workers": 2})
-    return ScriptCoordinator(job, desk)
+    return ScriptCoordinator.begin(job, desk, None)
 
 
 def test_the_script_completes_its_job() -> None:

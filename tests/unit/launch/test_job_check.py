@@ -28,6 +28,8 @@ def test_far_more_workers_than_cores_are_refused() -> None:
 
 def test_more_workers_than_cores_are_told_what_that_costs() -> None:
     assert crowding_note(JobSpec(workers=2), num_cores=2) is None
+    # Refused in a sentence that says the same.
+    assert crowding_note(JobSpec(workers=300), num_cores=2) is None
     note = crowding_note(JobSpec(workers=5), num_cores=2)
     assert note is not None
     assert note.startswith("5 workers share 2 usable cores, 2.5 on each")

@@ -20,8 +20,10 @@ from phalanx.plan.calibrate import (
 from phalanx.plan.compute_model import line
 from phalanx.plan.facts import ClusterModel, JobFacts, MachineFacts, NetworkFacts
 from phalanx.plan.measured import RunMeasures, measure_run
+from phalanx.records.events import NetworkBuilt
 from phalanx.records.rundir import RunDir
 from phalanx.records.script_trained import ScriptTrained
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.program import script_digest
 from support.worlds import short_summary
@@ -29,6 +31,11 @@ from support.written import started, step, write_run
 
 FIXED_S, PER_SAMPLE_S, APPLY_S, EXCHANGE_S = 0.02, 0.001, 0.004, 0.03
 JOB = {"data": "digits", "batch": {"global": 64}, "workers": 1, "strategy": "single"}
+
+
+def network() -> NetworkBuilt:
+    slots = [TensorSlot("weight", (1000, 999), 0), TensorSlot("bias", (1000,), 999_000)]
+    return NetworkBuilt(slots, [], (8, 8), 10, scale=[1.0], shift=[0.0])
 
 
 def made_up_run(
@@ -70,6 +77,7 @@ def made_up_run(
                 )
             )
         logs[f"worker-{rank}"] = events
+    logs["worker-0"].insert(1, network())
     spec: dict[str, Any] = {"workers": workers, "strategy": strategy}
     if script is not None:
         logs["worker-0"].append(script)
@@ -99,6 +107,11 @@ def test_two_batch_sizes_tell_fixed_from_proportional(tmp_path: Path) -> None:
     assert calibration.costs.startup_s == pytest.approx(5.0)
     assert calibration.costs.warm_up_s == pytest.approx(3.0, rel=0.05)
     assert calibration.model.num_parameters == 1_000_000
+
+
+def test_shapes_are_those_that_a_run_has_recorded(tmp_path: Path) -> None:
+    found = calibrate([measured(made_up_run(tmp_path))])
+    assert found.model.shapes == ((1000, 999), (1000,))
 
 
 def test_jitter_is_found(tmp_path: Path) -> None:

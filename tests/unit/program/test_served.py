@@ -28,7 +28,8 @@ from phalanx.program.tickets import (
     TicketBatch,
     counted_samples,
 )
-from phalanx.spec.job import JobSpec
+from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.program import complete_job
 from phalanx.wire.push_options import PushOptions, decode_options
 from phalanx.wire.tickets import TicketPlan
 
@@ -51,7 +52,8 @@ def tickets_of(declared: Declared, *, workers: int, in_rounds: bool = True) -> l
     """All tickets of the first epoch, in a mixed order."""
     accumulate, source = declared.accumulate, declared.source
     batch = source.batch_size * accumulate
-    job = JobSpec.model_validate({"workers": workers, "batch": {"global": batch}})
+    job = job_from_mapping({"program": {"script": "train.py"}, "workers": workers})
+    job = complete_job(job, epochs=1, global_batch=batch)
     plan = TicketPlan.of(
         counted_samples(source),
         global_batch=batch,

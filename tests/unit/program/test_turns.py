@@ -52,7 +52,7 @@ def play(
     script = driver.script = Script(lambda: body(parts), name=os.path.basename(__file__))
     script.resume()
     watch = StallWatch(script.name, lambda _: None)
-    scale = LossScale(sums=False, count=None, total=lambda tensor: lambda: tensor)
+    scale = LossScale(loss="mean", count=None, total=lambda tensor: lambda: tensor)
     turns = ScriptTurns(script, scale, watch, passes=1)
     driver.model = ScriptModel(parts.session.declared.setups, turns, bucket_bytes=None)
     strategy = LocalSgd(LocalSgdSpec(every=8))

@@ -181,15 +181,23 @@ class DelayedExchange(GradientExchange):
     """Send gradients whole in the first steps of the run, and compressed from then on.
 
     Args:
+        replica: Its gradient buffer is summed in place.
+        collective: The workers.
         whole: Used first.
         compressed: Used afterwards; its state is that of both.
         whole_steps: Number of first steps.
     """
 
     def __init__(
-        self, whole: GradientExchange, compressed: GradientExchange, *, whole_steps: int
+        self,
+        replica: FlatReplica,
+        collective: Collective,
+        *,
+        whole: GradientExchange,
+        compressed: GradientExchange,
+        whole_steps: int,
     ) -> None:
-        super().__init__(compressed._replica, compressed._collective)
+        super().__init__(replica, collective)
         self.replicas_drift = compressed.replicas_drift
         self._whole, self._compressed = whole, compressed
         self._whole_steps = whole_steps
@@ -239,7 +247,9 @@ def build_exchange(
     from phalanx.strategy.exchange.whole import WholeExchange
 
     whole = WholeExchange(spec, replica, collective)
-    return DelayedExchange(whole, made, whole_steps=spec.whole_steps)
+    return DelayedExchange(
+        replica, collective, whole=whole, compressed=made, whole_steps=spec.whole_steps
+    )
 
 
 def equalise(replica: FlatReplica, collective: Collective) -> None:

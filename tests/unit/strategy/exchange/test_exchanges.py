@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from phalanx.spec.loss import LossSpec
 from phalanx.spec.render import to_mapping
 from phalanx.strategy.exchange.base import GradientExchange, build_exchange
 from support.plugins import PLUGINS
-from support.ranks import run_ranks
+from support.ranks import over_gloo, over_mesh, run_ranks
 
 SPECS: dict[str, CompressionSpec] = {
     "none": WholeSpec(),
@@ -73,7 +74,9 @@ def gradients(rank: int, size: int, steps: int = STEPS) -> Tensor:
     return scales * (kept + 0.3 * torch.randn(steps, size, generator=own))
 
 
-def sums(spec: CompressionSpec, size: int, steps: int = STEPS) -> list[tuple[Tensor, ...]]:
+def sums(
+    spec: CompressionSpec, size: int, steps: int = STEPS, over: Any = over_gloo
+) -> list[tuple[Tensor, ...]]:
     """Per rank: what each step gave, what is kept at the end, and the rank's own gradients."""
 
     def body(group: Collective) -> tuple[Tensor, ...]:
@@ -83,7 +86,7 @@ def sums(spec: CompressionSpec, size: int, steps: int = STEPS) -> list[tuple[Ten
         nothing = torch.zeros_like(own[0])
         return given, by.kept.get("residual", nothing).clone(), own
 
-    return run_ranks(size, body)
+    return run_ranks(size, body, over)
 
 
 def test_every_built_in_kind_is_tried() -> None:
@@ -98,6 +101,16 @@ def test_all_workers_get_the_same_bits_in_every_step(spec: CompressionSpec, size
     for given, _, _ in results[1:]:
         assert torch.equal(given, results[0][0])
     assert torch.equal(sums(spec, size)[0][0], results[0][0]), "another run gave other bits"
+
+
+@each
+def test_it_goes_over_links_of_their_own_too(spec: CompressionSpec) -> None:
+    results = sums(spec, 3, steps=3, over=over_mesh)
+    for given, _, _ in results[1:]:
+        assert torch.equal(given, results[0][0])
+    if spec.name not in ("bf16", "none", "powersgd"):
+        # No sums on the way: the same entries are added in the same order.
+        assert torch.equal(results[0][0], sums(spec, 3, steps=3)[0][0])
 
 
 @pytest.mark.parametrize("name", KEEPING)
