@@ -59,4 +59,4 @@ def test_the_five_pcs_of_the_tutorial_can_be_emulated(place: Place) -> None:
 def _pool(state: Path) -> str:
     text = (state / "room" / "pool.yaml").read_text()
     # It names a file beside it, and is written elsewhere.
-    return text.replace("ssh_config", str(state / "room" / "ssh_config"))
+    return text.replace(": ssh_config", f": {state / 'room' / 'ssh_config'}")
