@@ -158,7 +158,9 @@ def _without_targets(
 ) -> list[list[object]]:
     if not run.tells_classes_apart:
         rows: list[list[object]] = [["sample", *_numbered("predicted", found.shape[1])]]
-        return [*rows, *[[number, *map(float, one)] for number, one in enumerate(found)]]
+        for number, one in enumerate(found):
+            rows.append([number, *map(float, one)])
+        return rows
     rows = [["sample", "predicted"]]
     rows += [
         [number, _named(one, run.class_names)] for number, one in enumerate(found.argmax(axis=1))
