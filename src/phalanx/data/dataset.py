@@ -187,18 +187,7 @@ def open_dataset(
     )
     stored_test = cached.test or cached.train
     test_rows = split.test if split.test is not None else np.arange(len(stored_test.targets))
-    held, validation_rows = cached.train, split.validation
-    if spec.validation == "test":
-        held, validation_rows = stored_test, test_rows
-        if len(test_rows) == 0:
-            raise SpecError(
-                f"data.validation: {spec.name} has no test part to measure after each epoch; "
-                "hold out a share such as 0.1",
-                dataset=spec.name,
-            )
-    elif cached.validation is not None:
-        held = cached.validation
-        validation_rows = np.arange(len(held.targets) if spec.validation != 0 else 0)
+    held = _validation(spec, cached, split, (stored_test, test_rows))
 
     def part(name: str, stored: CachedPart, rows: Indices) -> Part:
         return replace(_part(name, stored, rows, normalizer), fields=cached.fields)
@@ -210,7 +199,7 @@ def open_dataset(
         cache_s=cache_s,
         fingerprint=cached.fingerprint,
         train=part("train", cached.train, split.train),
-        validation=part("validation", held, validation_rows),
+        validation=part("validation", *held),
         test=part("test", stored_test, test_rows),
         num_classes=cached.num_classes,
         statistics=cached.statistics,
@@ -220,6 +209,24 @@ def open_dataset(
         modalities=source.modalities,
         test_map=source.test_map,
     )
+
+
+def _validation(
+    spec: DataSpec, cached: CachedData, split: Split, test: tuple[CachedPart, Indices]
+) -> tuple[CachedPart, Indices]:
+    """Return which rows of which part are measured after each epoch."""
+    if spec.validation == "test":
+        if len(test[1]) == 0:
+            raise SpecError(
+                f"data.validation: {spec.name} has no test part to measure after each epoch; "
+                "hold out a share such as 0.1",
+                dataset=spec.name,
+            )
+        return test
+    if cached.validation is None:
+        return cached.train, split.validation
+    wanted = len(cached.validation.targets) if spec.validation != 0 else 0
+    return cached.validation, np.arange(wanted)
 
 
 def _metrics(spec: DataSpec, source: Source, cached: CachedData) -> tuple[MetricName, ...]:
