@@ -42,7 +42,10 @@ class LearningCurves:
     def _repr_html_(self) -> str:
         """Return what a notebook shows for this value."""
         caption = escape(self.figure.caption)
-        return f"<figure>{to_svg(self.figure)}<figcaption>{caption}</figcaption></figure>"
+        # Drawn for a wide page; on a narrow one it shrinks instead of being cut off.
+        shrinking = '<svg style="max-width: 100%; height: auto" '
+        drawn = to_svg(self.figure).replace("<svg ", shrinking, 1)
+        return f'<figure style="margin: 0">{drawn}<figcaption>{caption}</figcaption></figure>'
 
     def save(self, path: str | Path) -> None:
         """Write the charts; the suffix decides: .png, .svg or .html.
