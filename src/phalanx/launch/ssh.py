@@ -219,15 +219,9 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
-            # From now on that machine alone writes its files; what others still send is refused.
-            others = {name: own for name, own in self._of_machine.items() if name != spec.host}
-            left = [name for name, own in others.items() if spec.process in own]
-            for name in left:
-                self._of_machine[name].discard(spec.process)
-            self._of_machine[spec.host].add(spec.process)
-        # Not under the lock, which the writer of news takes as well.
-        for name in left:
-            self._end_line(name, spec.process)
+        # Behind all that has come so far, and before anything that this start brings. As nobody's
+        # news: this thread must not wait for room in a machine's queue.
+        self._hosts.news.put("", {}, lambda _: self._own(spec.process, spec.host))
         # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -243,11 +237,16 @@ class SshGroup(WorkerGroup):
         }
         return machine.session, machine.session.tell(order)
 
-    def _end_line(self, machine: str, process: str) -> None:
-        """End the line that a lost machine has begun, behind all that has come of it."""
-        sync = self._syncs[machine]
-        # As nobody's news: this thread must not wait for room in the machine's queue.
-        self._hosts.news.put("", {}, lambda _: sync.finish(process))
+    def _own(self, process: str, machine: str) -> None:
+        """From now on one machine alone writes the files of a process; called by the writer."""
+        left = [name for name, owned in self._of_machine.items() if process in owned]
+        for name in left:
+            self._of_machine[name].remove(process)
+        self._of_machine[machine].add(process)
+        for name in left:
+            if name != machine:
+                # The line that it has begun; what it still sends is refused.
+                self._syncs[name].finish(process)
 
     def _status(self, name: str, one: _RemoteProcess) -> ProcessStatus:
         fault = self._hosts.by_name[one.machine].session.fault
