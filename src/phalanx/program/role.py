@@ -11,6 +11,7 @@ from phalanx.comm.base import Collective
 from phalanx.errors import SpecError
 from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
+from phalanx.program.keras_hook import shared_fit
 from phalanx.program.model import ScriptModel
 from phalanx.program.network_record import record_script_network
 from phalanx.program.output import relay_output
@@ -61,7 +62,7 @@ def run_program(context: WorkerContext) -> Done:
     seed_all(context.job.seed)
     set_session(session)
     taps = tapped_backward(driver.backward), tapped_clipping(driver.clip)
-    with relay_output(context), taps[0], taps[1]:
+    with relay_output(context), taps[0], taps[1], shared_fit():
         request = script.resume()
         if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
