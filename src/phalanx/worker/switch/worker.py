@@ -276,7 +276,7 @@ class SwitchingWorker:
         # Attaching may change the replica, so the staged state is copied before.
         spec = phase.job.strategy
         strategy = self._group.attach(spec, lambda group: self._attach(spec, group, equal=equal))
-        self._window = self._make_window(strategy, collective)
+        self._window = self._make_window(spec, strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
         self._take_sums(position)
         setup = TrainSetup(self._basis.dataset, replica, strategy, collective)
@@ -428,15 +428,17 @@ class SwitchingWorker:
             )
             replica.optimizer.load_state(changed)
 
-    def _make_window(self, strategy: Strategy, collective: Collective) -> WindowStats | None:
-        decides = any(phase.at == "auto" for phase in self._switch.resolved)
-        if not decides and self._switch.straggler is None:
+    def _make_window(
+        self, spec: StrategySpec, strategy: Strategy, collective: Collective
+    ) -> WindowStats | None:
+        if not self._switch.ends_early(spec):
             return None
         return WindowStats(
             self._context.control,
             collective,
             every=self._switch.auto.every,
-            gauge=strategy.noise,
+            # A phase that only a user ends early measures no gradients.
+            gauge=strategy.noise if self._switch.decides else None,
         )
 
     def _take_sums(self, position: Position) -> None:
