@@ -17,15 +17,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class JoinRequest(_Message, frozen=True):
-    """A worker has its data and network, and can become a member.
-
-    Attributes:
-        address: Where other members reach it.
-        port: Likewise.
-    """
-
-    address: str = ""
-    port: int = 0
+    """A worker has its data and network, and can become a member."""
 
 
 class Halted(_Message, frozen=True):
@@ -36,7 +28,7 @@ class Halted(_Message, frozen=True):
         commits: Steps and other units that its state holds; `NO_STATE`: it has none.
         planned: It left at the boundary that all members agreed on.
         suspects: Members that it waited for when its exchange broke off.
-        reason: Why, in words; empty: it was told to.
+        reason: Why, in words.
     """
 
     generation: int
@@ -52,28 +44,17 @@ class CaughtUp(_Message, frozen=True):
     generation: int
 
 
-class LeaveNotice(_Message, frozen=True):
-    """A worker is asked by its machine to end, and wants to be drained first."""
-
-    reason: str
-
-
 class GroupMember(msgspec.Struct, frozen=True):
     """A member of a generation.
 
     Attributes:
         process: Its name.
-        share: Of the samples, as a weight; 0: it has none until it has caught up.
-        donor: Member that gives it the state of the run; empty: it has that.
-        address: Where it listens for other members.
-        port: Likewise.
+        has_state: It goes on from its own state; otherwise it takes that of the first member, and
+            is given no samples before the next generation.
     """
 
     process: str
-    share: float
-    donor: str = ""
-    address: str = ""
-    port: int = 0
+    has_state: bool
 
 
 class FormGroup(_Message, frozen=True):
@@ -84,14 +65,11 @@ class FormGroup(_Message, frozen=True):
         members: In the order of their ranks in the group; the first is the chief.
         base: Commits that it goes on from; `NO_STATE`: from the newest checkpoint, or the
             beginning.
-        keys: Secret that the receiver shares with each other member, by process; of this
-            generation only.
     """
 
     generation: int
     members: tuple[GroupMember, ...]
     base: int
-    keys: dict[str, bytes] = {}
 
 
 class HaltGroup(_Message, frozen=True):
@@ -122,5 +100,5 @@ class LeaveGroup(_Message, frozen=True):
     reason: str
 
 
-FromMember = JoinRequest | Halted | CaughtUp | LeaveNotice
+FromMember = JoinRequest | Halted | CaughtUp
 ToMember = FormGroup | HaltGroup | TurnGroup | LeaveGroup
