@@ -91,7 +91,7 @@ class Controller:
         self._observers = ObserverGroup(observers)
         self._speed = SpeedMeter()
         self._clock = TickClock()
-        self._budget = FailureBudget(request.job.strategy.tolerated_failures)
+        self._budget = FailureBudget(request.job.tolerated_failures)
         self._returning: set[str] = set()
         self._num_announced = 0
         self._log = EventLog(request.run.events_path("controller"))
@@ -327,15 +327,7 @@ class Controller:
         self._notify(lambda one: one.process_lost(loss))
 
     def _with_pause(self, failure: ProcessFailure) -> ProcessFailure:
-        """Name the controller's own pause where a machine was lost right after it."""
-        pause_s = self._clock.recent_pause_s
-        if pause_s is None or failure.exit_code is not ExitCode.WORKER_LOST:
-            return failure
-        cause = (
-            f"{failure.cause} (the controller itself had not run for {pause_s:.1f} s just before: "
-            "suspended, or its machine overloaded)"
-        )
-        return replace(failure, cause=cause)
+        return failure.after_pause(self._clock.recent_pause_s)
 
     def _report_progress(self, elapsed_s: float) -> None:
         roster = self._processes
@@ -378,6 +370,11 @@ class Controller:
             self._notify(lambda one: one.switched(event))
         elif isinstance(event, Placed):
             self._notify(lambda one: one.placed(event))
+
+    def note(self, what: str, reason: str) -> None:
+        """Record a decision and tell the observers, for the coordinator."""
+        self._log.record(Decision(what=what, reason=reason))
+        self._notify(lambda one: one.noted(f"{what}: {reason}"))
 
     def announce(self, report: EpochFigures) -> None:
         """Notify the observers of a finished epoch, for the coordinator."""

@@ -87,6 +87,9 @@ class ControllerApi(Protocol):
     def record(self, event: Event) -> None:
         """Write an event into the controller's log."""
 
+    def note(self, what: str, reason: str) -> None:
+        """Record a decision, and tell the observers."""
+
     def announce(self, report: EpochFigures) -> None:
         """Notify the observers of a finished epoch."""
 

@@ -23,7 +23,7 @@ from phalanx.spec.strategy import StrategySpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from phalanx.comm.base import Collective
+    from phalanx.comm.base import Collective, Pending
     from phalanx.data.pipeline import Batch
     from phalanx.engine.result import StepResult
     from phalanx.engine.trained import FlatReplica
@@ -102,6 +102,13 @@ class GradientNoise(Protocol):
         """Return the squared norms of this worker's mean gradient and of that of all workers."""
 
 
+class StepNote(Protocol):
+    """Exchange a few numbers beside the gradients, before the update."""
+
+    def start(self, result: StepResult) -> Pending:
+        """Start to add up what this worker has computed and what the others have."""
+
+
 class Strategy(ABC):
     """Train one model on several workers, one step at a time.
 
@@ -112,6 +119,8 @@ class Strategy(ABC):
 
     noise: GradientNoise | None = None
     """Measures the gradient noise scale when asked to; None: this strategy cannot."""
+    note: StepNote | None = None
+    """Goes along with the gradients of each step, where the strategy can regroup; None: nothing."""
 
     def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.
