@@ -222,9 +222,21 @@ class ConsistencyPolicy:
         """
         self._resting = True
         if self.rule.barrier and not any(member.num_samples for member in self._open):
+            self._begin_with_next_update()
             return PushOutcome(released=self._let_go_without_update())
         closed = (self._close(),) if self._open else ()
+        self._begin_with_next_update()
         return PushOutcome(closed=closed, released=self._released(closed))
+
+    def _begin_with_next_update(self) -> None:
+        """Let workers that joined before the flush begin with the next update, too.
+
+        They were to wait for an update that nobody makes while all workers rest, and the
+        coordinator waits for them before it gives out work.
+        """
+        for worker in self._workers.values():
+            if self.rule.barrier and worker.enters > self.version:
+                worker.started = worker.done = worker.enters = self.version
 
     def _let_go_without_update(self) -> tuple[Release, ...]:
         """Release workers whose gathered pushes hold no samples.

@@ -315,6 +315,32 @@ def test_async_staleness_matches_an_independent_count(size: int, choices: list[i
     assert cluster.staleness == expected
 
 
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_worker_that_joined_just_before_a_flush_begins_with_the_next_update(
+    gathered: bool,
+) -> None:
+    # Worker 1 is lost at a gate; its successor asks for its clock before the servers are flushed.
+    policy = ConsistencyPolicy(BSP, members=[0, 1])
+    for worker in (0, 1):
+        policy.join(worker, 0)
+    for worker in (0, 1):
+        policy.offer(worker, readver=0, num_samples=4)
+        policy.finish(worker)
+    policy.leave(1)
+    policy.join(2, 1)
+    assert policy.join(1, policy.entry_clock(1)).released == ()
+    if gathered:
+        policy.offer(0, readver=1, num_samples=4)
+        policy.finish(0)
+    released = policy.flush().released
+    assert 1 in {release.worker for release in released}
+    assert all(release.version == policy.version for release in released)
+    for worker in (0, 1, 2):
+        outcome = policy.offer(worker, readver=policy.version, num_samples=4)
+        policy.finish(worker)
+    assert [len(update.members) for update in outcome.closed] == [3]
+
+
 def test_a_flush_without_samples_makes_no_update_that_others_would_be_late_for() -> None:
     policy = ConsistencyPolicy(BSP, range(2))
     for worker in range(2):

@@ -41,15 +41,19 @@ def awaited_in(cycle: GateCycle, run: ServedRun) -> list[Awaited]:
         case Pausing(unpaused):
             return [*_workers(unpaused, "to pause"), *servers]
         case Flushing(unflushed):
-            return [Awaited(one, "to apply its last gradients") for one in sorted(unflushed)]
-        case Closing() | AtGate():
-            return [*_evaluation(run.evaluation), *_unconnected(run)]
-        case HandingOver(read=read):
+            return _unflushed(unflushed)
+        case Closing(unflushed) | AtGate(unflushed=unflushed):
+            return [*_evaluation(run.evaluation), *_unflushed(unflushed), *_unconnected(run)]
+        case HandingOver(read=read, unflushed=unflushed):
             unread = sorted(set(range(run.num_workers)) - read)
             read_on = _workers(unread, "to take over the servers' state")
-            return [*_evaluation(run.evaluation), *read_on, *servers]
+            return [*_evaluation(run.evaluation), *_unflushed(unflushed), *read_on, *servers]
         case Left() | Finishing():
             return [Awaited(one, "to end") for one in run.membership.everyone]
+
+
+def _unflushed(processes: Iterable[str]) -> list[Awaited]:
+    return [Awaited(one, "to apply its last gradients") for one in sorted(processes)]
 
 
 def _unconnected(run: ServedRun) -> list[Awaited]:

@@ -36,6 +36,8 @@ from phalanx.wire.switch import HandOver
 
 # Before every server has written its state: tickets that one has lost are computed again.
 _REOPENS = (Training, Pausing, Flushing)
+# Servers have been flushed or are about to be: no worker computes.
+AtRest = Flushing | Closing | AtGate | HandingOver
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ class GateCycle:
 
     def server_flushed(self, process: str) -> None:
         """Note that a server has applied the gradients it had gathered."""
-        if isinstance(self.state, Flushing):
-            self._machine.update(Flushing(self.state.unflushed - {process}))
+        state = self.state
+        if isinstance(state, AtRest):
+            self._machine.update(replace(state, unflushed=state.unflushed - {process}))
 
     def source_chosen(self, server: int, acknowledged: Iterable[int]) -> None:
         """Note what a lost server must contain again: what is done, and what it acknowledged."""
@@ -163,6 +166,7 @@ class GateCycle:
         Where late gradients are dropped by rule, done tickets need not be on any server.
         """
         run, batches = self._run, self._batches
+        state = self.state
         repeats = not run.rule.fresh or run.rule.in_rounds(run.num_workers)
         num_repeated, work = 0, list[BatchAssignment]()
         if batches is not None and repeats and isinstance(self.state, _REOPENS):
@@ -170,8 +174,10 @@ class GateCycle:
         if num_repeated > 0 and not isinstance(self.state, Training):
             # Not flushed: the gate closes again, and all servers are flushed then.
             self._machine.advance(GateEvent.REPEATED, Training(run.clock()))
-        elif isinstance(self.state, Flushing) and process in self.state.unflushed:
-            # Its predecessor was lost before it had answered.
+        elif isinstance(state, AtRest) and process is not None:
+            # Also if its predecessor had answered: a restored server takes the round for begun, and
+            # would let workers that join wait for an update that nobody makes.
+            self._machine.update(replace(state, unflushed=state.unflushed | {process}))
             run.api.send(process, self._flush())
         # After the transition: workers must not be asked to pause before these tickets are done.
         self._send(work)
@@ -221,8 +227,8 @@ class GateCycle:
                 self._flush_servers()
             case Flushing(unflushed) if not unflushed:
                 self._machine.advance(GateEvent.FLUSHED, Closing())
-            case Closing() if self._run.evaluation.is_free:
-                self._close_stretch()
+            case Closing(unflushed) if self._run.evaluation.is_free:
+                self._close_stretch(unflushed)
             case AtGate() as state:
                 return self._leave_gate(state)
             case HandingOver() as state:
@@ -259,18 +265,19 @@ class GateCycle:
         for host in hosts:
             run.api.send(host, self._flush())
 
-    def _close_stretch(self) -> None:
+    def _close_stretch(self, unflushed: frozenset[str]) -> None:
         """Note that all updates up to the gate are applied, and request the evaluation."""
         run, course = self._run, self._run.course
         course.position.updates = run.servers.updates
         if course.goes_on_in_memory:
-            at_gate = AtGate(is_unsaved=not course.bound.discard)
+            at_gate = AtGate(is_unsaved=not course.bound.discard, unflushed=unflushed)
             self._machine.advance(GateEvent.EVALUATOR_FREE, at_gate)
             return
         end_of_epoch = course.is_at_end_of_epoch
         if end_of_epoch:
             run.account.end_epoch()
-        self._machine.advance(GateEvent.EVALUATOR_FREE, AtGate(is_unsaved=False))
+        at_gate = AtGate(is_unsaved=False, unflushed=unflushed)
+        self._machine.advance(GateEvent.EVALUATOR_FREE, at_gate)
         run.evaluation.start(
             course.position,
             end_of_epoch=end_of_epoch,
@@ -292,9 +299,10 @@ class GateCycle:
             return True
         if run.course.is_at_limit:
             if self._is_evaluated:
-                self._machine.advance(GateEvent.LIMIT_REACHED, HandingOver(state.is_unsaved))
+                handing_over = HandingOver(state.is_unsaved, unflushed=state.unflushed)
+                self._machine.advance(GateEvent.LIMIT_REACHED, handing_over)
             return self._is_evaluated
-        if not evaluation.may_train:
+        if not evaluation.may_train or state.unflushed:
             return False
         # No update is being made, so waiting workers can begin with the same one at every server.
         run.membership.admit_waiting()
@@ -315,7 +323,7 @@ class GateCycle:
             self._dismiss_all()
             return True
         # A restarted evaluator has to read again before the servers are dismissed.
-        if self._is_evaluated:
+        if self._is_evaluated and not state.unflushed:
             run.membership.admit_waiting()
             if run.membership.connected >= workers:
                 # A colocated server shares memory with its worker: nothing has to be read.

@@ -46,6 +46,9 @@ class Flushing:
 class Closing:
     """Everything is applied; the evaluator is still busy with the gate before."""
 
+    unflushed: frozenset[str] = frozenset()
+    """Processes whose server was restored meanwhile, and does not know yet that workers rest."""
+
 
 @dataclass(frozen=True)
 class AtGate:
@@ -53,6 +56,8 @@ class AtGate:
 
     is_unsaved: bool
     """Whether the workers continue from memory and the state is not written."""
+    unflushed: frozenset[str] = frozenset()
+    """As in `Closing`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class HandingOver:
     """Workers that were asked to."""
     read: frozenset[int] = frozenset()
     """Workers that have."""
+    unflushed: frozenset[str] = frozenset()
+    """As in `Closing`."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.control.parameter_server.states import TRANSITIONS, Finishing, Left
+from phalanx.control.parameter_server.states import TRANSITIONS, AtGate, Finishing, Left
 from phalanx.control.parameter_server.training_progress import PhaseBound
 from phalanx.control.state_machine import StateMachine
 from phalanx.errors import ExitCode, ProtocolError, SpecError
@@ -350,6 +350,39 @@ def test_a_server_lost_at_the_end_of_an_epoch_is_flushed_once_it_is_back(phase: 
         assert len(company.api.sent_to("server-0", Flush)) > flushes
     assert company.coordinator.outcome().samples == NUM_SAMPLES
     assert len(company.api.recorded(Epoch)) == 1
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_gate_stays_closed_until_a_restored_server_knows_that_workers_rest(
+    is_answered: bool,
+) -> None:
+    # It would take the round for begun, and let a joining worker wait for an update of nobody.
+    company = Company(serving_job(epochs=2, strategy={"consistency": "bsp", "servers": 2})).start()
+    company.play(until=company.reached(EVALUATOR, ReadAndEvaluate))
+    # The evaluator is slow: the server is back before it has read.
+    unread = list(company.api.inboxes[EVALUATOR])
+    company.api.inboxes[EVALUATOR].clear()
+    company.lose("server-0")
+    company.restart("server-0")
+    begun = len(company.api.sent)
+    company.play(until=lambda: company.api.sent_to("server-0", Flush)[1:])
+    company.api.inboxes[EVALUATOR].extend(unread)
+    state = company.coordinator.state
+    assert isinstance(state, AtGate)
+    assert state.unflushed == {"server-0"}
+    assert "to apply its last gradients" in {one.what for one in company.coordinator.awaited()}
+    if not is_answered:
+        # Lost once more before it answers: its successor is flushed, too.
+        company.lose("server-0")
+        company.restart("server-0")
+    company.play()
+    assert company.is_finished
+    orders = [(name, type(order)) for name, order in company.api.sent[begun:]]
+    num_flushed = len(company.api.sent_to("server-0", Flush))
+    assert num_flushed == 3 + (not is_answered)
+    first_work = next(i for i, (_, kind) in enumerate(orders) if kind is Work)
+    assert ("server-0", Flush) in orders[:first_work]
+    assert company.coordinator.outcome().samples == 2 * NUM_SAMPLES
 
 
 def test_a_lost_worker_with_a_server_inside_is_both() -> None:
